@@ -26,7 +26,7 @@ def drag(page: Opened, area: str, first: tuple[float, float], last: tuple[float,
     for act, (x, y) in (("down", first), ("up", last)):
         page.page.mouse.move(box["x"] + x * box["width"], box["y"] + y, steps=3)
         getattr(page.page.mouse, act)()
-    page.page.wait_for_function("traceview.area.result")
+    page.page.wait_for_function("() => traceview.area.result")
     result = page.evaluate(
         """() => { const { from, to, exact, rows, names } = traceview.area.result;
           const named = (sums) => [...sums].map(([at, sum]) => [traceview.page.names[at], sum.time, sum.started]);

@@ -32,11 +32,11 @@ def test_views_go_back_and_forward(page: Opened) -> None:
         page.evaluate("([at]) => traceview.setView(at, at + 1e6)", [start])
         written(page, f"#t={start}..")
     page.page.keyboard.press("Backspace")
-    page.page.wait_for_function("traceview.view.from === 10e6")
+    page.page.wait_for_function("() => traceview.view.from === 10e6")
     page.page.go_back()
     page.page.wait_for_function("([at]) => Math.abs(traceview.view.from - at) < 2", arg=[first[0]])
     page.page.go_forward()
-    page.page.wait_for_function("traceview.view.from === 10e6")
+    page.page.wait_for_function("() => traceview.view.from === 10e6")
 
 
 def test_double_click_zooms_to_an_event_or_to_all(page: Opened, analysis: Analysis) -> None:
@@ -68,10 +68,10 @@ def test_link_holds_selection_area_rows_and_bookmarks(page: Opened, analysis: An
     shown = page.page.locator("#labels .label").count()
     page.press("Escape")
     page.evaluate("location.hash = '#t=0..1000'")
-    page.page.wait_for_function("traceview.view.to === 1000")
+    page.page.wait_for_function("() => traceview.view.to === 1000")
     page.page.wait_for_function("([count]) => document.querySelectorAll('#labels .label').length > count", arg=[shown])
     page.evaluate("(hash) => { location.hash = hash; }", address)
-    page.page.wait_for_function("traceview.selected.hit !== null")
+    page.page.wait_for_function("() => traceview.selected.hit !== null")
     page.settle()
     assert page.evaluate("traceview.selected.hit.marks.start[traceview.selected.hit.i]") == kernel["start"] - zero
     assert page.page.locator("#labels .label").count() == shown

@@ -70,7 +70,7 @@ def test_keys(page: Opened) -> None:
 
 
 def test_wheel_keeps_the_moment_under_the_pointer(page: Opened) -> None:
-    x, y = middle(page)
+    _, y = middle(page)
     box = page.page.locator("#canvas").bounding_box()
     assert box is not None
     share = 0.25
@@ -175,9 +175,12 @@ def test_search_moves_from_match_to_match(page: Opened) -> None:
     page.settle()
     assert page.view()[0] > first[0]
     assert page.page.locator("#found").inner_text().endswith("found")
+    before = page.page.locator("#frame").bounding_box()
     search.fill("no such name")
-    search.press("Enter")
-    assert page.page.locator("#found").inner_text() == "none found"
+    page.page.wait_for_function("() => document.getElementById('found').textContent.startsWith('no match')")
+    search.fill("memcpy h2d")
+    page.page.wait_for_function("() => document.getElementById('found').textContent === '20 found'")
+    assert page.page.locator("#frame").bounding_box() == before
 
 
 def test_folding_a_group(page: Opened) -> None:
@@ -191,6 +194,47 @@ def test_folding_a_group(page: Opened) -> None:
     fold.click()
     page.settle()
     assert page.page.locator("#labels .label").count() == rows
+
+
+def test_rows_are_pinned_and_hidden(page: Opened) -> None:
+    labels = page.page.locator("#labels .label")
+    every = [text for text in labels.all_inner_texts() if "more" not in text]
+    streams = page.page.locator("#labels .row-stream")
+    name = streams.last.locator(".name").inner_text()
+    streams.last.hover()
+    streams.last.locator(".tools button").first.click()
+    page.settle()
+    assert labels.first.inner_text().startswith(name)
+    page.page.wait_for_function("() => location.hash.includes('pin=')")
+    labels.first.hover()
+    labels.first.locator(".tools button").last.click()
+    page.settle()
+    assert not labels.first.inner_text().startswith(name)
+    page.page.locator("#labels .row-more button").first.click()
+    streams.last.hover()
+    x, _ = middle(page)
+    box = streams.last.bounding_box()
+    assert box is not None
+    page.page.mouse.move(x, box["y"] + box["height"] / 2)
+    page.press("h")
+    assert [text for text in labels.all_inner_texts() if "more" not in text] == every
+
+
+def test_folded_group_shows_its_work_and_the_strip_moves_the_view(page: Opened) -> None:
+    fold = page.page.locator("#labels .fold").first
+    fold.click()
+    page.settle()
+    assert page.evaluate("traceview.board.shown.find((item) => item.summary)?.lanes.length") == 3
+    fold.click()
+    page.evaluate("traceview.setView(0, 1e6)")
+    page.page.locator("#overview").scroll_into_view_if_needed()
+    strip = page.page.locator("#overview").bounding_box()
+    assert strip is not None
+    page.page.mouse.click(strip["x"] + strip["width"] / 2, strip["y"] + 8)
+    page.settle()
+    first, last = page.view()
+    whole = page.evaluate("traceview.view.whole")
+    assert (first + last) / 2 == pytest.approx(sum(whole) / 2, rel=0.01) and last - first == pytest.approx(1e6)
 
 
 def test_tab_reaches_every_control(page: Opened) -> None:

@@ -61,6 +61,9 @@ export interface Row {
   label: string;
   note: string;
   more: boolean;
+  pinned?: boolean;
+  /** Whether it starts as a "more" row. */
+  folded?: boolean;
   process: number | null;
   part: string;
   events: number;
@@ -86,7 +89,7 @@ export interface Group {
 }
 
 /** What one line of the timeline shows: a row, the heading of a group, or its "more" row, which have no lanes. */
-export type Item = Omit<Row, "lanes" | "more"> & { lanes?: Lane[]; more?: boolean | Row[] };
+export type Item = Omit<Row, "lanes" | "more"> & { lanes?: Lane[]; more?: boolean | Row[]; summary?: string };
 
 export interface Hit {
   item: Row;

@@ -1,9 +1,9 @@
 // Entry of the page: the answer and the coarse timeline first, then finer levels and the charts as they are unpacked.
-import { repaintCharts } from "../charts/chart.js";
+import { repaintCharts, unpackLibrary } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
-import { byId, el } from "../core/dom.js";
+import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
@@ -15,6 +15,7 @@ import { watchInput } from "../timeline/keys.js";
 import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
+import { watchOverview } from "../timeline/overview.js";
 import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
 import { loadRows } from "../timeline/rows.js";
@@ -36,16 +37,14 @@ function showSummarised() {
     notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview serve, or make a larger page with --detail.`;
 }
 
-async function loadLibrary() {
-  // The content security policy allows exactly this text, by its hash.
-  const script = el("script", {});
-  script.textContent = new TextDecoder().decode(await inflateElement("library"));
-  document.head.append(script);
-}
-
 async function domReady() {
   if (document.readyState !== "loading") return;
   await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
+}
+
+// Lets the browser paint and answer between two parts of a long work.
+function nextTask() {
+  return new Promise((resolve) => setTimeout(resolve));
 }
 
 // Chunks are ordered from coarse to fine; the browser may draw after each.
@@ -53,7 +52,7 @@ async function loadChunks() {
   for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
     chunks[number] = await inflateElement(`chunk-${number}`);
     schedule();
-    await new Promise((resolve) => setTimeout(resolve));
+    await nextTask();
   }
   document.documentElement.dataset.whole = "true";
 }
@@ -74,8 +73,11 @@ async function start() {
   showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, drawBookmarks);
+  await nextTask();
+  byId("frame").getBoundingClientRect(); // the first layout; drawing is a task of its own
+  await nextTask();
   await rebuild();
-  for (const watch of [watchInput, watchHover, watchSearch, watchExport]) watch();
+  for (const watch of [watchInput, watchHover, watchSearch, watchExport, watchOverview]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
@@ -101,7 +103,7 @@ async function start() {
   document.documentElement.dataset.shown = "all";
   watchAddress();
   await loadChunks();
-  await loadLibrary();
+  await unpackLibrary();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
   watchPrinting();

@@ -1,6 +1,7 @@
 // A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
+import { inflateElement } from "../core/columns.js";
 import { el } from "../core/dom.js";
 import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
@@ -8,6 +9,22 @@ import { savePng } from "./png.js";
 
 /** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null }} */
 export const charts = { all: [], watcher: null };
+
+// plotly.js as text. Running it blocks the page for some tenths of a second, so the first chart that is drawn does that.
+const library = { text: "" };
+
+export async function unpackLibrary() {
+  library.text = new TextDecoder().decode(await inflateElement("library"));
+}
+
+function runLibrary() {
+  if (!library.text) return;
+  // The content security policy allows exactly this text, by its hash.
+  const script = el("script", {});
+  script.textContent = library.text;
+  library.text = "";
+  document.head.append(script);
+}
 
 export function chartSection(spec) {
   return el("section", { class: "figure", id: spec.id }, ...chartParts(spec, "h2"));
@@ -47,7 +64,10 @@ export function chartParts(spec, heading) {
     text: "PNG",
     "aria-label": `Save as PNG: ${spec.heading}`,
     title: "Save this chart as PNG",
-    onclick: () => savePng(chart),
+    onclick: () => {
+      runLibrary();
+      savePng(chart);
+    },
   });
   return [
     el(
@@ -95,6 +115,7 @@ export async function repaintCharts() {
 
 // Paints the chart at `width` pixels, or as wide as its place.
 export function paintChart(chart, width) {
+  runLibrary();
   const { traces, layout } = chart.spec.picture();
   const sized = width ? { ...layout, width } : layout;
   return Plotly.react(

@@ -42,6 +42,9 @@ function addressText() {
     all: board.groups.filter((group) => group.all),
   }))
     if (groups.length) fields.set(name, join(groups));
+  const changed = board.numbered.filter((row) => row.more !== row.folded);
+  for (const [name, rows] of Object.entries({ pin: board.numbered.filter((row) => row.pinned), more: changed }))
+    if (rows.length) fields.set(name, join(rows));
   const shut = board.numbered.filter(
     (row) => row.part && row.group?.shut.has(row.part) && row.group.rows.find((one) => one.part === row.part) === row,
   );
@@ -100,7 +103,13 @@ async function readAddress() {
 }
 
 function openRows(fields) {
-  const [fold, all, shut] = ["fold", "all", "shut"].map((name) => numbersOf(fields.get(name)));
+  const [fold, all, shut, pin, more] = ["fold", "all", "shut", "pin", "more"].map((name) =>
+    numbersOf(fields.get(name)),
+  );
+  for (const row of board.numbered) {
+    row.pinned = pin.has(row.number);
+    row.more = row.folded !== more.has(row.number);
+  }
   for (const group of board.groups) {
     group.folded = fold.has(group.number);
     group.all = all.has(group.number);

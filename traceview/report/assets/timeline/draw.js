@@ -60,7 +60,7 @@ function visibleBoxes(top, height) {
       boxes.push({
         item,
         lane,
-        kind: item.kind,
+        kind: item.summary ?? item.kind,
         y: Math.round(y + 1 + place * tall),
         h: Math.max(2, Math.round(tall - (lanes.length > 1 ? 2 : 1))),
       }),

@@ -13,7 +13,7 @@ import { pointer, view } from "./state.js";
 import { afterRedraw } from "./view.js";
 
 function markAt(item, x, y) {
-  if (!item?.lanes?.length) return null;
+  if (!item?.lanes?.length || item.summary) return null;
   const place = Math.min(item.lanes.length - 1, Math.max(0, Math.floor(((y - item.y) / item.h) * item.lanes.length)));
   const each = (view.to - view.from) / view.width,
     at = view.from + x * each;
@@ -88,10 +88,18 @@ export function headline({ item, marks, i }) {
   return eventCount(marks, i) > 1 ? `longest: ${name}` : name;
 }
 
-export function hitAt(event) {
+function inRows(event) {
   const box = byId("canvas").getBoundingClientRect();
-  const y = event.clientY - box.top + byId("scroll").scrollTop;
-  return markAt(rowAt(y), event.clientX - box.left, y);
+  return { x: event.clientX - box.left, y: event.clientY - box.top + byId("scroll").scrollTop };
+}
+
+export function rowUnder(event) {
+  return rowAt(inRows(event).y);
+}
+
+export function hitAt(event) {
+  const { x, y } = inRows(event);
+  return markAt(rowAt(y), x, y);
 }
 
 function showTip(event) {

@@ -4,8 +4,9 @@ import { isSideways, watchWheel } from "../core/wheel.js";
 import { clearArea, fitArea, followArea, keepArea, measureHere, showArea } from "./area.js";
 import { addBookmark, bookmarkAt, nextBookmark, showBookmarks } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
-import { hitAt } from "./hover.js";
+import { hitAt, rowUnder } from "./hover.js";
 import { showHelp } from "./panel.js";
+import { hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
 import { area, board, pointer, selected, view } from "./state.js";
@@ -36,6 +37,8 @@ const MOVES = {
   m: measureHere,
   c: keepArea,
   b: addBookmark,
+  p: () => changeRow(pinRow),
+  h: () => changeRow(hideRow),
   B: nextBookmark,
   Backspace: () => stepHistory(-1),
   "?": showHelp,
@@ -49,6 +52,15 @@ const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "
 
 function zoomAtPointer(factor) {
   zoom(factor, pointer.x ?? undefined);
+}
+
+// Pins or hides the row under the pointer, or that of the selection.
+function changeRow(change) {
+  const pointed = pointer.over && rowUnder(pointer.over),
+    row = pointed?.lanes && !pointed.summary ? pointed : selected.hit?.item;
+  if (!row) return;
+  change(row);
+  rebuild();
 }
 
 function scrollRows(share) {
@@ -146,7 +158,7 @@ function dragArea(from, event) {
   const { top } = byId("canvas").getBoundingClientRect(),
     offset = byId("scroll").scrollTop - top;
   const [low, high] = [from.clientY + offset, event.clientY + offset].sort((a, b) => a - b);
-  const crossed = board.shown.filter((item) => item.lanes && item.y < high && item.y + item.h > low);
+  const crossed = board.shown.filter((item) => item.lanes && !item.summary && item.y < high && item.y + item.h > low);
   const rows =
     from.currentTarget === byId("axis") || event.currentTarget === byId("axis") ? null : crossed.map((item) => item.id);
   Object.assign(area, { points: [momentAt(from), momentAt(event)], rows, moving: false, result: null });

@@ -2,6 +2,7 @@
 import { byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
+import { hideRow, pinRow } from "./rows.js";
 import { board } from "./state.js";
 
 export function showLabels(changed) {
@@ -52,7 +53,7 @@ function fillMoreLabel(made, { group, more }, changed) {
     ? "fold"
     : unused
       ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
-      : `+ ${more.length} more`;
+      : `+ ${more.length} more or hidden`;
   made.append(
     el("button", {
       type: "button",
@@ -76,6 +77,26 @@ function fillRowLabel(made, row, changed) {
     ? partButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
   made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
+  const tool = (text, word, change) =>
+    el("button", {
+      type: "button",
+      tabindex: -1,
+      text,
+      title: word,
+      "aria-label": `${word}: ${row.label || row.note}`,
+      onclick: () => {
+        change(row);
+        changed();
+      },
+    });
+  made.append(
+    el(
+      "span",
+      { class: "tools" },
+      tool(row.pinned ? "⤓" : "⤒", row.pinned ? "Unpin this row (p)" : "Pin this row to the top (p)", pinRow),
+      tool(row.more ? "+" : "×", row.more ? "Show this row (h)" : "Hide this row (h)", hideRow),
+    ),
+  );
   if (row.label) makeMovable(made, name, row.group.rows, () => row, changed);
 }
 

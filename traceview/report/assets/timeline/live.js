@@ -28,7 +28,7 @@ export function requestDetail() {
   live.timer = setTimeout(async () => {
     const top = byId("scroll").scrollTop;
     const rows = board.shown.filter(
-      (item) => item.lanes?.some(needsDetail) && item.y + item.h >= top && item.y <= top + view.height,
+      (item) => !item.summary && item.lanes?.some(needsDetail) && item.y + item.h >= top && item.y <= top + view.height,
     );
     if (!rows.length) return;
     live.asking?.abort();

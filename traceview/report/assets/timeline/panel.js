@@ -56,6 +56,7 @@ const KEYS = [
   ["click", "show details of an operation"],
   ["[ and ]", "previous and next worst place"],
   ["Page Up, Page Down", "scroll the rows"],
+  ["p, h", "pin the row under the pointer or of the selection to the top, or hide it; again to undo"],
   ["Alt and ↑ or ↓ on a label, or drag it", "move a row"],
   ["Esc", "clear the selection, the area and the highlight"],
   ["?", "this list"],

@@ -26,7 +26,7 @@ export function loadRows(timeline) {
   }));
   board.numbered = allRows();
   board.numbered.forEach((row, number) => {
-    row.number = number;
+    Object.assign(row, { number, folded: row.more });
   });
   board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
 }
@@ -61,10 +61,12 @@ export function placeRows() {
     y += item.h;
     board.shown.push(item);
   };
+  for (const group of board.groups)
+    for (const row of group.rows) if (row.pinned && matchesFilter(row, group)) put(Object.assign(row, { group }));
   for (const group of board.groups) {
-    const fitting = group.rows.filter((row) => matchesFilter(row, group));
+    const fitting = group.rows.filter((row) => !row.pinned && matchesFilter(row, group));
     if (!fitting.length) continue;
-    if (group.label) put({ kind: "group", group });
+    if (group.label) put({ kind: "group", group, ...(group.folded && !board.filter ? summaryOf(group) : {}) });
     if (group.folded && !board.filter) continue;
     const more = fitting.filter((row) => row.more);
     for (const row of fitting)
@@ -72,6 +74,22 @@ export function placeRows() {
     if (more.length && !board.filter) put({ kind: "more", group, more });
   }
   board.height = y + 4;
+}
+
+// A folded group shows the work of its GPU, or the calls of its first thread.
+function summaryOf({ rows }) {
+  const row = ["overlap", "call", "range"].map((kind) => rows.find((one) => one.kind === kind)).find(Boolean);
+  return row ? { lanes: row.lanes, summary: row.kind } : {};
+}
+
+// A hidden row is one of the "more" rows of its group.
+export function hideRow(row) {
+  row.more = !row.more;
+  row.pinned = false;
+}
+
+export function pinRow(row) {
+  row.pinned = !row.pinned;
 }
 
 // The first row of a folded part stays visible.

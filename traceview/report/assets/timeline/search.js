@@ -59,7 +59,7 @@ export async function findNext(text, step = 1) {
   await lookUp(text);
   const { places, total } = search;
   if (!search.text) return void (byId("found").textContent = "");
-  if (!places.length) return void (byId("found").textContent = "none found");
+  if (!places.length) return void (byId("found").textContent = `no match for “${text.trim()}”`);
   const inSight = places.findIndex((one) => one.start >= view.from);
   const from = search.at >= 0 ? search.at + step : Math.max(0, inSight) - (step < 0 ? 1 : 0);
   search.at = ((from % places.length) + places.length) % places.length;
@@ -72,8 +72,20 @@ export async function findNext(text, step = 1) {
   goTo(place);
 }
 
+// Shows how many places match, and moves nothing.
+async function countMatches(text) {
+  await lookUp(text);
+  const { text: wanted, total } = search;
+  byId("found").textContent = !wanted ? "" : total ? `${countText(total)} found` : `no match for “${text.trim()}”`;
+}
+
 export function watchSearch() {
   const field = byId("search", HTMLInputElement);
+  let typing;
+  field.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => page.live || countMatches(field.value), 150);
+  });
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;

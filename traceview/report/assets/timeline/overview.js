@@ -1,0 +1,105 @@
+// The strip above the timeline: the whole capture at a glance, and the part of it in view. A drag moves the view.
+import { firstAbove } from "../core/columns.js";
+import { byId, context2d, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { cssColour } from "../core/palette.js";
+import { marksIn } from "./levels.js";
+import { allRows } from "./rows.js";
+import { view } from "./state.js";
+import { afterRedraw, setView } from "./view.js";
+
+const HEIGHT = 22;
+
+/** @type {{ picture: HTMLCanvasElement | null, key: string }} the strip without the view, and what it was drawn for */
+const overview = { picture: null, key: "" };
+
+// The share of each pixel in which any of the lanes' marks lie, by the look of the marks.
+function pixelShares(wide) {
+  const [start, end] = view.whole,
+    scale = wide / (end - start),
+    shares = new Map();
+  for (const row of allRows().filter(({ kind }) => kind === "overlap"))
+    for (const lane of row.lanes) {
+      const marks = marksIn(lane.levels[0] ?? lane.exact);
+      for (let i = marks ? firstAbove(marks.reach, start) : 0; marks && i < marks.n; i++) {
+        const from = (marks.start[i] - start) * scale,
+          to = (marks.end[i] - start) * scale,
+          busy = marks.busyOf ? marks.busyOf(i) / (marks.end[i] - marks.start[i] || 1) : 1;
+        let share = shares.get(marks.look[i]);
+        if (!share) shares.set(marks.look[i], (share = new Float64Array(wide + 1)));
+        for (let at = from | 0; at < to && at < wide; at++)
+          share[at] += (Math.min(to, at + 1) - Math.max(from, at)) * busy;
+      }
+    }
+  return shares;
+}
+
+function drawPicture(wide, tall) {
+  const canvas = el("canvas", { width: wide, height: tall }),
+    pen = context2d(canvas),
+    devices = Math.max(1, page.devices.length),
+    below = new Float64Array(wide + 1);
+  for (const [look, share] of pixelShares(wide)) {
+    pen.fillStyle = cssColour("--" + page.looks[look]);
+    for (let x = 0; x < wide; x++) {
+      const high = Math.min(tall - below[x], (share[x] / devices) * tall);
+      if (high > 0) pen.fillRect(x, tall - below[x] - high, 1, high);
+      below[x] += Math.max(0, high);
+    }
+  }
+  return canvas;
+}
+
+function drawOverview() {
+  const canvas = byId("overview", HTMLCanvasElement),
+    ratio = devicePixelRatio || 1,
+    wide = Math.round(canvas.clientWidth * ratio),
+    tall = Math.round(HEIGHT * ratio);
+  if (!wide) return;
+  const key = `${wide} ${document.documentElement.dataset.theme} ${cssColour("--compute")}`;
+  if (overview.key !== key) {
+    Object.assign(canvas, { width: wide, height: tall });
+    Object.assign(overview, { key, picture: drawPicture(wide, tall) });
+  }
+  const pen = context2d(canvas),
+    [start, end] = view.whole,
+    x = (at) => ((at - start) / (end - start)) * wide,
+    from = x(view.from),
+    part = Math.max(2 * ratio, x(view.to) - from);
+  pen.clearRect(0, 0, wide, tall);
+  if (overview.picture) pen.drawImage(overview.picture, 0, 0);
+  pen.globalAlpha = 0.65;
+  pen.fillStyle = cssColour("--card");
+  pen.fillRect(0, 0, from, tall);
+  pen.fillRect(from + part, 0, wide, tall);
+  pen.globalAlpha = 1;
+  pen.strokeStyle = cssColour("--focus");
+  pen.lineWidth = 1.5 * ratio;
+  pen.strokeRect(from, 0.75 * ratio, part, tall - 1.5 * ratio);
+}
+
+// A press outside the view moves it there; a drag moves it along.
+export function watchOverview() {
+  const canvas = byId("overview"),
+    grip = { at: 0, held: false };
+  const moment = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return view.whole[0] + ((event.clientX - box.left) / box.width) * (view.whole[1] - view.whole[0]);
+  };
+  const move = (event) => {
+    const from = moment(event) - grip.at;
+    setView(from, from + view.to - view.from);
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    const at = moment(event),
+      inside = at >= view.from && at <= view.to;
+    Object.assign(grip, { held: true, at: inside ? at - view.from : (view.to - view.from) / 2 });
+    canvas.setPointerCapture(event.pointerId);
+    move(event);
+  });
+  canvas.addEventListener("pointermove", (event) => grip.held && move(event));
+  for (const end of ["pointerup", "pointercancel"])
+    canvas.addEventListener(end, () => Object.assign(grip, { held: false }));
+  afterRedraw.push(drawOverview);
+  drawOverview();
+}
