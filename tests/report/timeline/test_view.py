@@ -47,7 +47,8 @@ def test_every_place_moves_the_timeline(page: Opened, analysis: Analysis) -> Non
         buttons.nth(number).click()
         page.settle()
         assert shows(page, place.start_ns - zero, place.end_ns - zero)
-        assert buttons.nth(number).get_attribute("aria-current") == "true"
+        current = page.page.locator("#beside .places [aria-current=true]")
+        assert current.all_inner_texts() == [buttons.nth(number).inner_text()]
 
 
 def test_keys(page: Opened) -> None:

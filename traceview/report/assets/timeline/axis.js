@@ -14,9 +14,16 @@ function ticks(from, to, width) {
   return { step, found };
 }
 
-function tickText(ns, step) {
-  const [unit, scale] = step >= 1e8 ? ["s", 1e9] : step >= 1e5 ? ["ms", 1e6] : step >= 100 ? ["µs", 1e3] : ["ns", 1];
-  const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
+const UNITS = { s: 1e9, ms: 1e6, µs: 1e3, ns: 1 };
+const MAX_DIGITS = 4;
+
+// The largest unit that the latest time fills and that tells one tick from the next in a few digits.
+function tickText(ns, step, latest) {
+  const digitsIn = (scale) => Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
+  const [unit, scale] =
+    Object.entries(UNITS).find(([, one]) => latest >= one && digitsIn(one) <= MAX_DIGITS) ??
+    (step >= 1e3 ? ["µs", 1e3] : ["ns", 1]);
+  const digits = digitsIn(scale);
   return (
     ((ns || 0) / scale).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }) +
     " " +
@@ -39,7 +46,7 @@ export function drawAxis() {
   const { step, found } = ticks(view.from, view.to, view.width);
   for (const at of found) {
     const x = Math.round(toX(at)),
-      text = tickText(at, step),
+      text = tickText(at, step, view.to),
       wide = context.measureText(text).width;
     context.fillStyle = cssColour("--line");
     context.fillRect(x, AXIS - 6, 1, 6);
