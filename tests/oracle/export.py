@@ -289,6 +289,14 @@ def role_of(name: str) -> tuple[str, bool]:
             "cuMemHostAlloc",
             "cuMemCreate",
             "cuMemRelease",
+            "cuMemMap",
+            "cuMemUnmap",
+            "cuMemSetAccess",
+            "cuMemAddress",
+            "cudaHostRegister",
+            "cudaHostUnregister",
+            "cuMemHostRegister",
+            "cuMemHostUnregister",
         )
     )
     return ("memory" if memory else "api"), implicit

@@ -21,7 +21,8 @@ BLOCKING_COPY = re.compile(
 )
 ASYNC_COPY = re.compile(r"(cudaMemcpy|cuMemcpy)\w*Async")
 MEMORY = re.compile(
-    r"(cudaMalloc|cudaFree|cudaHostAlloc|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemCreate|cuMemRelease)\w*"
+    r"(cudaMalloc|cudaFree|cudaHostAlloc|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemCreate|cuMemRelease"
+    r"|cuMemMap|cuMemUnmap|cuMemSetAccess|cuMemAddress|cudaHost(Un)?[rR]egister|cuMemHost(Un)?[rR]egister)\w*"
 )
 IMPLICIT = re.compile(
     r"cudaFree|cudaMalloc|cudaHostAlloc|cudaFreeHost|cuMemFree|cuMemAlloc|cuMemHostAlloc|cuMemFreeHost"

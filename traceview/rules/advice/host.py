@@ -97,8 +97,9 @@ cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
 cudaMallocAsync(&buffer, bytes, stream);        // later cudaFreeAsync(buffer, stream)""",
     ),
     pytorch=Fix(
-        "Allocate before the loop and reuse the memory: remove `torch.cuda.empty_cache()` from the loop, allocate "
-        "pinned buffers once instead of for each batch, and pad inputs to a few shapes or enable expandable segments. "
+        "Allocate before the loop and reuse the memory: remove `torch.cuda.empty_cache()` from the loop, keep the "
+        "caching allocator on (unset `PYTORCH_NO_CUDA_MEMORY_CACHING`), allocate pinned buffers once instead of for "
+        "each batch, and pad inputs to a few shapes or enable expandable segments. "
         "If the GPU's memory is nearly full, the allocator must free before it allocates: use a smaller batch or cache "
         "less.",
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True COMMAND",
