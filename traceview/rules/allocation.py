@@ -1,6 +1,7 @@
 """Memory is allocated or freed inside the loop.
 
-Symptom: cudaMalloc, cudaFree, cudaHostAlloc, cuMemMap, cudaHostRegister or similar calls inside iterations; idle time with the cause `memory`.
+Symptom: cudaMalloc, cudaFree, cudaHostAlloc, cuMemMap, cudaHostRegister or similar calls inside iterations; idle time
+with the cause `memory`.
 Cause: a caching allocator that grows or fragments, `torch.cuda.empty_cache()` in the loop, or pinned buffers
 allocated for each batch. cudaMalloc and cudaFree also wait for the GPU.
 Remedy: allocate before the loop and let the caching allocator keep its memory.
