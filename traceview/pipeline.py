@@ -87,10 +87,10 @@ def analyze(
         window = window_of_range(trace, range_name)
     if window is not None:
         trace = trace.with_window(window)
-    report_step("measure", 0.5)
+    report_step("measure", 0.35)
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top, whole, flops_per_iteration)
-    report_step("find", 0.9)
+    report_step("find", 0.65)
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
     if costs is not None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import click
+import polars as pl
 import pytest
 
-from traceview.cli.options import parse_flops
+from tests.captures import sample
+from tests.cli.command import Command
+from traceview.cli.options import MAX_LISTED, parse_flops
 
 CONTEXT, OPTION = click.Context(click.Command("x")), click.Option(["--x"])
 
@@ -29,3 +35,35 @@ def test_operations(text: str | None, expected: int | None) -> None:
 def test_invalid_operations(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"for example 1\.2e15"):
         parse_flops(CONTEXT, OPTION, text)
+
+
+def test_folder_of_captures_is_listed(traceview: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "notes.json").write_text('{"a": 1}')
+    code, out, err = traceview("analyze", folder)
+    assert (code, out) == (2, "") and "runs: a folder without captures; name an .sqlite file" in err
+    shutil.copy(sample("dual.sqlite"), folder)
+    code, out, err = traceview("info", folder)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"traceview: error: {folder}: a folder with one capture; name it: traceview info {folder}/dual.sqlite\n"
+    )
+    shutil.copy(sample("torch_profiler/graph.json.gz"), folder)
+    (folder / "trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    code, out, err = traceview("whatif", folder)
+    assert code == 2
+    assert [line.split() for line in out.splitlines()] == [
+        ["1.43", "MB", "SQLite", "export", "dual.sqlite"],
+        ["135", "kB", "compressed", "graph.json.gz"],
+        ["39", "B", "torch.profiler", "trace", "trace.json"],
+    ]
+    assert err.count("\n") == 1 and f"name one: traceview whatif {folder}/dual.sqlite" in err
+    for number in range(MAX_LISTED):
+        (folder / f"{number}.json").write_text('{"traceEvents": []}')
+    assert traceview("analyze", folder).out.endswith("  and 3 more\n")
+
+
+def test_folder_of_tables_is_a_capture(traceview: Command, tmp_path: Path) -> None:
+    pl.DataFrame({"id": [0], "value": ["a"]}).write_parquet(tmp_path / "StringIds.parquet")
+    assert "captures" not in traceview("info", tmp_path).err

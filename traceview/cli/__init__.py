@@ -5,13 +5,18 @@ A subcommand's module is imported when the subcommand runs, so that `traceview -
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from traceview import __version__
 from traceview.errors import ReportError, is_out_of_memory
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 SHELLS = ("bash", "zsh", "fish")
 CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
@@ -80,13 +85,27 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+def examples(*lines: str) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds examples to the help text of a command."""
+
+    def add(command: Decorated) -> Decorated:
+        # Click keeps the line ends of a paragraph that begins with a backspace character.
+        shown = "".join(f"\n  {line}" for line in lines)
+        command.__doc__ = f"{cleandoc(command.__doc__ or '')}\n\n\b\nExamples:{shown}"
+        return command
+
+    return add
+
+
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
+@examples(
+    'eval "$(traceview completion bash)"     # in ~/.bashrc',
+    'eval "$(traceview completion zsh)"      # in ~/.zshrc',
+    "traceview completion fish > ~/.config/fish/completions/traceview.fish",
+)
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL.
-
-    For bash, add this line to ~/.bashrc: eval "$(traceview completion bash)"
-    """
+    """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class
 
     completer = get_completion_class(shell)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from traceview.cli import examples
 from traceview.cli.options import (
     FILE,
     JSON,
@@ -25,7 +26,8 @@ from traceview.cli.options import (
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import print_error, print_out, progress, screen, write_results
+from traceview.cli.outputs import print_error, print_out, screen, write_results
+from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
@@ -88,6 +90,13 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @fail_if_option("exposed_h2d > 5%")
 @VERBOSE
 @QUIET
+@examples(
+    "traceview analyze report.sqlite",
+    "traceview analyze report.nsys-rep -v --open",
+    "traceview analyze report.sqlite -o out.json --no-html --quiet",
+    "traceview analyze report.sqlite --from 120ms --to 1.5s",
+    "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
+)
 def analyze(
     report: Path,
     html: Path | None,

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import FILE, QUIET, reading_options
-from traceview.cli.outputs import print_out, progress
+from traceview.cli.outputs import print_out
+from traceview.cli.progress import progress
 from traceview.files import check_outputs, is_stdout, write_text
 from traceview.model.unprofiled import CALIBRATION
 
@@ -25,6 +27,10 @@ from traceview.model.unprofiled import CALIBRATION
 @click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs with and without nsys.")
 @reading_options
 @QUIET
+@examples(
+    "traceview calibrate",
+    "traceview calibrate -o runs/traceview-calibration.json --rounds 10",
+)
 def calibrate(output: Path, rounds: int, quiet: bool) -> None:
     """Time CUDA calls with and without nsys, and write what it adds to them.
 

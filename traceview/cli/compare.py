@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import (
     CALIBRATION,
     CAPTURE,
@@ -23,7 +24,8 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import print_error, print_out, progress, screen
+from traceview.cli.outputs import print_error, print_out, screen
+from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import STDOUT, check_outputs, is_stdout, write_text
 
@@ -97,6 +99,11 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
 @reading_options
 @VERBOSE
 @QUIET
+@examples(
+    "traceview compare before.sqlite after.sqlite",
+    "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
+    "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
+)
 def compare(
     before: Path,
     after: Path,

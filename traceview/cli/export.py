@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import FILE, REPORT, reading_options
-from traceview.cli.outputs import print_bytes, print_out, progress
+from traceview.cli.outputs import print_bytes, print_out
+from traceview.cli.progress import progress
 from traceview.errors import OutputError, RequestError
 from traceview.files import check_different, is_stdout
 
@@ -61,6 +63,11 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 )
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+@examples(
+    "traceview export report.sqlite --format perfetto",
+    "traceview export report.sqlite --format csv -o tables",
+    "traceview export report.sqlite --format speedscope -o idle.json",
+)
 def export(
     report: Path,
     format_name: str,

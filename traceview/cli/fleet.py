@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import (
     FILE,
     ITERATION,
@@ -23,7 +24,8 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import print_error, print_out, progress, screen, write_results
+from traceview.cli.outputs import print_error, print_out, screen, write_results
+from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
@@ -88,6 +90,10 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @reading_options
 @VERBOSE
 @QUIET
+@examples(
+    "traceview fleet 'runs/rank*.sqlite'",
+    "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'",
+)
 def fleet(
     reports: tuple[str, ...],
     html: Path | None,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import REPORT, VERBOSE, reading_options
 from traceview.cli.outputs import print_out, screen
 
@@ -16,6 +17,10 @@ MORE = "every stream, table, range and check of the capture's health"
 @REPORT
 @reading_options
 @VERBOSE
+@examples(
+    "traceview info report.sqlite",
+    "traceview info report.nsys-rep -v",
+)
 def info(report: Path, verbose: bool) -> None:
     """List what REPORT contains and what is missing. Measures nothing."""
     from traceview.info import brief_lines, describe, lines

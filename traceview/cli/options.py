@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from traceview.cli import CAPTURES
+from traceview.errors import RequestError
 
 if TYPE_CHECKING:
     from traceview.model.unprofiled import ProfilerCosts
@@ -21,6 +22,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 FLOPS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 MAX_FLOPS = 1 << 62
+MAX_LISTED = 20  # captures of a folder
 
 
 def parse_size(text: str) -> int:
@@ -51,7 +53,38 @@ class _Capture(click.Path):
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
+            if isinstance(path, Path) and path.is_dir():
+                _refuse_folder_of_captures(path, ctx.command_path)
         return path
+
+
+def _refuse_folder_of_captures(folder: Path, command: str) -> None:
+    """Print the captures in a folder and how to choose one. A folder that is itself a capture passes.
+
+    Raises RequestError.
+    """
+    from traceview.cli.outputs import print_out
+    from traceview.read.formats import captures_in, is_capture_folder
+    from traceview.report.format import plain
+    from traceview.units import size
+
+    if is_capture_folder(folder):
+        return
+    captures = captures_in(folder)
+    if not captures:
+        raise RequestError(f"{folder}: a folder without captures; name an .sqlite file, an .nsys-rep file or a trace")
+    first = f"{command} {captures[0][0]}"
+    if len(captures) == 1:
+        raise RequestError(f"{folder}: a folder with one capture; name it: {first}")
+    for path, kind in captures[:MAX_LISTED]:
+        bytes_ = path.stat().st_size if path.is_file() else sum(entry.stat().st_size for entry in path.iterdir())
+        print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
+    if len(captures) > MAX_LISTED:
+        print_out(f"  and {len(captures) - MAX_LISTED} more\n")
+    raise RequestError(
+        f"{folder}: a folder with {len(captures)} captures; name one: {first}; for the ranks of a run: "
+        f"traceview fleet {folder}"
+    )
 
 
 FILE = click.Path(path_type=Path)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,22 +81,6 @@ def write_results(
     if summary is None:
         return ""
     return summary() if page is None else f"{summary()}\nPage: {plain(str(page), 4000)}\n"
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that shows the current step on one line of a terminal; elsewhere it shows nothing."""
-    visible = sys.stderr.isatty() and not quiet and os.environ.get("TERM") != "dumb"
-
-    def step(name: str, done: float) -> None:
-        if visible:
-            click.echo(f"\r\033[K{100 * done:3.0f}% {name}", err=True, nl=False)
-
-    try:
-        yield step
-    finally:
-        if visible:
-            click.echo("\r\033[K", err=True, nl=False)
 
 
 def print_error(line: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import FILE, NO_HTML, OPEN, QUIET, reading_options
 from traceview.cli.outputs import print_error, print_out
 from traceview.errors import RequestError, TraceviewError
@@ -41,10 +42,14 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @QUIET
 @reading_options
 @click.pass_context
+@examples(
+    "traceview record -- python train.py",
+    "traceview record --python --iterations 20 -o first -- python train.py",
+)
 def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, **given: Any) -> None:
     """Run COMMAND under nsys with the options that traceview needs, and analyze the report.
 
-    Write -- before COMMAND: traceview record -- python train.py
+    Write -- before COMMAND.
     """
     from traceview.cli.analyze import analyze
     from traceview.record import TRACED, Recording
@@ -88,6 +93,10 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
 
 @click.command()
 @reading_options
+@examples(
+    "traceview doctor",
+    "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
+)
 def doctor() -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import FILE, REPORT, reading_options
-from traceview.cli.outputs import print_out, progress
+from traceview.cli.outputs import print_out
+from traceview.cli.progress import progress
 
 
 @click.command()
@@ -22,6 +24,10 @@ from traceview.cli.outputs import print_out, progress
 )
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+@examples(
+    "traceview redact report.sqlite shared.sqlite",
+    "traceview redact report.nsys-rep shared.sqlite --names hash",
+)
 def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
     """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
 

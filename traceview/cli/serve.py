@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.analyze import measure_report
 from traceview.cli.options import OPEN, QUIET, REPORT, analysis_options
-from traceview.cli.outputs import print_out, progress
+from traceview.cli.outputs import print_out
+from traceview.cli.progress import progress
 
 
 @click.command()
@@ -20,6 +22,10 @@ from traceview.cli.outputs import print_out, progress
 @OPEN
 @analysis_options
 @QUIET
+@examples(
+    "traceview serve report.sqlite --open",
+    "traceview serve report.sqlite --port 8000",
+)
 def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) -> None:
     """Analyze REPORT and serve its page to this machine until Ctrl-C.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from traceview.cli import examples
 from traceview.cli.options import (
     FILE,
     ITERATION,
@@ -20,7 +21,8 @@ from traceview.cli.options import (
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import print_out, progress, screen
+from traceview.cli.outputs import print_out, screen
+from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout, write_text
 
@@ -50,6 +52,11 @@ from traceview.files import check_outputs, is_stdout, write_text
 @reading_options
 @VERBOSE
 @QUIET
+@examples(
+    "traceview whatif report.sqlite",
+    "traceview whatif report.sqlite --faster gemm=1.5",
+    "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
+)
 def whatif(
     report: Path,
     json_path: Path | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -24,6 +25,8 @@ from traceview.read.sqlite.write import tables_with_metadata, write_sqlite
 
 class Reader(Protocol):
     """Reads one capture format."""
+
+    kind: str  # what a list of captures calls it
 
     def matches(self, path: Path, head: bytes, /) -> bool:
         """Return whether a file or folder, and the file's first HEAD_BYTES, have this format."""
@@ -43,6 +46,8 @@ class NsysReader(Reader, Protocol):
         """Return a context with an SQLite export of all tables. Raises ReportError."""
 
 
+MAX_ENTRIES = 10_000
+TRACE_WORDS = (b"traceEvents", b"schemaVersion", b"deviceProperties", b"distributedInfo")  # near a trace's beginning
 READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
 
 
@@ -70,6 +75,28 @@ def as_sqlite(path: Path) -> Iterator[Path]:
     """
     with with_tables(path) as (export, _):
         yield export
+
+
+def is_capture_folder(folder: Path) -> bool:
+    """Return whether a folder is a capture: an export of nsys with a file for each table."""
+    return any(reader.matches(folder, b"") for reader in READERS)
+
+
+def captures_in(folder: Path) -> list[tuple[Path, str]]:
+    """Return the captures in a folder with their kinds, by name; at most MAX_ENTRIES entries are looked at."""
+    entries = sorted(islice(folder.iterdir(), MAX_ENTRIES))
+    kinds = ((path, _kind_of(path)) for path in entries if not path.name.startswith("."))
+    return [(path, kind) for path, kind in kinds if kind]
+
+
+def _kind_of(path: Path) -> str:
+    """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
+    head = read_head(path)
+    if compressed.is_packed(head):
+        return "compressed" if Path(path.stem).suffix in (".sqlite", ".json", ".nsys-rep") else ""
+    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
+    is_other_json = isinstance(reader, KinetoReader) and not any(word in head for word in TRACE_WORDS)
+    return "" if reader is None or is_other_json else reader.kind
 
 
 @contextmanager

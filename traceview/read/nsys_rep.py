@@ -52,6 +52,8 @@ CHOSEN: ContextVar[str | None] = ContextVar("nsys", default=None)
 class NsysReportReader:
     """Reads .nsys-rep and .qdrep files. Needs nsys, of the report's version or newer."""
 
+    kind = "nsys report"
+
     def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes is a report."""
         return head.startswith(REPORT_MAGIC)

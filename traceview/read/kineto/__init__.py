@@ -18,6 +18,8 @@ BLANKS = b" \t\r\n\xef\xbb\xbf"
 class KinetoReader:
     """Reads JSON traces of torch.profiler."""
 
+    kind = "torch.profiler trace"
+
     def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes may be a JSON document."""
         return head.lstrip(BLANKS).startswith((b"{", b"["))

@@ -42,6 +42,8 @@ OpenTable = Callable[[Path, DecodedSize], tuple[pl.LazyFrame, dict[str | None, i
 class TableFolderReader:
     """Reads folders that `nsys export --type parquetdir` or `--type arrowdir` writes."""
 
+    kind = "folder of tables"
+
     def matches(self, path: Path, _head: bytes) -> bool:
         """Return whether a path is such a folder."""
         return table_suffix(path) is not None

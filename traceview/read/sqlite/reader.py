@@ -59,6 +59,8 @@ DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
 class SqliteReader:
     """Reads `nsys export --type sqlite`, and the SQLite copies that `traceview redact` writes."""
 
+    kind = "SQLite export"
+
     def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes is a database."""
         return head.startswith(HEADER)
