@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -16,48 +16,53 @@ from traceview.read.calibration import read_calibration
 from traceview.record import calibrate as module
 from traceview.record.nvtx_calls import Nvtx
 
+CALLS = {"cuGraphLaunch": 1_400, "event query": 400, "cuLaunchKernel": 4_000}  # ns without nsys
 
-def run(driver: float, runtime: float, spacing: int, *, slow: float = 1) -> dict[str, Any]:
-    """Return the document of a run of the microbenchmark whose later batches are `slow` times as long."""
+
+def run(added: float, spacing: int, *, slow: float = 1, factor: float = 1) -> dict[str, Any]:
+    """Return the document of a run: nsys adds `added` times the reference's ns.
+
+    Later batches are `slow` times as long, and the whole run takes `factor` times as long.
+    """
     calls = [
-        {"name": name, "batches": [ns, ns, ns, ns * slow, ns * slow]}
-        for name, ns in (("cuLaunchKernel", driver), ("cudaLaunchKernel", runtime), ("push, pop", 100))
+        {"name": name, "batches": [factor * (ns + added * module.REFERENCE.get(name, 0)) * slow**late for late in LATE]}
+        for name, ns in CALLS.items()
     ]
-    return {"gpu": "made", "cuda": 13000, "kernel_spacing": spacing, "calls": calls}
+    return {"gpu": "made", "cuda": 13000, "kernel_spacing": round(spacing * factor), "calls": calls}
 
 
-def traced(driver: float, runtime: float, spacing: int, *, scale: float = 1, slow: float = 1) -> dict[str, Any]:
-    """Return the run with nsys on a machine where nsys adds `scale` times as much as on the reference machine."""
-    added = module.REFERENCE
-    more = [ns + scale * added[name] for name, ns in (("cuLaunchKernel", driver), ("cudaLaunchKernel", runtime))]
-    return run(more[0], more[1], spacing, slow=slow)
+LATE = (0, 0, 0, 1, 1)
 
 
 def test_figures_of_the_reference_machine() -> None:
-    """Slow batches and a slow run of three change nothing."""
-    plain = [run(4462, 4372, 5336), run(4462, 4372, 5336, slow=1.7), run(7500, 7400, 9000)]
-    with_nsys = [traced(4462, 4372, 5680), traced(4462, 4372, 5680, slow=1.7), traced(7500, 7400, 5700)]
-    assert module.figures(plain, with_nsys) == {"scale": 1.0, "scale_range": [1.0, 1.0], "kernel_gap_ns": 344}
+    """Slow batches, and a slow run of three, change nothing."""
+    plain = [run(0, 5336), run(0, 5336, slow=1.7), run(0, 5336, factor=1.5)]
+    traced = [run(1, 5596), run(1, 5596, slow=1.7), run(1, 5596, factor=1.5)]
+    figures = module.figures(plain, traced)
+    assert (figures["scale"], figures["kernel_gap_ns"]) == (1, 260)
 
 
 def test_figures_of_a_machine_twice_as_slow() -> None:
-    figures = module.figures([run(8924, 8744, 5336)], [traced(8924, 8744, 5336, scale=2)])
-    assert figures == {"scale": 2.0, "scale_range": [2.0, 2.0], "kernel_gap_ns": 0}
+    assert module.figures([run(0, 5336)], [run(2, 5336)]) == {
+        "scale": 2.0,
+        "scale_range": [2.0, 2.0],
+        "kernel_gap_ns": 0,
+    }
 
 
-def test_range_has_every_round() -> None:
-    plain = [run(4462, 4372, 5336)] * 3
-    figures = module.figures(plain, [traced(4462, 4372, 5336, scale=scale) for scale in (1.2, 0.5, 1)])
-    assert figures["scale_range"] == [0.5, 1.2]
+def test_range_has_the_quartiles_of_the_rounds() -> None:
+    figures = module.figures([run(0, 5336)] * 5, [run(scale, 5336) for scale in (0.8, 0.9, 1, 1.2, 9)])
+    low, high = cast("list[float]", figures["scale_range"])
+    assert 0.8 <= low <= cast("float", figures["scale"]) < 1 < high < 9
 
 
 def test_calls_that_nsys_does_not_slow_down_cost_nothing() -> None:
-    figures = module.figures([run(5000, 6000, 5400)], [run(4900, 5900, 5300)])
+    figures = module.figures([run(0, 5400)], [run(-0.1, 5300)])
     assert (figures["scale"], figures["kernel_gap_ns"]) == (0, 0)
 
 
 def test_written_calibration_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = iter([run(4462, 4372, 5336), traced(4462, 4372, 5680)])
+    runs = iter([run(0, 5336), run(1, 5680)])
     monkeypatch.setattr(module, "installed_nsys", lambda: "/bin/true")
     monkeypatch.setattr(module, "_run", lambda _folder, _before: next(runs))
     output = tmp_path / "calibration.json"

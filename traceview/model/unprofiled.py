@@ -35,7 +35,8 @@ class Bounds(NamedTuple):
 class ProfilerCosts:
     """What the profiler adds on a machine.
 
-    `scale` is a factor of the constants above, and `kernel_gap` the ns between two kernels of a GPU that is behind.
+    `scale` is a factor of the constants above, 1 on the reference machine (record/calibrate.py), and `kernel_gap` the
+    ns between two kernels of a GPU that is behind.
     `source` is "estimate" for another machine's figures and "calibration" for those of `traceview calibrate`.
     """
 
@@ -49,7 +50,7 @@ class ProfilerCosts:
 
 
 GAP_SPREAD = Bounds(0.7, 1.0, 1.4)
-ESTIMATE = ProfilerCosts("estimate", Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(350))
+ESTIMATE = ProfilerCosts("estimate", Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(260))
 CALIBRATED_SCALE = Bounds(0.6, 1.0, 1.4)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
 from traceview.errors import ReportError, RequestError
@@ -19,8 +19,20 @@ from traceview.record import TRACED, WITHOUT_CPU
 
 MICROBENCHMARK = (sys.executable, "-m", "traceview.record.microbenchmark")
 TIMEOUT = 300  # seconds that one run may take
-# What nsys adds to the benchmark's launch calls on the machine of the constants of traceview.model.unprofiled, in ns.
-REFERENCE: Mapping[str, int] = {"cuLaunchKernel": 1_020, "cuLaunchKernelEx": 914, "cudaLaunchKernel": 1_384}
+# What nsys adds to calls on the reference machine, in ns: means of two calibrations of an H200 host that did nothing
+# else. These calls take little time of their own, so that the difference of two runs is precise; that of launches varies
+# by a fifth.
+REFERENCE: Mapping[str, int] = {
+    "nvtxRangePush, nvtxRangePop": 665,
+    "event query": 246,
+    "event wait": 246,
+    "sync stream": 245,
+    "sync event": 243,
+    "cuGraphLaunch": 2_255,
+    "cuKernelGetAttribute": 153,
+    "cudaStreamSynchronize": 329,
+    "cudaStreamIsCapturing": 255,
+}
 
 Run = Mapping[str, Any]
 
@@ -86,29 +98,30 @@ def _run(folder: Path, before: tuple[str, ...]) -> Run:
 def figures(plain: Sequence[Run], traced: Sequence[Run]) -> dict[str, object]:
     """Return the figures of a calibration from runs without and with nsys, which have the same calls.
 
-    `scale_range` has the smallest and the largest scale of a round.
+    `scale_range` has the quartiles of the scales of single rounds.
     """
-    alone, under_nsys = (median(run["kernel_spacing"] for run in runs) for runs in (plain, traced))
-    rounds = [_scale([before], [after]) for before, after in zip(plain, traced, strict=True)]
     scale = _scale(plain, traced)
+    rounds = [_scale([before], [after]) for before, after in zip(plain, traced, strict=True)]
+    low, _, high = quantiles([scale, *rounds], n=4, method="inclusive")
+    alone, under_nsys = (min(run["kernel_spacing"] for run in runs) for runs in (plain, traced))
     return {
         "scale": scale,
-        "scale_range": [min(scale, *rounds), max(scale, *rounds)],
+        "scale_range": [round(min(scale, low), 3), round(max(scale, high), 3)],
         "kernel_gap_ns": max(under_nsys - alone, 0),
     }
 
 
 def _scale(plain: Sequence[Run], traced: Sequence[Run]) -> float:
-    """Return what nsys adds to launch calls, relative to the reference machine."""
-    launches = {name: ns for name, ns in _added(plain, traced).items() if name in REFERENCE}
-    return round(max(sum(launches.values()), 0) / sum(REFERENCE[name] for name in launches), 3)
+    """Return what nsys adds to the calls of REFERENCE, relative to the reference machine."""
+    added = {name: ns for name, ns in _added(plain, traced).items() if name in REFERENCE}
+    return round(max(sum(added.values()), 0) / sum(REFERENCE[name] for name in added), 3)
 
 
 def _added(plain: Sequence[Run], traced: Sequence[Run]) -> dict[str, float]:
     """Return the ns that nsys adds to each call, by its name: the difference of the first deciles of all batches.
 
-    A processor whose core or clock other programs share is slower by up to three quarters for some batches, with nsys
-    and without. Medians then differ by half between calibrations, first deciles by a twentieth.
+    A processor whose core or clock other programs share is slower by up to three quarters for some batches or runs,
+    with nsys and without. Medians then differ by half between calibrations, first deciles do not.
     """
     calls = zip(_fast_times(plain), _fast_times(traced), strict=True)
     return {name: after - before for (name, before), (_, after) in calls}
