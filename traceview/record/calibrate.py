@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 from traceview.errors import ReportError, RequestError
@@ -19,19 +19,19 @@ from traceview.record import TRACED, WITHOUT_CPU
 
 MICROBENCHMARK = (sys.executable, "-m", "traceview.record.microbenchmark")
 TIMEOUT = 300  # seconds that one run may take
-# What nsys adds to calls on the reference machine, in ns: means of two calibrations of an H200 host that did nothing
-# else. These calls take little time of their own, so that the difference of two runs is precise; that of launches varies
-# by a fifth.
+# What nsys adds to calls on the reference machine, in ns: means of three calibrations of an H200 host that did nothing
+# else, whose scales are 0.98, 1.00 and 1.02. These calls take little time of their own, so that the difference of two
+# runs is precise; that of launch calls varies by an eighth.
 REFERENCE: Mapping[str, int] = {
-    "nvtxRangePush, nvtxRangePop": 665,
-    "event query": 246,
-    "event wait": 246,
-    "sync stream": 245,
-    "sync event": 243,
-    "cuGraphLaunch": 2_255,
-    "cuKernelGetAttribute": 153,
-    "cudaStreamSynchronize": 329,
-    "cudaStreamIsCapturing": 255,
+    "nvtxRangePush, nvtxRangePop": 724,
+    "event query": 240,
+    "event wait": 256,
+    "sync stream": 255,
+    "sync event": 256,
+    "cuGraphLaunch": 2_350,
+    "cuKernelGetAttribute": 178,
+    "cudaStreamSynchronize": 339,
+    "cudaStreamIsCapturing": 260,
 }
 
 Run = Mapping[str, Any]
@@ -118,19 +118,18 @@ def _scale(plain: Sequence[Run], traced: Sequence[Run]) -> float:
 
 
 def _added(plain: Sequence[Run], traced: Sequence[Run]) -> dict[str, float]:
-    """Return the ns that nsys adds to each call, by its name: the difference of the first deciles of all batches.
+    """Return the ns that nsys adds to each call, by its name: the difference of the medians of all batches.
 
-    A processor whose core or clock other programs share is slower by up to three quarters for some batches or runs,
-    with nsys and without. Medians then differ by half between calibrations, first deciles do not.
+    Cores of a shared host switch between two speeds, 1.5 apart, for seconds: single rounds differ by half.
     """
-    calls = zip(_fast_times(plain), _fast_times(traced), strict=True)
+    calls = zip(_usual_times(plain), _usual_times(traced), strict=True)
     return {name: after - before for (name, before), (_, after) in calls}
 
 
-def _fast_times(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
-    """Yield each call with the first decile of its batches, in ns."""
+def _usual_times(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    """Yield each call with the median of its batches, in ns."""
     for same in zip(*(run["calls"] for run in runs), strict=True):
-        yield same[0]["name"], quantiles([ns for call in same for ns in call["batches"]], n=10, method="inclusive")[0]
+        yield same[0]["name"], median(ns for call in same for ns in call["batches"])
 
 
 def _processor() -> str | None:
