@@ -15,7 +15,7 @@ from traceview.frozen import frozen
 # A call takes CALL_FIXED ns and CALL_SHARE of its own length more under nsys, at most MAX_CALL: a long call waits.
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
 RANGE_EVENT = 750  # ns that each start and end of an NVTX range takes more
-OWN_CALLS = "^cuKernelGetName$"  # nsys makes these inside the launch calls that it traces
+OWN_CALL = "cuKernelGetName"  # nsys makes it before each launch call of the runtime that it traces
 CALIBRATION = "traceview-calibration.json"  # the file that `traceview calibrate` writes
 
 
@@ -37,16 +37,20 @@ class ProfilerCosts:
 
     `scale` is a factor of the constants above, 1 on the reference machine (record/calibrate.py), and `kernel_gap` the
     ns between two kernels of a GPU that is behind.
-    `source` is "estimate" for another machine's figures and "calibration" for those of `traceview calibrate`.
+    A host that runs slower than at its best in the capture takes slowdown ** `slow_host` of its time longer than in
+    other runs. `source` is "estimate" for another machine's figures and "calibration" for those of `traceview
+    calibrate`.
     """
 
     source: str
     scale: Bounds
     kernel_gap: Bounds
+    slow_host: Bounds = Bounds(0.35, 0.7, 1.0)
 
     def scaled(self, factor: float) -> ProfilerCosts:
         """Return the costs times a factor."""
-        return replace(self, scale=self.scale.times(factor), kernel_gap=self.kernel_gap.times(factor))
+        scale, gap, slow = (bounds.times(factor) for bounds in (self.scale, self.kernel_gap, self.slow_host))
+        return replace(self, scale=scale, kernel_gap=gap, slow_host=slow)
 
 
 GAP_SPREAD = Bounds(0.7, 1.0, 1.4)

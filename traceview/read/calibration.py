@@ -13,6 +13,7 @@ from traceview.read.source import display_name
 FORMAT, VERSION = "traceview calibration", 2
 MAX_BYTES = 1 << 20
 MAX_SCALE, MAX_KERNEL_GAP = 100, 1e6
+SHARE = 0.5  # exponent of a measured scale: calls are longer on a slow machine, and cost more for that already
 
 
 def costs_beside(report: Path) -> ProfilerCosts:
@@ -40,7 +41,7 @@ def read_calibration(path: Path) -> ProfilerCosts:
     except (ValueError, TypeError, KeyError, RecursionError):
         message = f"{display_name(path)}: no calibration of this version; write it again with `traceview calibrate`"
         raise ReportError(message) from None
-    scale = Bounds(*(spread * value for spread, value in zip(CALIBRATED_SCALE, scale, strict=True)))
+    scale = Bounds(*(spread * value**SHARE for spread, value in zip(CALIBRATED_SCALE, scale, strict=True)))
     return ProfilerCosts("calibration", scale, GAP_SPREAD.times(gap))
 
 

@@ -19,7 +19,7 @@ from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.constants import MIDDLE, Constants, power_limits
 from traceview.whatif.graph import GAP, RUN, DependencyGraph, Mask
-from traceview.whatif.profiler_costs import without_profiler
+from traceview.whatif.profiler_costs import traced_events, without_profiler
 from traceview.whatif.replay import COUNTED, Replay, path_times, replay
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import FAMILIES
@@ -84,7 +84,8 @@ class RunModel:
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler."""
         bounds = range(len(Bounds._fields))
-        graphs = tuple(without_profiler(trace, self.graph, time.costs, bound) for bound in bounds)
+        events = traced_events(trace, self.graph)
+        graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
         model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns))
         return replace(model, graphs=graphs)
 

@@ -20,10 +20,11 @@ from traceview.model.unprofiled import (
     CALL_FIXED,
     CALL_SHARE,
     MAX_CALL,
-    OWN_CALLS,
+    OWN_CALL,
     RANGE_EVENT,
     ProfilerCosts,
 )
+from traceview.normalise.codes import categories
 from traceview.whatif.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,13 @@ MIN_CALL = 0.3  # share of a call that stays
 INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
 MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
 MIN_GAP = 400  # ns between two kernels
+USUAL_SLOWDOWN, MAX_SLOWDOWN = 1.15, 1.8  # of the median call to the first decile, on a host at full speed and at most
+MIN_SAME, MIN_CALLS, MAX_CALLS = (
+    10,
+    100,
+    100_000,
+)  # calls before the same kernel, and calls in all, that tell the slowdown
+LOADER_THREADS = "^pt_data"  # of PyTorch's DataLoader
 LOW, MIDDLE, HIGH = range(3)
 
 
@@ -40,7 +48,7 @@ class TracedEvents:
     """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 
     `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
-    ranges. `ns` is what the profiler adds to the event.
+    ranges. `ns` is what the profiler adds to the event. `slowdown` is that of the host (host_slowdown).
     """
 
     thread: Codes
@@ -48,10 +56,11 @@ class TracedEvents:
     length: Times
     call: Codes
     ns: Floats
+    slowdown: float
 
 
 def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
-    """Return the events from the first to the last call of a graph."""
+    """Return the events from the first to the last call of a graph, which has calls."""
     calls = graph.calls
     begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
     api = _from_to(trace.api.with_row_index("row"), begin, end, process)
@@ -59,7 +68,7 @@ def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
     api = api.filter(pl.col("end") >= pl.col("end").cum_max().over("thread"))
     ranges = _from_to(trace.ranges, begin, end, process)
     length = (api["end"] - api["start"]).to_numpy()
-    own = api["name"].cast(pl.String).str.contains(OWN_CALLS).to_numpy()
+    own = (api["name"].cast(pl.String) == OWN_CALL).to_numpy()
     row = api["row"].to_numpy().astype(np.int64)
     place = np.minimum(np.searchsorted(calls.row, row), len(calls.row) - 1)
     both = np.tile(ranges["thread"].to_numpy().astype(np.int64), 2)
@@ -74,6 +83,7 @@ def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
                 np.full(len(both), float(RANGE_EVENT)),
             ]
         ),
+        host_slowdown(trace, process),
     )
 
 
@@ -83,14 +93,43 @@ def _from_to(frame: pl.DataFrame, begin: int, end: int, process: int) -> pl.Data
     return frame[first:last].filter(pl.col("process") == process)
 
 
+def host_slowdown(trace: Trace, process: int) -> float:
+    """Return how much slower than at its best the host ran, relative to a usual capture; at least 1.
+
+    A call of nsys itself, which never waits, is compared with calls before the same kernel: code and caches are the
+    same. Cores of a shared host switch between two speeds for seconds. Where PyTorch's DataLoader runs, other processes
+    of the program slow the host down without the profiler too.
+    """
+    names = trace.threads.filter(pl.col("process") == process)["name"].fill_null("")
+    if OWN_CALL not in categories(trace.api["name"]) or names.str.contains(LOADER_THREADS).any():
+        return 1.0
+    rows = trace.api.lazy().with_row_index("row").filter(pl.col("process") == process).head(MAX_CALLS)
+    kernels = trace.operations.lazy().select("launch", "shape", kernel="name").filter(pl.col("launch") < 2 * MAX_CALLS)
+    same = ["kernel", "shape"]
+    calls = (
+        rows.join(kernels.unique("launch").cast({"launch": pl.UInt32}), left_on="row", right_on="launch", how="left")
+        .sort("row")
+        .with_columns(pl.col(same).shift(-1).over("thread"))
+        .filter(pl.col("name") == OWN_CALL, pl.col("kernel").is_not_null())
+        .select(*same, ns=pl.col("end") - pl.col("start"))
+        .filter(pl.len().over(same) >= MIN_SAME)
+        .select(pl.col("ns") / pl.col("ns").quantile(0.1).over(same))
+        .collect()["ns"]
+    )
+    slowdown = calls.median()
+    if len(calls) < MIN_CALLS or not isinstance(slowdown, float):
+        return 1.0
+    return min(max(slowdown / USUAL_SLOWDOWN, 1.0), MAX_SLOWDOWN)
+
+
 def without_profiler(
-    trace: Trace, graph: DependencyGraph, costs: ProfilerCosts, bound: int = MIDDLE
+    trace: Trace, graph: DependencyGraph, events: TracedEvents, costs: ProfilerCosts, bound: int = MIDDLE
 ) -> DependencyGraph:
     """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
-    if not len(graph.calls.row):
-        return graph
-    events = traced_events(trace, graph)
-    return _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
+    faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
+    weight = faster.edges.weight.astype(np.float64)
+    weight[np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown ** costs.slow_host[bound]
+    return faster.with_edges(faster.edges.with_weight(weight.astype(np.int64)))
 
 
 def _shortened(

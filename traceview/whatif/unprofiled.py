@@ -20,7 +20,7 @@ from traceview.read import raw
 from traceview.whatif.build import build
 from traceview.whatif.constants import CAPTURE_NOISE
 from traceview.whatif.graph import Codes, DependencyGraph
-from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, without_profiler
+from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
 from traceview.whatif.replay import CycleError, Replay, replay
 from traceview.whatif.select import Selection, select
 
@@ -80,15 +80,17 @@ def _unprofiled_time(
     selection = select(analysis, MAX_OPERATIONS)
     if isinstance(selection, str):
         return None
-    graph = build(analysis.trace, selection)
+    trace = analysis.trace
+    graph = build(trace, selection)
+    events = traced_events(trace, graph)
     try:
         base = replay(graph)
         # Shorter iterations stand for the run too: the rest of the mean is host time, for example a checkpoint.
         if base.per_iteration > (1 + MAX_ERROR) * selection.measured_ns:
             return None
         if given_ns is not None:
-            costs = _scaled_to(analysis.trace, graph, base, costs, measured_ns - given_ns)
-        replays = [replay(without_profiler(analysis.trace, graph, costs, bound)) for bound in (LOW, MIDDLE, HIGH)]
+            costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
+        replays = [replay(without_profiler(trace, graph, events, costs, bound)) for bound in (LOW, MIDDLE, HIGH)]
     except CycleError:
         return None
     shares = _shares_of_others(analysis, selection, costs)
@@ -117,8 +119,9 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
+        events = traced_events(analysis.trace, graph)
         try:
-            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, costs))
+            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, events, costs))
         except CycleError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
@@ -127,13 +130,13 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
 
 
 def _scaled_to(
-    trace: Trace, graph: DependencyGraph, base: Replay, costs: ProfilerCosts, saved_ns: int
+    trace: Trace, graph: DependencyGraph, events: TracedEvents, base: Replay, costs: ProfilerCosts, saved_ns: int
 ) -> ProfilerCosts:
     """Return the costs times the factor with which the replay of an iteration becomes shorter by `saved_ns`."""
     low, high = 0.0, MAX_SCALE
     for _ in range(STEPS):
         middle = (low + high) / 2
-        run = replay(without_profiler(trace, graph, costs.scaled(middle)))
+        run = replay(without_profiler(trace, graph, events, costs.scaled(middle)))
         low, high = (middle, high) if base.per_iteration - run.per_iteration < saved_ns else (low, middle)
     return costs.scaled(low)
 
