@@ -33,13 +33,10 @@ MIN_CALL = 0.3  # share of a call that stays
 INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
 MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
 MIN_GAP = 400  # ns between two kernels
-USUAL_SLOWDOWN, MAX_SLOWDOWN = 1.15, 1.8  # of the median call to the first decile, on a host at full speed and at most
-MIN_SAME, MIN_CALLS, MAX_CALLS = (
-    10,
-    100,
-    100_000,
-)  # calls before the same kernel, and calls in all, that tell the slowdown
-LOADER_THREADS = "^pt_data"  # of PyTorch's DataLoader
+USUAL_SLOWDOWN, MAX_SLOWDOWN = 1.15, 1.8  # median call over first decile, on a host at full speed and at most
+MIN_SAME, MIN_CALLS = 10, 100  # calls of nsys before the same kernel, and in all, that show the slowdown
+MAX_CALLS = 100_000  # calls that are looked at
+LOADER_THREADS = "^pt_data"  # names that PyTorch's DataLoader gives
 LOW, MIDDLE, HIGH = range(3)
 
 
