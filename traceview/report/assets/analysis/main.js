@@ -42,17 +42,12 @@ async function domReady() {
   await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
-// Lets the browser paint and answer between two parts of a long work.
-function nextTask() {
-  return new Promise((resolve) => setTimeout(resolve));
-}
-
 // Chunks are ordered from coarse to fine; the browser may draw after each.
 async function loadChunks() {
   for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
     chunks[number] = await inflateElement(`chunk-${number}`);
     schedule();
-    await nextTask();
+    await new Promise((resolve) => setTimeout(resolve));
   }
   document.documentElement.dataset.whole = "true";
 }
@@ -65,7 +60,9 @@ async function start() {
     await repaintCharts();
   });
   for (const show of [showHead, showAnswer, showCards, showSummarised, showBeside]) show();
-  const [buffer, names] = await Promise.all([inflateElement("columns"), inflateElement("names")]);
+  const unpacking = Promise.all([inflateElement("columns"), inflateElement("names")]);
+  byId("frame").getBoundingClientRect(); // the first layout, while the browser unpacks
+  const [buffer, names] = await unpacking;
   chunks[0] = buffer;
   page.names = JSON.parse(new TextDecoder().decode(names));
   loadRows(page.timeline);
@@ -73,9 +70,6 @@ async function start() {
   showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, drawBookmarks);
-  await nextTask();
-  byId("frame").getBoundingClientRect(); // the first layout; drawing is a task of its own
-  await nextTask();
   await rebuild();
   for (const watch of [watchInput, watchHover, watchSearch, watchExport, watchOverview]) watch();
   byId("loading").remove();
