@@ -75,3 +75,24 @@ def test_panel_shows_the_launch(page: Opened, analysis: Analysis) -> None:
     facts = [f"{rank:,}", f"of {len(same):,}", f"{(kernel['end'] - kernel['start']) / int(median):.2f} times"]
     for fact in (*facts, str(shape["registers"]), str(shape["grid_x"]), str(shape["block_x"]), shape["demangled"][:60]):
         assert fact in text
+
+
+def test_keyboard_reaches_rows_areas_and_the_legend(page: Opened) -> None:
+    page.evaluate("document.activeElement.blur()")
+    page.press(".")
+    kinds = [page.evaluate("traceview.selected.hit.item.kind")]
+    page.press(">")
+    kinds.append(page.evaluate("traceview.selected.hit.item.kind"))
+    page.press("<")
+    assert kinds[0] == "stream" == page.evaluate("traceview.selected.hit.item.kind") and kinds[1] in ("stream", "call")
+    row = page.evaluate("traceview.selected.hit.item.id")
+    page.press("M")
+    page.page.wait_for_selector("#measured, [data-table]")
+    assert page.evaluate("traceview.area.result.rows") == [row]
+    page.press("p")
+    page.page.locator("#legend-items button").first.focus()
+    page.page.keyboard.press("Shift+Enter")
+    assert len(pressed(page)) == 1
+    page.page.locator("#legend-all").focus()
+    page.page.keyboard.press("Enter")
+    assert len(pressed(page)) > 1

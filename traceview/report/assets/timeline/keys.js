@@ -8,7 +8,7 @@ import { hitAt, rowUnder } from "./hover.js";
 import { showHelp } from "./panel.js";
 import { hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
-import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
+import { clearSelected, goToPartner, select, stepRow, stepSelected } from "./select.js";
 import { area, board, pointer, selected, view } from "./state.js";
 import { afterRedraw, fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
 
@@ -33,8 +33,11 @@ const MOVES = {
   N: () => findNext(byId("search", HTMLInputElement).value, -1),
   ".": () => stepSelected(1),
   ",": () => stepSelected(-1),
+  ">": () => stepRow(1),
+  "<": () => stepRow(-1),
   l: () => selected.partners.length && goToPartner(),
   m: measureHere,
+  M: measureRow,
   c: keepArea,
   b: addBookmark,
   p: () => changeRow(pinRow),
@@ -61,6 +64,11 @@ function changeRow(change) {
   if (!row) return;
   change(row);
   rebuild();
+}
+
+// The area of the visible time in the row of the selection alone.
+function measureRow() {
+  if (selected.hit) showArea([view.from, view.to], [selected.hit.item.id]);
 }
 
 function scrollRows(share) {
@@ -187,7 +195,7 @@ function onKey(event) {
     byId("search", HTMLInputElement).select();
     return;
   }
-  const key = event.key.length === 1 && !["N", "B"].includes(event.key) ? event.key.toLowerCase() : event.key;
+  const key = event.key.length === 1 && !["N", "B", "M"].includes(event.key) ? event.key.toLowerCase() : event.key;
   if (!(key in MOVES) || (SCROLLING.has(key) && !isAtTimeline(event))) return;
   event.preventDefault();
   MOVES[key]();

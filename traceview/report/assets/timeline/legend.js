@@ -61,9 +61,14 @@ function legendButton({ tint, word, colour }) {
       type: "button",
       "aria-pressed": String(!colours.hidden[tint]),
       "data-tint": tint,
-      title: `${word}: click to hide or show; double click, or Alt and click, to hide all others`,
+      title: `${word}: click to hide or show; double click, Alt and click, or Shift+Enter, to hide all others`,
       onclick: (event) => (event.altKey ? isolate(tint) : toggle(tint)),
       ondblclick: () => isolate(tint),
+      onkeydown: (event) => {
+        if (event.key !== "Enter" || !event.shiftKey) return;
+        event.preventDefault();
+        isolate(tint);
+      },
     },
     swatch(colour),
     middle(word, NAME_LENGTH),

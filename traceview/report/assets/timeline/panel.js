@@ -52,6 +52,8 @@ const KEYS = [
     "select an area: press once at each end; without a pointer over the timeline, the selection or the visible range",
   ],
   [". and ,", "next and previous operation in the row"],
+  ["> and <", "the operation at the same time in the next and previous row"],
+  ["M", "select the visible time of the selection's row as an area"],
   ["l", "go from GPU work to its launch, and back"],
   ["click", "show details of an operation"],
   ["[ and ]", "previous and next worst place"],

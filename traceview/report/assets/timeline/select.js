@@ -160,6 +160,23 @@ export function stepSelected(step) {
     setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
 }
 
+// Selects the mark nearest in time in the next or previous row that has any in view.
+export function stepRow(step) {
+  const { hit } = selected;
+  if (!hit) return selectFirst();
+  const at = (Math.max(view.from, hit.marks.start[hit.i]) + Math.min(view.to, hit.marks.end[hit.i])) / 2,
+    rows = board.shown.filter((item) => item.lanes?.length && !item.summary);
+  for (let place = rows.findIndex(({ id }) => id === hit.item.id) + step; rows[place]; place += step)
+    for (const lane of rows[place].lanes ?? []) {
+      const source = sourceAt(lane, at),
+        first = source ? firstAbove(source.marks.reach, view.from) : 0;
+      if (!source || first >= source.marks.n || source.marks.start[first] > view.to) continue;
+      const i = Math.max(first, firstAbove(source.marks.start, at) - 1);
+      select({ item: rows[place], lane, marks: source.marks, i, bin: source.bin });
+      return bringInSight([rows[place].id]);
+    }
+}
+
 // Without a selection, start at the first visible operation on the busiest stream.
 function selectFirst() {
   const row = allRows().find((row) => row.kind === "stream" && row.lanes.length && board.shown.includes(row));
