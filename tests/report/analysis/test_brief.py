@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import PredictedTime
 from traceview.model.trace import Note
@@ -88,6 +90,13 @@ def test_names_do_not_break_the_lines(names: str, columns: int) -> None:
 @given(st.text(max_size=200))
 def test_texts_do_not_break_the_lines(names: str) -> None:
     assert_fits(render(made_analysis(names)))
+
+
+def test_documented_summary() -> None:
+    page = (Path(__file__).parents[3] / "docs/analyze.md").read_text(encoding="utf-8")
+    shown = page.partition("`traceview analyze samples/serial.sqlite`:\n\n")[2].partition("    ...\n")[0]
+    assert len(shown) > 500
+    assert render(analyze(sample("serial.sqlite")), Screen(100)).startswith(dedent(shown))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -29,7 +29,7 @@ def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None
     columns, most = screen.columns, MAX_LINES - PAGE_LINES
     first = [_heading(analysis), *wrap(plain(analysis.answer, 600), columns=columns), _basis(analysis)]
     bars, notes = _bars(analysis, columns), _notes(analysis, columns)
-    free = most - 2 - sum(len(part) + 1 for part in (first, bars, notes) if part)
+    free = most - 1 - sum(len(part) + 1 for part in (first, bars, notes) if part)
     findings = _findings(analysis, columns, min(top or MAX_FINDINGS, MAX_FINDINGS), free)
     return screen.brief((first, bars, findings, notes), _rest(analysis), most)
 
