@@ -14,6 +14,7 @@ PLACES = {
     "fetch (torch/utils/data/_utils/fetch.py:54)": "The main process loads",
     "_next_data (torch/utils/data/dataloader.py:1448) > get (queue.py:180)": "The DataLoader's workers",
     "dumps (json/__init__.py:231) > encode (json/encoder.py:200)": "JSON",
+    "GOMP_parallel (libgomp.so.1.0.0) > (unresolved) (libgomp.so.1.0.0)": "The thread waits for other OpenMP",
     "info (logging/__init__.py:1477) > emit (logging/__init__.py:1113)": "Log every N steps, or",
     "log (wandb/sdk/wandb_run.py:388)": "Log metrics",
     "__iter__ (tqdm/std.py:1181)": "Progress bars",

@@ -46,6 +46,8 @@ ADVICE: Mapping[str, str] = {
     r"\(copy\.py": "`copy.deepcopy` copies Python objects one by one: copy tensors on the GPU with `clone()`.",
     r"PMPI_|libmpi|^MPI_": "The thread waits in MPI for another rank: start transfers earlier, without blocking, and "
     "give the ranks equal work.",
+    r"libgomp|libi?omp": "The thread waits for other OpenMP threads: give them equal work, or launch the GPU's work "
+    "outside the parallel region.",
     r"^GIL": "Another Python thread holds the interpreter lock: move its work to a process.",
     r"threading\.py|pthread_mutex|pthread_rwlock": "A lock: find the thread that holds it, and hold it for less time.",
     r"nanosleep|usleep": "The thread sleeps: remove the sleep, or wait for an event.",

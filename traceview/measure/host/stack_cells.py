@@ -11,13 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times, index_ranges, union
+from traceview.intervals import Coverage, Intervals, Times, index_ranges, union
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace
 
 # Kinds of stacks: of Python; of system and CUDA calls, for as long as they last; of the CPU sampler.
 PYTHON, CALLS, SAMPLES = "python", "calls", "samples"
 HOLE_PERIODS, MAX_HOLE = 2, 1_000_000_000  # length of missing samples: above two periods, up to a second
+MOSTLY = 0.5
 FEW = 8  # search cells near pieces if there are this many times more cells
 # Files and modules that run only while code is compiled; compiled code runs below other files of these packages.
 COMPILERS = (
@@ -125,8 +126,30 @@ class StackIndex:
         key = thread, kind
         if key not in self._cells:
             own = self._parts.get(key)
-            self._cells[key] = None if own is None else _calls(own) if kind == CALLS else sampled_cells(own)
+            self._cells[key] = None if own is None else self._cells_of(own, thread, kind)
         return self._cells[key]
+
+    def _cells_of(self, samples: pl.DataFrame, thread: int, kind: str) -> StackCells:
+        if kind == CALLS:
+            return _calls(samples)
+        cells = sampled_cells(samples)
+        return self._with_blocked_time(cells, thread) if kind == SAMPLES else cells
+
+    def _with_blocked_time(self, cells: StackCells, thread: int) -> StackCells:
+        """Return the cells of CPU samples, which last while the thread is off the CPU if it stays at its place.
+
+        That is so if the sample before or after this one is at the same place: a thread spins before it blocks.
+        """
+        off = self.evidence.events.filter((pl.col("thread") == thread) & (pl.col("state") == "off_cpu"))
+        if off.is_empty() or len(cells.stack) < 2:
+            return cells
+        own = np.append(self.own_frames, -1)[cells.stack]  # the last entry stands for no stack
+        same = own[:-1] == own[1:]
+        stays = (own[:-1] >= 0) & (same | np.append(False, same[:-1]))
+        end, following = cells.end[:-1], cells.start[1:]
+        blocked = Coverage.from_union(union(off["start"].to_numpy(), off["end"].to_numpy()))
+        stays &= blocked.length_between(end, following) > MOSTLY * (following - end)
+        return cells._replace(end=np.append(np.where(stays, following, end), cells.end[-1]))
 
     def stacks_in(self, cells: StackCells, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the stack of each cell, and the next one if the thread ran unseen between two lines, else -1."""
