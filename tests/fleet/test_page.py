@@ -17,6 +17,7 @@ from tests.report.browser import Opened, opened
 from traceview.model.fleet import Fleet, Skipped
 from traceview.model.trace import Note
 from traceview.report.fleet import render
+from traceview.report.fleet.page import content
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
 
@@ -149,3 +150,36 @@ def test_many_iterations_share_columns(browser: Browser, slow_host: Fleet, tmp_p
         assert (
             json.loads(page.evaluate("document.getElementById('content').textContent"))["heat"]["names"][0] == "0 to 2"
         )
+
+
+def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+    with opened(browser, render(slow_host), tmp_path) as page:
+        canvas, stage = page.page.locator("#together-canvas"), page.page.locator("#together-stage")
+        first, last = map(int, str(canvas.get_attribute("data-drawn")).split())
+        stage.press("w")
+        closer = list(map(int, str(canvas.get_attribute("data-drawn")).split()))
+        assert first < closer[0] < closer[1] < last
+        stage.press("0")
+        [group] = slow_host.times
+        latest = int(group.end.max() - group.start.min())
+        assert float(str(canvas.get_attribute("data-drawn")).split()[1]) == pytest.approx(1.02 * latest)
+        box = canvas.bounding_box()
+        assert box is not None
+        arrival = int(np.ptp(group.start, axis=0).argmax())  # the longest wait
+        rank = int(group.start[:, arrival].argmin())
+        x = (int(group.start[rank, arrival]) - int(group.start.min())) / (1.02 * latest)
+        order = page.page.locator("#each table").first.locator("tbody th").all_inner_texts()
+        label = slow_host.ranks[int(group.ranks[rank])].label
+        y = box["y"] + 22 + (order.index(label) + 0.5) * (box["height"] - 22) / len(order)
+        page.page.mouse.move(box["x"] + 190 + x * (box["width"] - 190) + 2, y)
+        assert page.page.inner_text("#tip").startswith(f"{label} · AllReduce, ")
+        latest_rank = int(group.ranks[int(group.start[:, arrival].argmax())])
+        assert f"for {slow_host.ranks[latest_rank].label}" in page.page.inner_text("#tip")
+        assert page.complaints == []
+
+
+def test_timeline_keeps_the_middle_of_many_collectives(slow_host: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceview.report.fleet.page.MAX_COLLECTIVES", 40)
+    values, _ = content(slow_host)
+    [group] = values["times"]  # type: ignore[misc]
+    assert group["count"] == 10 and values["timesLeftOut"] == slow_host.times[0].start.shape[1] - 10

@@ -16,7 +16,7 @@ from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows,
 from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import Fleet, RankResult, ReportResult, Skipped
+from traceview.model.fleet import CollectiveTimes, Fleet, RankResult, ReportResult, Skipped
 from traceview.model.trace import Note
 
 TOLERANCE_TO_UNCERTAINTY = 5  # times in a valid match may be off by this times the clocks' uncertainty
@@ -71,6 +71,7 @@ def merge(
         unmatched=total - sum(group.start.size for group in groups),
         notes=_all_notes(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
+        times=tuple(CollectiveTimes(group.ranks, group.kind, group.start, group.end) for group in groups),
     )
 
 

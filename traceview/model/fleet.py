@@ -240,6 +240,19 @@ class Heat:
 
 
 @frozen
+class CollectiveTimes:
+    """The collectives that several ranks ran together, on the common clock, ns.
+
+    `ranks` are rows of Fleet.ranks. `start` and `end` have a row for each rank, `kind` a name for each collective.
+    """
+
+    ranks: Times
+    kind: tuple[str, ...]
+    start: Times
+    end: Times
+
+
+@frozen
 class Fleet:
     """Many reports in one result. The same reports give the same bytes on any machine."""
 
@@ -257,3 +270,4 @@ class Fleet:
     unmatched: int  # collectives that no other rank has
     notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]
+    times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks

@@ -337,7 +337,7 @@ export interface Rank {
 export interface FleetContent {
   title: string;
   facts: string;
-  verdict: string;
+  answer: string;
   sets: number;
   reports: number;
   each: boolean;
@@ -369,6 +369,9 @@ export interface FleetContent {
   }[];
   skipped: { file: string; reason: string }[];
   notes: string[];
+  /** Collectives of ranks that ran them together, a row for each rank; times on the common clock. */
+  times: { ranks: number[]; names: string[]; kind: Packed; count: number; start: Packed; length: Packed }[];
+  timesLeftOut: number;
   heat: ({ names: string[]; steady: number[]; merged: number } & Record<Figure, Packed>) | null;
 }
 

@@ -10,22 +10,26 @@ from numpy.typing import NDArray
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, Heat
 from traceview.report.assets import FLEET, escaped_json
-from traceview.report.fleet.phrases import clock_line, headline, price, session_line, title, verdict
+from traceview.report.fleet.phrases import answer, clock_line, headline, price, session_line, title
 from traceview.report.format import plain
 from traceview.report.timeline.columns import Columns
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")
+MAX_COLLECTIVES = 200_000  # starts on the timeline of all ranks
 MAX_NAME = 400  # letters
 
 
 def content(fleet: Fleet) -> tuple[dict[str, object], str]:
     """Return the values of the page's script and the packed matrices of the heat map."""
     columns = Columns()
+    times, left_out = _times(fleet, columns)
     values = {
+        "times": times,
+        "timesLeftOut": left_out,
         "title": title(fleet),
         "facts": headline(fleet),
-        "verdict": "" if fleet.stragglers else verdict(fleet),  # the title says it
+        "answer": answer(fleet),
         "sets": max(rank.set for rank in fleet.ranks) + 1,
         "reports": len(fleet.reports),
         "each": fleet.heat is not None,
@@ -59,6 +63,37 @@ def _ranks(fleet: Fleet) -> list[dict[str, object]]:
         asdict(rank) | {"label": plain(rank.label, MAX_NAME), "straggler": row in late}
         for row, rank in enumerate(fleet.ranks)
     ]
+
+
+def _times(fleet: Fleet, columns: Columns) -> tuple[list[dict[str, object]], int]:
+    """Return the collectives of the page's timeline, and how many it leaves out.
+
+    It has those in the middle of each group if there are more than MAX_COLLECTIVES starts in all.
+    """
+    total = sum(group.start.size for group in fleet.times)
+    share = min(1.0, MAX_COLLECTIVES / max(total, 1))
+    zero = min((int(group.start.min()) for group in fleet.times), default=0)
+    shown: list[dict[str, object]] = []
+    left_out = 0
+    for group in fleet.times:
+        order = np.argsort(group.start.max(axis=0), kind="stable")
+        count = max(1, int(len(order) * share))
+        chosen = order[(len(order) - count) // 2 :][:count]
+        left_out += len(order) - count
+        names = sorted(set(group.kind))
+        kinds = np.array([names.index(group.kind[at]) for at in chosen], np.int64)
+        start, end = group.start[:, chosen], group.end[:, chosen]
+        shown.append(
+            {
+                "ranks": group.ranks.tolist(),
+                "names": [plain(name, MAX_NAME) for name in names],
+                "count": count,
+                "kind": columns.add(kinds),
+                "start": columns.add((start - zero).reshape(-1)),
+                "length": columns.add(np.maximum(end - start, 0).reshape(-1)),
+            }
+        )
+    return shown, left_out
 
 
 def _heat(heat: Heat, columns: Columns) -> dict[str, object]:

@@ -46,6 +46,12 @@ def verdict(fleet: Fleet) -> str:
     return f"No straggler: no rank's own time exceeds the others' by more than {least} and its own scatter."
 
 
+def answer(fleet: Fleet) -> str:
+    """Return one sentence on stragglers, and what the first of them costs the others."""
+    first = f" {price(fleet, fleet.advice[0])}." if fleet.advice else ""
+    return f"{verdict(fleet)}{first}"
+
+
 def price(fleet: Fleet, advice: Advice) -> str:
     """Return the cost that the advice would save."""
     whole = "an iteration" if fleet.heat is not None else "the capture"

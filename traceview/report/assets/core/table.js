@@ -20,7 +20,7 @@ import { RATES, SIZES, TIMES, columnTexts, countText, operations, percent, ratio
  * @returns {TableColumn}
  */
 export function textColumn(heading, value, cell = (row) => String(value(row))) {
-  return { heading, cell, field: fieldName(heading), value };
+  return { heading, cell, field: fieldName(heading), value, words: true };
 }
 
 /**

@@ -1,5 +1,5 @@
 // What to change first, and the tables.
-import { byId, el } from "../core/dom.js";
+import { byId, el, prose } from "../core/dom.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
 import { countText } from "../core/words.js";
 import { selectCell } from "./moves.js";
@@ -9,7 +9,7 @@ import { rankLabel } from "./words.js";
 export function showAnswer() {
   byId("title").textContent = content.title;
   byId("facts").textContent = content.facts;
-  byId("verdict").textContent = content.verdict;
+  byId("answer-title").textContent = content.answer;
   const skipped = content.skipped.length;
   byId("skipped").hidden = !skipped;
   if (skipped)
@@ -29,11 +29,11 @@ export function showAnswer() {
             byId("stage").focus();
           },
         }),
-        el("p", { class: "price" }, el("b", { text: one.price })),
-        el("p", { text: one.text }),
+        el("p", {}, ...prose(one.text)),
+        el("p", { class: "soft" }, one.price),
       ),
     );
-  for (const note of content.notes) byId("lacks").append(el("li", { text: note }));
+  for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));
 }
 
 export function showTables() {

@@ -9,6 +9,7 @@ import { selectCell, fittingHeight, watchInput } from "./moves.js";
 import { PARTS, drawMap } from "./ranks.js";
 import { FIGURES, ORDERS, heatColour, sortRanks, colourScale } from "./scale.js";
 import { content, heat, map } from "./state.js";
+import { drawTogether, loadTogether } from "./together.js";
 
 function showControls() {
   for (const [figure, words] of Object.entries(FIGURES))
@@ -68,13 +69,15 @@ function onThemeChange() {
   refreshColours();
   showLegend();
   drawMap();
+  drawTogether();
 }
 
 async function start() {
   page.file = "fleet";
+  const buffer = await inflateElement("heat");
+  loadTogether(buffer);
   if (content.heat) {
-    const buffer = await inflateElement("heat"),
-      size = content.ranks.length * content.heat.names.length;
+    const size = content.ranks.length * content.heat.names.length;
     Object.assign(heat, { columns: content.heat.names.length, names: content.heat.names, steady: content.heat.steady });
     // Stored values are greater by 1; 0 marks an iteration that a rank does not have.
     for (const figure of Object.keys(FIGURES))

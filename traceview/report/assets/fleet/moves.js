@@ -98,6 +98,7 @@ export function watchInput() {
   byId("order").addEventListener("change", () => {
     sortRanks(byId("order", HTMLSelectElement).value);
     selectCell(map.row);
+    dispatchEvent(new Event("resize"));
   });
   byId("find").addEventListener("input", () => {
     const text = byId("find", HTMLInputElement).value.toLowerCase(),
