@@ -68,6 +68,14 @@ def test_predictions_are_those_of_whatif(serial: Analysis) -> None:
     assert with_predictions(serial, None) is serial
 
 
+def test_remedies_that_fit_the_place(serial: Analysis) -> None:
+    remedies = {finding.title: finding.remedy for finding in serial.findings if finding.id == "host_bound"}
+    by_range = {title.partition("`")[2].partition("`")[0]: remedy for title, remedy in remedies.items()}
+    assert by_range["optimizer"] == "Use a fused or a compiled optimizer step."
+    assert by_range["backward"] == "Find the line first: `traceview record --python`, or NVTX ranges."
+    assert all(0 < len(finding.remedy) <= 70 for finding in serial.findings)
+
+
 def test_every_finding_has_words() -> None:
     rules = Path(__file__).resolve().parents[2] / "traceview" / "rules"
     named = {finding.id for finding in analyze(shared("h200_dual.sqlite")).findings} | set(_ids(rules))

@@ -159,6 +159,7 @@ class FindingDraft:
         device: The device that lost the time.
         claims: The lost time that the finding explains.
         at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
+        remedy: The advice in one line, if it differs from that of the finding's kind.
         change: The change of `traceview whatif` that predicts what the remedy gives.
         min_gaps: Drop the draft if its price comes from fewer gaps.
         min_ns: Drop the draft if it costs less.
@@ -173,6 +174,7 @@ class FindingDraft:
     device: DeviceFacts
     claims: tuple[Claim, ...]
     code: str = ""
+    remedy: str = ""
     at_most: int | None = None
     change: str = ""
     min_gaps: int = 0

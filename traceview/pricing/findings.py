@@ -27,6 +27,10 @@ RULE_THREADS = 2
 MAX_PLACES = 5
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
 FIGURE = re.compile(r"\d[\d.,]*(?: ?(?:ns|µs|ms|s|B|KB|MB|GB|TB|%)(?!\w))?")  # a number with its unit in a title
+FIND = {  # the remedy in one line where the place is unknown, by whether the program is in Python
+    True: "Find the line first: `traceview record --python`, or NVTX ranges.",
+    False: "Find the code first: add NVTX ranges, or sample its stacks.",
+}
 TO_FIND = re.compile(r"(?:: [^.]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
@@ -180,6 +184,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         claims="compute" if len(grant.computing) else "waiting",
         host=place.place,
         change=draft.change if facts.counted else "",
+        remedy=draft.remedy or ("" if place.where or not TO_FIND.search(draft.advice) else FIND[facts.program.python]),
     )
 
 

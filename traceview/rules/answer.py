@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceview.frozen import frozen
-from traceview.model.analysis import Analysis, PredictedTime
+from traceview.model.analysis import Analysis, Finding
 from traceview.units import time_range
 
 MIN_GAIN = 0.02  # share of an iteration; a smaller gain is within the differences between captures of a program
@@ -127,8 +127,10 @@ LOSSES = {
 
 def with_answer(analysis: Analysis) -> Analysis:
     """Return the analysis with its answer, and the remedies of its findings in one line."""
-    findings = tuple(replace(finding, remedy=_loss_words(finding.id).remedy) for finding in analysis.findings)
-    return replace(analysis, findings=findings, answer=_answer(analysis))
+    findings = tuple(
+        replace(finding, remedy=finding.remedy or _loss_words(finding.id).remedy) for finding in analysis.findings
+    )
+    return replace(analysis, findings=findings, answer=_answer(replace(analysis, findings=findings)))
 
 
 def _loss_words(finding: str) -> LossWords:
@@ -161,13 +163,14 @@ def _largest_loss(analysis: Analysis) -> str:
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
     most = "up to " if first.others else ""
     loss = f"The largest loss is {words.loss}{where}, {most}{_share(first.cost_fraction)}."
-    return f"{loss} {_effect(words, first.prediction)}" if words.subject else loss
+    return f"{loss} {_effect(words, first)}" if words.subject else loss
 
 
-def _effect(words: LossWords, time: PredictedTime | None) -> str:
+def _effect(words: LossWords, finding: Finding) -> str:
     """Return what the remedy would give, or the remedy alone if that is unknown or little."""
+    time = finding.prediction
     if time is None or time.gain < MIN_GAIN:
-        return words.remedy
+        return finding.remedy
     times = time_range(time.before_ns, time.after_ns)
     without = " without the profiler" if time.is_unprofiled else ""
     subject = words.subject[0].upper() + words.subject[1:]

@@ -32,6 +32,10 @@ DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|t
 NOT_DATA = "DataParallel"  # a name of PyTorch that contains "data" and does not mean loading
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+REMEDIES = (
+    (MPI, "Start transfers early (`MPI_Isend`), or find the rank that is late."),
+    (OPTIMIZER, "Use a fused or a compiled optimizer step."),
+)
 
 
 def host_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -82,6 +86,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: 
         title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if loads_data else ""),
         advice=fix.advice,
         code=fix.code,
+        remedy="" if loads_data else next((remedy for pattern, remedy in REMEDIES if pattern.search(name)), ""),
         claims=(IdleClaim(("host",), rows=rows),),
         change="load" if loads_data else "",
         place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",

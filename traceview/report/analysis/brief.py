@@ -105,19 +105,25 @@ def _findings(analysis: Analysis, columns: int, most: int, free: int) -> list[st
         for number, finding in enumerate(shown, 1)
     ]
     spare = free - 1 - 2 * len(shown)  # lines for titles that need a second one
-    lines = []
-    for finding, title in zip(shown, titles, strict=True):
+    lines: list[str] = []
+    numbers: dict[str, int] = {}  # remedy -> its first finding
+    for number, (finding, title) in enumerate(zip(shown, titles, strict=True), 1):
+        same = numbers.setdefault(finding.remedy or finding.advice, number)
         more = min(len(title) - 1, spare, 1)
         spare -= more
-        lines += [*_first_lines(title, 1 + more), cut(f"   {_advice(finding)}", columns)]
+        lines += [
+            *_first_lines(title, 1 + more),
+            cut(f"   {_advice(finding, same if same < number else None)}", columns),
+        ]
     return lines
 
 
-def _advice(finding: Finding) -> str:
-    """Return the severity of a finding, its share, and its remedy in one line."""
+def _advice(finding: Finding, same: int | None) -> str:
+    """Return the severity of a finding, its share, and its remedy in one line, or which finding has the same one."""
     remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".")
     if (time := finding.prediction) is not None and time.gain >= MIN_GAIN:
         remedy += f" ({time_range(time.before_ns, time.after_ns).replace(' to ', ' → ')})"
+    remedy = remedy if same is None else f"as {same}"
     return f"{finding.severity}, {share(finding.cost_fraction)}: {remedy}"
 
 
