@@ -40,10 +40,15 @@ def test_page_shows_changes_without_requests(page: Opened) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     text = page.page.inner_text("#verdicts")
-    assert text.startswith("faster · dual.sqlite: An iteration took 30.1 ms, now 13.8 ms, -54.2%")
+    assert text.startswith("Faster. An iteration took 30.1 ms, now 13.8 ms, -54.2%")
+    bars = page.page.locator("#bars .stack")
+    before, after = (bars.nth(at).bounding_box() for at in range(2))
+    assert (
+        before is not None and after is not None and after["width"] / before["width"] == pytest.approx(0.458, abs=0.01)
+    )
     assert page.page.locator(".capture h3").all_inner_texts() == ["serial.sqlite", "dual.sqlite"]
     rows = page.page.locator("#tables section").first.locator("tr")
-    assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.6 ms", "1.20 ms"]
+    assert rows.nth(1).inner_text().split("\t")[:4] == ["exposed h2d", "16.6 ms", "1.20 ms", "-15.4 ms"]
 
 
 def test_timelines_move_zoom_and_step_together(page: Opened) -> None:
@@ -82,6 +87,23 @@ def test_tooltip(page: Opened) -> None:
     page.page.mouse.move(box["x"] + 400, box["y"] + 30)
     assert page.page.inner_text("#tip").startswith("memcpy h2d · copy h2d · 15.")
     assert page.evaluate("document.getElementById('tip').hidden") is False
+
+
+def test_kernel_of_the_table_is_marked_in_both_timelines(page: Opened) -> None:
+    before = canvas_urls(page)
+    button = page.page.locator("#tables .event").first
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert page.evaluate("document.querySelectorAll('.event[aria-pressed=true]').length") == 1
+    assert all(old != new for old, new in zip(before, canvas_urls(page), strict=True))
+    button.click()
+    assert canvas_urls(page) == before
+
+
+def test_headings_sort_the_tables(page: Opened) -> None:
+    parts = page.page.locator("#tables section").first
+    parts.get_by_role("button", name="after", exact=True).click()
+    assert parts.locator("tbody th").first.inner_text() == "median iteration"
 
 
 def test_names_are_escaped(browser: Browser, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ ANALYSIS = PageFiles(
 )
 COMPARISON = PageFiles(
     "comparison/page.html",
-    ("core/palette.css", "comparison/comparison.css"),
+    ("core/palette.css", "core/page.css", "comparison/comparison.css"),
     "comparison/main.js",
 )
 FLEET = PageFiles(

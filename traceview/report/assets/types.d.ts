@@ -298,13 +298,20 @@ export interface ComparisonContent {
   base: string;
   how: string;
   notes: string[];
+  /** The parts of the mean iteration of each capture. */
+  bars: { file: string; ns: number; parts: { look: Look; word: string; ns: number }[] }[];
   against: {
     file: string;
     verdict: string;
     text: string;
     accounts: string;
-    how: string;
-    tables: { title: string; head: string[]; rows: string[][] }[];
+    /** `events` has the name on the timelines for each row. */
+    tables: {
+      title: string;
+      columns: { title: string; unit: string }[];
+      rows: (string | number | null)[][];
+      events: string[] | null;
+    }[];
   }[];
 }
 

@@ -1,8 +1,9 @@
 // Draws each capture on its canvas.
 import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
-import { fitted } from "../core/words.js";
-import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, time, view } from "./state.js";
+import { drawRuler, freshCanvas } from "../core/ruler.js";
+import { fitted, timeRange } from "../core/words.js";
+import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, view } from "./state.js";
 
 // Lines in a tile of 8 by 8 pixels, so that no meaning depends on colour alone.
 const LINES = {
@@ -70,24 +71,15 @@ export function draw() {
   captures.forEach(drawCapture);
   const numbers = captures.map((capture) => capture.first + currentIteration(capture) + 1);
   if (captures.length)
-    byId("place").textContent =
-      `${time(view.from)} to ${time(view.to)} after the start of iteration ${numbers.join(" / ")}`;
+    byId("place").textContent = `iteration ${numbers.join(" / ")}, ${timeRange(view.from, view.to)} after its start`;
   document.documentElement.dataset.drawn = `${view.from} ${view.to} ${view.step}`;
 }
 
 function drawCapture(capture) {
   const { canvas } = capture;
-  const ratio = devicePixelRatio || 1;
   const width = Math.max(canvas.getBoundingClientRect().width, LABELS + 50);
   const height = AXIS + capture.lanes.length * LANE;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  const context = context2d(canvas);
-  context.scale(ratio, ratio);
-  context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
-  context.textBaseline = "middle";
-  context.fillStyle = cssColour("--card");
-  context.fillRect(0, 0, width, height);
+  const context = freshCanvas(canvas, width, height);
   const zero = iterationStart(capture);
   const scale = (width - LABELS) / (view.to - view.from);
   const toX = (ns) => LABELS + (ns - zero - view.from) * scale;
@@ -96,7 +88,7 @@ function drawCapture(capture) {
   context.rect(LABELS, 0, width - LABELS, height);
   context.clip();
   drawBands(context, capture, toX, height);
-  drawAxis(context, width, height);
+  drawRuler(context, { from: view.from, to: view.to, left: LABELS, right: width, axis: AXIS, height });
   drawEvents(context, capture, toX, width);
   drawBorders(context, capture, toX, height);
   context.restore();
@@ -113,20 +105,6 @@ function drawBands(context, capture, toX, height) {
   });
 }
 
-function drawAxis(context, width, height) {
-  const scale = (width - LABELS) / (view.to - view.from);
-  const rough = 110 / scale;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const tick = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
-  for (let ns = Math.ceil(view.from / tick) * tick; ns <= view.to; ns += tick) {
-    const x = LABELS + (ns - view.from) * scale;
-    context.fillStyle = cssColour("--grid");
-    context.fillRect(x, AXIS, 1, height);
-    context.fillStyle = cssColour("--soft");
-    context.fillText(time(ns), x + 3, AXIS / 2);
-  }
-}
-
 function drawEvents(context, capture, toX, width) {
   const fills = capture.looks.map((look) => patternFill(context, look));
   const ends = capture.lanes.map(() => -1);
@@ -136,12 +114,14 @@ function drawEvents(context, capture, toX, width) {
     if (to < LABELS || from > width || (to - from < 1 && to <= ends[lane])) return;
     ends[lane] = Math.max(ends[lane], to);
     const range = capture.looks[look] === "range";
+    context.globalAlpha = view.lit === null || view.lit === capture.names[name] ? 1 : 0.25;
     context.fillStyle = range ? cssColour("--" + capture.hue[name]) : fills[look];
     context.fillRect(from, AXIS + lane * LANE + 2, to - from, LANE - 4);
     const room = capture.inner.has(index) ? Math.min(to, toX(capture.inner.get(index))) : to;
     if (room - from > 40)
       drawName(context, capture.names[name], lane, from, room, cssColour(range ? "--ink" : "--page"));
   });
+  context.globalAlpha = 1;
 }
 
 function drawName(context, text, lane, from, to, ink) {

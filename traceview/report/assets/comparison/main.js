@@ -1,39 +1,102 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { byId, context2d, el } from "../core/dom.js";
-import { LOOK_WORDS, refreshColours, watchTheme } from "../core/palette.js";
+import { byId, context2d, el, prose, queryAll } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { LOOK_WORDS, patternName, refreshColours, swatch, watchTheme } from "../core/palette.js";
+import { sortableTable, unitColumn } from "../core/table.js";
+import { duration } from "../core/words.js";
 import { draw, patternFill, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
-import { AXIS, LABELS, LANE, captures, content, iterationStart, time, view } from "./state.js";
-
-const NARROW = 6; // columns of a table that stands beside another
+import { AXIS, LABELS, LANE, captures, content, iterationStart, view } from "./state.js";
 
 const WORDS = { ...LOOK_WORDS, range: "NVTX range (one colour per name)" };
 
+const NARROW = 6; // columns of a table that stands beside another
+
+const FIRST_ROWS = 24;
+
 function showTexts() {
-  byId("title").textContent = [content.base, ...content.against.map((other) => other.file)].join(" → ");
-  for (const other of content.against) {
-    const text = ` · ${other.file}: ${other.text} ${other.accounts}`;
+  const { against } = content;
+  page.file = [content.base, ...against.map((other) => other.file)].join(" → ");
+  byId("title").textContent = page.file;
+  byId("facts").textContent = content.how;
+  for (const other of against) {
+    const name = against.length > 1 ? `${other.file}: ` : "";
     byId("verdicts").append(
-      el("p", { class: "verdict", "data-verdict": other.verdict }, el("b", { text: other.verdict }), text),
+      el(
+        "h2",
+        { class: "verdict", "data-verdict": other.verdict },
+        el("b", { text: other.verdict }),
+        `. ${name}${other.text}`,
+      ),
     );
-    const prefix = content.against.length > 1 ? `${other.file} · ` : "";
-    for (const { title, head, rows } of other.tables)
-      if (rows.length) byId("tables").append(tableSection(prefix + title, head, rows));
+    if (other.accounts) byId("accounts").append(el("p", { text: name + other.accounts }));
+    for (const declared of other.tables) if (declared.rows.length) byId("tables").append(tableSection(name, declared));
   }
-  const how = [content.how, ...content.against.map((other) => `${other.file}: ${other.how}`)];
-  byId("verdicts").append(el("p", { class: "soft", text: how.join(" · ") }));
-  byId("notes").append(...content.notes.map((text) => el("li", { text })));
+  byId("notes").append(...content.notes.map((text) => el("li", {}, ...prose(text))));
 }
 
-function tableSection(title, head, rows) {
-  const table = el(
-    "table",
-    {},
-    el("tr", {}, ...head.map((text) => el("th", { text, scope: "col" }))),
-    ...rows.map((row) => el("tr", {}, ...row.map((text) => el("td", { text })))),
+// A bar for each capture, as long as its iteration, of the same parts.
+function showBars() {
+  const longest = Math.max(...content.bars.map(({ ns }) => ns), 1);
+  for (const { file, ns, parts } of content.bars) {
+    const label = parts.map((part) => `${part.word} ${duration(part.ns)}`).join(", ");
+    const bar = el("div", { class: "stack", role: "img", "aria-label": `${file}: ${label}` });
+    bar.style.width = `${(100 * ns) / longest}%`;
+    for (const part of parts) {
+      const piece = el("span", { class: patternName(part.look), title: `${part.word}: ${duration(part.ns)}` });
+      piece.style.flex = `${part.ns} 0 0`;
+      piece.style.backgroundColor = `var(--${part.look})`;
+      bar.append(piece);
+    }
+    byId("bars").append(
+      el(
+        "div",
+        { class: "device-line" },
+        el("b", { text: file, title: file }),
+        bar,
+        el("span", { text: duration(ns) }),
+      ),
+    );
+  }
+  const words = new Map(content.bars.flatMap(({ parts }) => parts.map((part) => [part.word, part.look])));
+  const length = (bar, word) => duration(bar.parts.find((part) => part.word === word)?.ns ?? 0);
+  for (const [word, look] of words)
+    byId("parts").append(
+      el(
+        "li",
+        {},
+        swatch(look),
+        el("span", { text: word }),
+        el("b", { text: content.bars.map((bar) => length(bar, word)).join(" → ") }),
+      ),
+    );
+}
+
+function tableSection(name, { title, columns, rows, events }) {
+  const made = columns.map((column, place) => unitColumn(column, (row) => row[place]));
+  if (events) made[0] = { ...made[0], cell: (row) => eventButton(row[0], events[rows.indexOf(row)]) };
+  return el(
+    "section",
+    { class: columns.length > NARROW ? "wide" : null },
+    el("h2", { text: name + title }),
+    sortableTable(name + title, made, rows, FIRST_ROWS),
   );
-  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table);
-  return el("section", { class: head.length > NARROW ? "wide" : null }, el("h2", { text: title }), scroll);
+}
+
+// Marks the kernels of a name in all timelines; a second click shows all again.
+function eventButton(text, name) {
+  return el("button", {
+    type: "button",
+    class: "event mono",
+    text,
+    "aria-pressed": String(view.lit === name),
+    onclick: ({ currentTarget }) => {
+      view.lit = view.lit === name ? null : name;
+      for (const button of queryAll(".event")) button.setAttribute("aria-pressed", "false");
+      currentTarget.setAttribute("aria-pressed", String(view.lit === name));
+      draw();
+    },
+  });
 }
 
 function showCaptures() {
@@ -62,8 +125,8 @@ function showTip(capture, event) {
   if (!hit) return;
   const [, start, length, look, name] = hit;
   const word = WORDS[capture.looks[look]] ?? capture.looks[look];
-  const place = `${time(start - iterationStart(capture))} after the start of the iteration`;
-  tip.textContent = `${capture.names[name]} · ${word} · ${time(length)}, ${place}`;
+  const place = `${duration(start - iterationStart(capture))} after the start of the iteration`;
+  tip.textContent = `${capture.names[name]} · ${word} · ${duration(length)}, ${place}`;
   tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 430)}px`;
   tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 60)}px`;
 }
@@ -100,10 +163,12 @@ function redraw() {
 }
 
 showTexts();
+showBars();
 showCaptures();
 watchInput();
 watchTheme(redraw);
 refreshColours();
 if (captures.length) fit();
 redraw();
+document.documentElement.dataset.shown = "all";
 document.documentElement.dataset.ready = "";

@@ -97,7 +97,8 @@ function onWheel(event) {
 
 function onKey(event) {
   const action = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
-  if (event.ctrlKey || event.metaKey || event.altKey || !action || event.target.closest(".scroll")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || !action || event.target.closest(".table, input, select"))
+    return;
   event.preventDefault();
   ACTIONS[action]();
 }

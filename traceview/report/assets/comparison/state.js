@@ -6,7 +6,9 @@ export const content = JSON.parse(byId("content").textContent ?? "");
 /** @type {import("../types").Capture[]} */
 export const captures = JSON.parse(byId("data").textContent ?? "");
 // From and to: ns after the beginning of the current iteration. Step: iterations after the median one.
-export const view = { from: 0, to: 1, step: 0 };
+// Lit: the name of the kernels that are marked.
+/** @type {{ from: number, to: number, step: number, lit: string | null }} */
+export const view = { from: 0, to: 1, step: 0, lit: null };
 export const LANE = 20; // pixels, as the next two
 export const AXIS = 20;
 export const LABELS = 190;
@@ -22,10 +24,4 @@ export function currentIteration(capture) {
 /** @param {import("../types").Capture} capture */
 export function iterationStart(capture) {
   return capture.iterations[currentIteration(capture)][0];
-}
-
-export function time(ns) {
-  const size = Math.abs(ns);
-  if (size >= 1e6) return (ns / 1e6).toFixed(size >= 1e8 ? 1 : 3) + " ms";
-  return size >= 1e3 ? (ns / 1e3).toFixed(1) + " µs" : Math.round(ns) + " ns";
 }

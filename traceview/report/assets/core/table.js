@@ -1,7 +1,7 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
 import { el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
-import { RATES, SIZES, TIMES, columnTexts, countText, operations, percent, ratio } from "./words.js";
+import { RATES, SIZES, TIMES, columnTexts, countText, duration, operations, percent, ratio } from "./words.js";
 
 /**
  * @typedef {object} TableColumn
@@ -114,9 +114,10 @@ const UNIT_TEXT = {
   flag: (value) => (value ? "yes" : "no"),
   flops: operations,
   flops_per_s: (rate) => `${operations(rate)}/s`,
+  signed_ns: (ns) => (ns > 0 ? "+" : "") + duration(ns),
 };
 /** @type {Record<string, string>} */
-const UNIT_SUFFIX = { fraction: "_fraction", flops_per_s: "_per_s" };
+const UNIT_SUFFIX = { fraction: "_fraction", flops_per_s: "_per_s", signed_ns: "_ns" };
 
 /**
  * The columns, with the figures of these rows in one unit a column.
