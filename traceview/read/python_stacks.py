@@ -9,7 +9,7 @@ the sampling thread; its category numbers the sampled Python thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +36,7 @@ MARK = 34  # eventType
 PAYLOAD = "binaryData"
 BASE64 = r"([A-Za-z0-9+/]{40,}={0,2})"
 BATCH_ROWS = 20_000  # stacks of about 1 kB
-Block = tuple[pl.DataFrame, Sequence[bytes | str | None]]  # marks with COLUMNS, and the payload of each
+Block = tuple[pl.DataFrame, Iterable[bytes | str | None]]  # marks with COLUMNS, and the payload of each
 
 
 def has_samples(nvtx: pl.DataFrame | None) -> bool:
@@ -70,14 +70,13 @@ def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterato
         return
     value = PAYLOAD if first == ("blob",) else f"CAST({PAYLOAD} AS BLOB)"
     cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN {value} END"), first)
-    at = 0
-    while rows := cursor.fetchmany(BATCH_ROWS):
-        block = marks[at : at + len(rows)]
-        payloads = [payload for (payload,) in rows]
+    for at in range(0, len(marks), BATCH_ROWS):
+        block = marks[at : at + BATCH_ROWS]
+        # Payloads are numbered one by one as SQLite yields them: a list of them all would take twice the time.
+        payloads: Iterable[bytes | None] = (payload for (payload,) in islice(cursor, len(block)))
         if not block["domainId"].all():
-            payloads = [payload if own else None for payload, own in zip(payloads, block["domainId"], strict=True)]
-        yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(payloads)
-        at += len(rows)
+            payloads = (payload if own else None for payload, own in zip(payloads, block["domainId"], strict=False))
+        yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(list(payloads))
 
 
 def _texts(payloads: list[bytes | None]) -> list[str | None]:
@@ -112,7 +111,8 @@ def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.Dat
         before = len(numbers)
         # A dictionary is several times faster here than a join of polars on binary columns.
         which = [numbers.setdefault(payload, len(numbers)) for payload in payloads]
-        samples.append(marks.with_columns(pl.Series("which", which, dtype=pl.Int64)))
+        marks = marks.head(len(which)).with_columns(pl.Series("which", which, dtype=pl.Int64))
+        samples.append(marks)
         new = sum(len(payload) for payload in islice(numbers, before, None) if payload is not None)
         size.add(8 * 6 * len(marks) + 2 * new)
     stacks = _binary(list(numbers))
