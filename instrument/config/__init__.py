@@ -2,6 +2,7 @@
 
 settings.py    one setting: declaration, parsing, validation
 schema.py      Config and its sections
+aliases.py     names of settings in other libraries
 conflicts.py   combinations of settings that do not work together
 loading.py     defaults, YAML file and flags into one configuration
 flags.py       command-line options and error output

@@ -33,6 +33,13 @@ def _captures_step(config: Config) -> bool:
     return strategy_class(config.training.strategy).captures_step
 
 
+def _disagrees_on_pinning(config: Config) -> bool:
+    from instrument.strategies import strategy_class  # imports torch
+
+    wanted = config.data.pin_memory
+    return wanted is not None and wanted != (strategy_class(config.training.strategy).pins != "none")
+
+
 def _has_fixed_length(config: Config) -> bool:
     """Return whether the run's length is given in steps."""
     return config.training.epochs is None
@@ -58,6 +65,11 @@ CONFLICTS = (
         lambda config: config.training.precision == "fp16" and _captures_step(config),
         "fp16 loss scaling needs a decision on the host in each step, which a CUDA graph cannot hold; "
         "use --precision bf16 or --strategy prefetch",
+    ),
+    Conflict(
+        ("training.strategy", "data.pin_memory"),
+        _disagrees_on_pinning,
+        "all strategies but serial copy from pinned memory; use --strategy serial without it, another with it",
     ),
     Conflict(
         ("model.attention", "training.precision"),

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import click
 
+from instrument.config.aliases import alias_flags
 from instrument.config.loading import flag_names, iter_settings, section_types
 from instrument.config.schema import Config, load
 from instrument.config.settings import Kind, field_kinds, get_setting
@@ -34,6 +35,16 @@ class _Flag(click.Option):
     def __init__(self, declarations: Sequence[str], section: str, **attributes: Any) -> None:
         super().__init__(declarations, **attributes)
         self.section = section
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the first name and the help, which ends with the other names."""
+        names, off_names = self.opts, self.secondary_opts
+        self.opts, self.secondary_opts = names[:1], off_names[:1]
+        record = super().get_help_record(ctx)
+        self.opts, self.secondary_opts = names, off_names
+        if record is None or len(names) == 1:
+            return record
+        return record[0], f"{record[1]} (also {', '.join(names[1:])})"
 
 
 class ConfigCommand(click.Command):
@@ -117,12 +128,15 @@ def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., 
     section, name = key.split(".")
     kind, flag, setting = field_kinds(section_types(Config)[section])[name], flag_names(Config)[key], get_setting(field)
     help_text = f"{setting.help}{_default_text(field)}"
+    names = (flag, *alias_flags(key))
     if kind.base is bool:
-        off = setting.off or f"no-{flag}"
-        return click.option(f"--{flag}/--{off}", cls=_Flag, section=section, default=None, help=help_text)
+        on_and_off = (f"--{name}/--{setting.off or f'no-{name}'}" for name in names)
+        return click.option(*on_and_off, cls=_Flag, section=section, default=None, help=help_text)
     bare = {} if setting.bare is None else {"is_flag": False, "flag_value": setting.bare}
     metavar = _metavar(key, field, kind)
-    return click.option(f"--{flag}", cls=_Flag, section=section, metavar=metavar, help=help_text, **bare)
+    return click.option(
+        *(f"--{name}" for name in names), cls=_Flag, section=section, metavar=metavar, help=help_text, **bare
+    )
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import yaml
 
+from instrument.config.aliases import ALIASES, settings_by_alias
 from instrument.config.settings import MAX_SHOWN_LENGTH, FieldError, did_you_mean, get_setting, parse_value, short_repr
 from instrument.errors import ConfigError
 
@@ -150,15 +151,22 @@ def _flatten(config_type: type, sections: Mapping[str, Any], prefix: str) -> Val
         if not isinstance(fields, Mapping | None):
             raise ConfigError(f"{prefix}{section}: must be a section with keys, not {short_repr(fields)}")
         for name, value in (fields or {}).items():
-            key = f"{section}.{name}"
+            key = f"{section}.{settings_by_alias(section).get(name, name)}"
             if key not in flag_names(config_type):
                 raise ConfigError(f"{prefix}{_unknown_key(config_type, section, name)}")
+            if key in values:
+                raise ConfigError(f"{prefix}{section}.{name}: {key} is given twice, under two names")
             values[key] = value
     return values
 
 
+def _settings_named(config_type: type, name: object) -> list[str]:
+    """Return the settings with this name or alias, as "section.field"."""
+    return [key for key, field in iter_settings(config_type) if name == field.name or name in ALIASES.get(key, ())]
+
+
 def _unknown_section(config_type: type, section: object) -> str:
-    keys = [key for key, field in iter_settings(config_type) if field.name == section]
+    keys = _settings_named(config_type, section)
     names = tuple(section_types(config_type))
     if keys:
         return f"{_key_text(section)} is not a section (did you mean {' or '.join(keys)}?)"
@@ -166,11 +174,12 @@ def _unknown_section(config_type: type, section: object) -> str:
 
 
 def _unknown_key(config_type: type, section: str, name: object) -> str:
-    elsewhere = [key for key, field in iter_settings(config_type) if field.name == name]
+    elsewhere = _settings_named(config_type, name)
     if elsewhere:
         return f"{section}.{_key_text(name)} is unknown (did you mean {' or '.join(elsewhere)}?)"
     names = tuple(field.name for field in dataclasses.fields(section_types(config_type)[section]))
-    return f"{section}.{_key_text(name)} is unknown{did_you_mean(name, names)}; allowed: {', '.join(names)}"
+    close = did_you_mean(name, (*names, *settings_by_alias(section)))
+    return f"{section}.{_key_text(name)} is unknown{close}; allowed: {', '.join(names)}"
 
 
 def _build(config_type: type[ConfigT], values: Values, sources: Mapping[str, str]) -> ConfigT:

@@ -123,6 +123,9 @@ class Data:
     preload: bool = setting(False, "generate or read all samples before the first step and keep them in memory")
     depth: int = setting(1, "number of batches copied ahead (prefetch, staged, graph)", low=1)
     pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
+    pin_memory: bool | None = setting(
+        None, "whether batches are in pinned memory; the strategy decides, and must agree"
+    )
 
     def __post_init__(self) -> None:
         check_section(self)

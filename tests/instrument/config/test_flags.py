@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from instrument.config import schema as config_module
+from instrument.config.aliases import alias_flags
 from instrument.config.flags import ConfigCommand, config_options
 from instrument.config.loading import flag_names, iter_settings
 from instrument.config.schema import (
@@ -75,6 +76,13 @@ def test_no_flags_give_the_defaults() -> None:
         ),
         ("--resume k/0007-step-300.pt", Config(checkpoint=Checkpoint(resume="k/0007-step-300.pt"))),
         ("--capture 5:9", Config(capture=Capture(5, 9))),
+        ("--lr 1e-3 --max-grad-norm 2", Config(training=Training(learning_rate=1e-3, clip=2.0))),
+        (
+            "--batch-size 8 --num-workers 2 --dataloader-pin-memory",
+            Config(data=Data(batch=8, workers=2, pin_memory=True)),
+        ),
+        ("--gradient-checkpointing", Config(model=Model(checkpointing=True))),
+        ("--compile --no-torch-compile", Config()),
         ("--model flow --compile", Config(model=Model("flow", compile=True))),
         ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
         ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
@@ -142,6 +150,7 @@ def test_help_lists_every_setting() -> None:
         about: Any = field.metadata["setting"]
         flag = flag_names(Config)[key]
         assert f"--{flag} " in words
+        assert all(f"--{alias}" in "".join(words.split()) for alias in alias_flags(key))
         assert key == "capture.stop" or about.help in words
     assert words.index("--strategy ") < words.index("--sync ") < words.index("--retries ")
     assert "[prefetch]" in words

@@ -80,6 +80,7 @@ def test_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("training: {clip: null}", Training(clip=None)),
         ("training: {clip: none}", Training(clip=None)),
         ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
+        ("training: {lr: 1e-4, gradient_accumulation_steps: 2}", Training(learning_rate=1e-4, accumulation=2)),
     ],
 )
 def test_yaml_values_are_parsed(tmp_path: Path, text: str, expected: Training) -> None:
@@ -99,6 +100,13 @@ def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("every: 1", "every is not a section (did you mean checkpoint.every or monitor.every?)"),
         ("training: {stesp: 1}", "training.stesp is unknown (did you mean steps?); allowed: strategy, sync, steps, "),
         ("training: {batch: 1}", "training.batch is unknown (did you mean data.batch?)"),
+        (
+            "training: {lr: 1, learning_rate: 2}",
+            "training.learning_rate: training.learning_rate is given twice, under two",
+        ),
+        ("training: {max_step: 1}", "training.max_step is unknown (did you mean max_steps?)"),
+        ("lr: 1", "lr is not a section (did you mean training.learning_rate?)"),
+        ("training: {batch_size: 1}", "training.batch_size is unknown (did you mean data.batch?)"),
         ("training: {1: 1}", "training.1 is unknown; allowed: "),
         ("training: 5", "training: must be a section with keys, not 5"),
         ("- training", "must contain sections such as training:, not ['training']"),
@@ -184,6 +192,8 @@ def test_conflict_names_the_source_of_both_settings(tmp_path: Path) -> None:
             {"training": {"device": "cuda:0", "precision": "fp32"}, "model": {"attention": "flash"}},
             "model.attention and training.precision",
         ),
+        ({"training": {"strategy": "serial"}, "data": {"pin_memory": True}}, "training.strategy and data.pin_memory"),
+        ({"data": {"dataloader_pin_memory": False}}, "training.strategy and data.pin_memory"),
         ({"model": {"prompt": "loop"}}, "model.prompt and model.name"),
         (
             {"model": {"name": "mlm", "prompt": "loop", "prompt_tokens": 9}, "data": {"sequence": 8}},
