@@ -85,6 +85,17 @@ class PlaceNode:
 
 
 @frozen
+class RangeNode:
+    """Kernels that are launched in a range, or in ranges of one name. `own_ns` is the part outside inner ranges."""
+
+    name: str
+    parent: int  # index of the range around it, -1 for none
+    count: int
+    total_ns: int
+    own_ns: int
+
+
+@frozen
 class StackNode:
     """A source line of the program, or a function of a library, that stacks share with its callers.
 
@@ -133,7 +144,7 @@ class LaunchShape:
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
-    `kernels` and `places` are those of the part that findings cover.
+    `kernels`, `places` and `ranges` are those of the part that findings cover.
     """
 
     device: int  # row of Trace.devices
@@ -143,6 +154,7 @@ class DeviceCharts:
     copies_left_out: int
     kernels: tuple[KernelGrouping, ...] = ()
     places: tuple[PlaceNode, ...] = ()
+    ranges: tuple[RangeNode, ...] = ()
 
 
 @frozen

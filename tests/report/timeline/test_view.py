@@ -114,6 +114,26 @@ def test_wheel_scrolls_the_page_unless_the_timeline_has_it(page: Opened) -> None
     page.reset()
 
 
+def test_touchpad_scrolls_the_page_and_pans_sideways(page: Opened) -> None:
+    page.evaluate("traceview.setView(100e6, 140e6)")
+    page.page.mouse.click(1, 1)
+    x, y = middle(page)
+    before, top = page.view(), page.evaluate("scrollY + document.getElementById('scroll').scrollTop")
+    page.page.mouse.move(x, y)
+    for _ in range(12):  # two fingers down, with some drift
+        page.page.mouse.wheel(1, 6)
+    page.page.wait_for_function(
+        "([top]) => scrollY + document.getElementById('scroll').scrollTop > top + 40", arg=[top]
+    )
+    assert page.view() == before
+    for _ in range(5):
+        page.page.mouse.wheel(9, 1)
+    page.page.wait_for_function("([from]) => traceview.view.from > from", arg=[before[0]])
+    page.settle()
+    after = page.view()
+    assert after[1] - after[0] == pytest.approx(before[1] - before[0])
+
+
 def test_drag_and_buttons(page: Opened) -> None:
     page.page.locator("[data-move=in]").click()
     page.settle()

@@ -8,7 +8,7 @@ from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import kernel_groupings
 from traceview.measure.charts.launches import launch_shapes
-from traceview.measure.charts.places import place_tree
+from traceview.measure.charts.places import place_trees
 from traceview.measure.charts.stacks import stack_tree
 from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
@@ -48,6 +48,7 @@ def _stacks(host_idle: HostIdle, parts: Sequence[DevicePart]) -> StackTree:
 def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
     part = device if whole else device.steady
     copies, left_out = copy_groups(trace, device)
+    place_tree, range_tree = place_trees(trace, device.device, part.window, places)
     return DeviceCharts(
         device=device.device,
         streams=streams_at_once(trace, device),
@@ -55,5 +56,6 @@ def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool)
         copies=copies,
         copies_left_out=left_out,
         kernels=kernel_groupings(trace, device.device, part.window, places),
-        places=place_tree(trace, device.device, part.window, places),
+        places=place_tree,
+        ranges=range_tree,
     )

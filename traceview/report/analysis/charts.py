@@ -7,7 +7,17 @@ from operator import attrgetter
 from typing import Any
 
 from traceview.model.analysis import Analysis, Iteration, Iterations
-from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar, LaunchShape, StackNode
+from traceview.model.charts import (
+    Charts,
+    CopyGroup,
+    DeviceCharts,
+    GapLengths,
+    IterationBar,
+    LaunchShape,
+    PlaceNode,
+    RangeNode,
+    StackNode,
+)
 from traceview.model.devices import DeviceUse
 from traceview.model.kernels import size_text
 from traceview.model.rows import StreamUse
@@ -58,11 +68,14 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         "gaps": [_gaps(bucket, zero) for bucket in measured.gaps],
         "copies": [_copies(group, names[group.stream], zero) for group in measured.copies],
         "copies_left_out": measured.copies_left_out,
-        "places": [
-            [plain(node.name, MAX_PLACE_NAME), node.parent, node.count, node.total_ns] for node in measured.places
-        ],
+        "places": [_place_node(node) for node in measured.places],
+        "ranges": [[*_place_node(node), node.own_ns] for node in measured.ranges],
         "kernels": kernel_section(analysis, device, measured.kernels, zero),
     }
+
+
+def _place_node(node: PlaceNode | RangeNode) -> list[Any]:
+    return [plain(node.name, MAX_PLACE_NAME), node.parent, node.count, node.total_ns]
 
 
 def _shape(shape: LaunchShape) -> list[Any]:

@@ -5,6 +5,7 @@ import { copyChart } from "./copies.js";
 import { chartFigures } from "./figures.js";
 import { gapChart } from "./gaps.js";
 import { placeChart } from "./places.js";
+import { rangeTree } from "./ranges.js";
 import { showIterationChart } from "./iterations.js";
 import { stackSections } from "./stacks.js";
 import { streamChart } from "./streams.js";
@@ -27,6 +28,7 @@ export async function loadCharts() {
       const specs = [gapChart, copyChart, streamChart].map((make) => make(device, on));
       return [
         ...[placeChart(device, on)].filter(Boolean).map(chartSection),
+        ...rangeTree(device, on),
         el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection)),
       ];
     }),
