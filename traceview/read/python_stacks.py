@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -72,8 +73,8 @@ def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterato
     cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN {value} END"), first)
     for at in range(0, len(marks), BATCH_ROWS):
         block = marks[at : at + BATCH_ROWS]
-        # Payloads are numbered one by one as SQLite yields them: a list of them all would take twice the time.
-        payloads: Iterable[bytes | None] = (payload for (payload,) in islice(cursor, len(block)))
+        # Payloads are numbered as SQLite yields them: a list of them all would take twice the time.
+        payloads: Iterable[bytes | None] = map(itemgetter(0), islice(cursor, len(block)))
         if not block["domainId"].all():
             payloads = (payload if own else None for payload, own in zip(payloads, block["domainId"], strict=False))
         yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(list(payloads))
@@ -105,17 +106,19 @@ def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.Dat
     Equal payloads are decoded once. Payloads of another form are left out. Raises ReportError above the limit of
     `size`.
     """
-    samples = []
-    numbers: dict[bytes | str | None, int] = {None: 0}
+    samples: list[pl.DataFrame] = []
+    first_rows: dict[bytes | str | None, int] = {None: 0}
+    rows_read = 1
     for marks, payloads in blocks:
-        before = len(numbers)
+        before = len(first_rows)
         # A dictionary is several times faster here than a join of polars on binary columns.
-        which = [numbers.setdefault(payload, len(numbers)) for payload in payloads]
-        marks = marks.head(len(which)).with_columns(pl.Series("which", which, dtype=pl.Int64))
-        samples.append(marks)
-        new = sum(len(payload) for payload in islice(numbers, before, None) if payload is not None)
+        own_rows = range(rows_read, rows_read + len(marks))
+        first = pl.Series("first", map(first_rows.setdefault, payloads, own_rows), dtype=pl.Int64)
+        samples.append(marks.head(len(first)).with_columns(first))
+        rows_read += len(marks)
+        new = sum(len(payload) for payload in islice(first_rows, before, None) if payload is not None)
         size.add(8 * 6 * len(marks) + 2 * new)
-    stacks = _binary(list(numbers))
+    stacks = _binary(list(first_rows))
     good = (stacks.bin.size() >= MIN_BYTES) & (stacks.bin.size() % 8 == 0)
     rows = np.flatnonzero(good.fill_null(False).to_numpy())
     if len(rows) == 0:
@@ -124,7 +127,7 @@ def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.Dat
     node, holds = np.full(len(stacks), -1, np.int64), np.zeros(len(stacks), np.int64)
     node[rows], holds[rows] = tree.leaf, (flags & HOLDS_GIL) // HOLDS_GIL
     table = pl.concat(samples)
-    chosen = table["which"].to_numpy()
+    chosen = np.searchsorted(list(first_rows.values()), table["first"].to_numpy())
     table = table.select(
         *COLUMNS,
         pl.col("start").alias("end"),
