@@ -94,3 +94,15 @@ def test_area_of_one_row_compared_with_another(page: Opened, analysis: Analysis)
     assert "B − A" in panel.locator("[data-table=kernel] thead").inner_text()
     page.press("Escape")
     assert page.evaluate("traceview.area.points") == [] and "Click an operation" in panel.inner_text()
+
+
+def test_panel_timeline_and_link_have_one_selection(page: Opened) -> None:
+    """An area, an event and a worst place replace one another."""
+    panel = page.page.locator("#panel h3")
+    drag(page, "#axis", (0.25, 10), (0.5, 12))
+    assert panel.inner_text().startswith("Area:")
+    page.press(".")
+    assert page.evaluate("traceview.area.points") == [] and not panel.inner_text().startswith("Area:")
+    page.press("]")
+    page.page.wait_for_function("() => traceview.view.lit && traceview.selected.hit === null")
+    assert panel.inner_text() == page.page.locator("#cards .card").first.locator(".goto").inner_text().split("% ", 1)[1]

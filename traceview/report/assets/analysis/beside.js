@@ -2,8 +2,10 @@
 import { byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countText, duration, percent } from "../core/words.js";
+import { leaveArea } from "../timeline/area.js";
 import { goTo } from "../timeline/go.js";
 import { showPanel } from "../timeline/panel.js";
+import { clearSelected } from "../timeline/select.js";
 
 /**
  * All places in order, the index of the current one, and the element that shows it as text.
@@ -104,6 +106,8 @@ async function goToPlace(at) {
   beside.at = at;
   open();
   if (beside.status) beside.status.textContent = placeCount();
+  clearSelected();
+  leaveArea();
   const { title, remedy } = page.findings[finding];
   showPanel(
     el("h3", {}, ...prose(title)),

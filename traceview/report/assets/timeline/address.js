@@ -1,6 +1,6 @@
 // The view, the selection, the area, the bookmarks and the open rows in the page's address, so that a link leads to them
 // and the browser's back button returns to the view before. Times are ns from the page's zero.
-import { showArea } from "./area.js";
+import { leaveArea, showArea } from "./area.js";
 import { bookmarks } from "./bookmarks.js";
 import { bringInSight } from "./go.js";
 import { clearSelected, selectPlace } from "./select.js";
@@ -92,7 +92,7 @@ async function readAddress() {
     row = fields.get("row"),
     event = spanOf(fields.get("at"));
   clearSelected();
-  Object.assign(area, { points: [], rows: null, result: null });
+  leaveArea();
   if (place)
     await showArea(
       place,

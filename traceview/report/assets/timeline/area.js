@@ -52,9 +52,15 @@ export async function showArea(points, rows = null, title = "") {
   showResult();
 }
 
+// Another selection takes the place of the area; the one that is kept for a comparison stays.
+export function leaveArea() {
+  Object.assign(area, { points: [], rows: null, moving: false, result: null });
+}
+
 export function clearArea() {
   if (!area.points.length && !area.kept) return;
-  Object.assign(area, { points: [], rows: null, moving: false, result: null, kept: null });
+  leaveArea();
+  area.kept = null;
   if (!selected.hit) showHint();
   schedule();
 }

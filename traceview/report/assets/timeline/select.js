@@ -3,6 +3,7 @@ import { firstAbove, eventCount } from "../core/columns.js";
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { duration } from "../core/words.js";
+import { leaveArea } from "./area.js";
 import { bringInSight } from "./go.js";
 import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
@@ -10,7 +11,7 @@ import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
 import { showHint, showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
-import { area, board, selected, view } from "./state.js";
+import { board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
 // GPU work and the call that launched it have the same process and correlation id.
@@ -52,7 +53,7 @@ function openRanges(part, at) {
 export function select(hit) {
   if (!hit) return clearSelected();
   Object.assign(selected, { hit, partners: partnersInPage(hit) });
-  Object.assign(area, { points: [], rows: null, moving: false, result: null });
+  leaveArea();
   if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
   showDetails(hit);
 }
