@@ -107,6 +107,16 @@ def test_bars_and_timeline_show_the_steady_part_first(browser: Browser, tmp_path
         assert page.evaluate("traceview.page.opens") is None
 
 
+def test_timeline_opens_on_the_work_of_a_long_capture(browser: Browser, tmp_path: Path) -> None:
+    work = [(start, start + 1000, "compute", 0, None) for start in (9_000_000, 9_400_000, 9_900_000)]
+    analysis = analyze(made_trace(work, api=[(0, 100, "api", 0)]))
+    with opened(browser, render(analysis), tmp_path) as page:
+        first, last = page.view()
+        assert 8_900_000 < first < 9_000_000 and 9_901_000 < last < 10_000_000
+        page.page.locator("[data-move=fit]").click()
+        assert page.view()[0] < 100
+
+
 def test_page_has_no_private_data(analysis_of: Callable[[str], Analysis]) -> None:
     html = render(analysis_of("dual"))
     assert str(sample("dual.sqlite").parent) not in html

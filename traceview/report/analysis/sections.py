@@ -24,6 +24,7 @@ from traceview.report.analysis.answer import (
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
 from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
+from traceview.report.timeline.build import last_moment
 from traceview.report.timeline.rows import WORDS
 from traceview.report.whatif import gain_words
 from traceview.units import duration
@@ -85,9 +86,17 @@ def _not_measured(what: NotMeasured) -> Json:
 
 
 def _first_view(analysis: Analysis, zero: int) -> tuple[int, int] | None:
-    """Return the time that the timeline shows first; None for all of it."""
-    if analysis.whole or isinstance(analysis.iterations, NotMeasured) or not analysis.devices:
+    """Return the time that the timeline shows first; None for all of it.
+
+    That is the steady part. Without iterations, it is the time of GPU work where that is less than half of all.
+    """
+    if analysis.whole or not analysis.devices:
         return None
+    if isinstance(analysis.iterations, NotMeasured):
+        start = min(device.window.start for device in analysis.devices) - zero
+        end = max(device.window.end for device in analysis.devices) - zero
+        air = (end - start) // 50
+        return (max(start - air, 0), end + air) if 2 * (end - start) < last_moment(analysis) - zero else None
     steady = [device.steady.window for device in analysis.devices if device.steady.window.length]
     if all(device.steady.window == device.window for device in analysis.devices) or not steady:
         return None

@@ -69,6 +69,11 @@ def origin(analysis: Analysis) -> int:
     return _span(analysis).start
 
 
+def last_moment(analysis: Analysis) -> int:
+    """Return the end of the last event, or of the window."""
+    return _span(analysis).end
+
+
 def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()) -> list[Group]:
     """Return every row with all its marks, the critical path first. `work` comes from `bands`, by device."""
     groups = [Group("", "", (_path(path, names),))] if path else []

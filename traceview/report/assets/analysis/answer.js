@@ -33,7 +33,7 @@ export function showHead() {
 export const afterCover = [];
 
 export function showAnswer() {
-  byId("answer-title").textContent = page.answer;
+  byId("answer-title").replaceChildren(...prose(page.answer));
   const [first, ...others] = page.answer_basis;
   const more = others.map((text) => el("p", { class: "soft", text }));
   byId("basis").replaceChildren(
@@ -158,7 +158,7 @@ function partsList({ parts, window_ns: whole }) {
   const item = (part) =>
     el(
       "li",
-      {},
+      { title: page.cause_words[part.look.replace("idle_", "")] },
       swatch(part.look),
       el("span", { text: part.word }),
       el("b", { text: percent(part.ns, whole) }),

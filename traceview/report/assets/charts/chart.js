@@ -78,10 +78,9 @@ export function chartParts(spec, heading) {
       tabled,
       png,
     ),
-    el("p", { class: "soft", text: spec.note }),
+    el("div", { class: "notes-place" }, chart.status, el("p", { class: "soft", text: spec.note })),
     ...chartLegend(spec),
     stage,
-    chart.status,
     behind,
   ];
 }

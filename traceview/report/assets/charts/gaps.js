@@ -3,13 +3,20 @@ import { fieldName } from "../core/export.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
-import { countText, duration } from "../core/words.js";
+import { axisUnit, countText, duration } from "../core/words.js";
 import { chartLayout, barStyle } from "./style.js";
+
+const MAX_BORDERS = 8; // that all have a label
 
 function gapLabel(from, to) {
   const [scale, unit, next] =
     from < 1e3 ? [1, "ns", "µs"] : from < 1e6 ? [1e3, "µs", "ms"] : from < 1e9 ? [1e6, "ms", "s"] : [1e9, "s", "ks"];
   return to / scale < 1000 ? `${from / scale}–${to / scale} ${unit}` : `${from / scale} ${unit}–1 ${next}`;
+}
+
+function borderText(ns) {
+  const [scale, unit] = axisUnit(ns);
+  return `${ns / scale} ${unit}`;
 }
 
 // The position of a bar: 1, 2, 5, 10, ... become 0, 1, 2, 3, ... so that missing lengths leave a hole.
@@ -51,7 +58,8 @@ function gapItem(gap, device) {
 
 function gapPicture(gaps, causes) {
   const x = gaps.map((gap) => gapPlace(gap.from)),
-    sums = gaps.map((gap) => gapSum(gap) / 1e6);
+    [scale, unit] = axisUnit(Math.max(...gaps.map(gapSum))),
+    sums = gaps.map((gap) => gapSum(gap) / scale);
   const names = gaps.map(
     (gap) => `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${duration(gapSum(gap))}`,
   );
@@ -59,10 +67,13 @@ function gapPicture(gaps, causes) {
   const traces = causes.map((cause) => ({
     ...common,
     type: "bar",
-    y: gaps.map((gap) => (gap.causes[cause] ?? 0) / 1e6),
+    y: gaps.map((gap) => (gap.causes[cause] ?? 0) / scale),
     name: lookWord("idle_" + cause),
     textposition: "none",
-    hovertemplate: `%{text}<br>${lookWord("idle_" + cause)}: %{y:.3f} ms<extra></extra>`,
+    hovertext: gaps.map(
+      (gap, at) => `${names[at]}<br>${lookWord("idle_" + cause)}: ${duration(gap.causes[cause] ?? 0)}`,
+    ),
+    hovertemplate: "%{hovertext}<extra></extra>",
     marker: barStyle("idle_" + cause),
   }));
   traces.push({
@@ -77,26 +88,26 @@ function gapPicture(gaps, causes) {
     cliponaxis: false,
     textfont: { size: x.at(-1) - x[0] > 14 ? 9 : 11 },
   });
-  const ticks = [],
-    texts = [];
-  for (let at = x[0]; at <= x.at(-1); at++) {
-    const edge = (place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3);
-    ticks.push(at);
-    texts.push(gapLabel(edge(at), edge(at + 1)));
-  }
+  // A label stands at the border of two bars; where there are many, only powers of ten have one.
+  const first = x[0],
+    last = x.at(-1) + 1;
+  const borders = Array.from({ length: last - first + 1 }, (_, at) => first + at);
+  const ticks = borders.filter((place) => borders.length <= MAX_BORDERS || place % 3 === 0);
+  const texts = ticks.map((place) => borderText([1, 2, 5][place % 3] * 10 ** Math.floor(place / 3)));
   return {
     traces,
     layout: chartLayout(
       {
-        tickvals: ticks,
+        tickvals: ticks.map((place) => place - 0.5),
         ticktext: texts,
-        tickangle: -50,
         tickfont: { size: 11 },
+        ticks: "outside",
+        title: { text: "length of a gap", standoff: 6 },
         showgrid: false,
         zeroline: false,
         range: [x[0] - 0.6, x.at(-1) + 0.6],
       },
-      { title: { text: "ms" }, range: [0, Math.max(...sums) * 1.13] },
+      { title: { text: unit }, range: [0, Math.max(...sums) * 1.13] },
     ),
   };
 }

@@ -14,7 +14,7 @@ export function icicleLevels(nodes) {
 }
 
 export function icicleHeight(levels) {
-  return (levels + 1) * LEVEL_HEIGHT + 16;
+  return (levels + 1) * LEVEL_HEIGHT + 12;
 }
 
 // Nodes are { label, text, value, parent, colour }; the value includes those of the children, `parent` is an index.
@@ -41,6 +41,6 @@ export function iciclePicture(nodes, levels) {
     sort: true,
     marker: { colors: nodes.map(({ colour }) => colour), line: { width: 1, color: cssColour("--card") } },
   };
-  const margin = { l: 4, r: 4, t: LEVEL_HEIGHT + 6, b: 4 };
+  const margin = { l: 4, r: 4, t: LEVEL_HEIGHT + 2, b: 2 }; // the line above a part stands in the upper margin
   return { traces: [trace], layout: chartLayout({}, {}, { margin, uniformtext: { minsize: 9, mode: "hide" } }) };
 }

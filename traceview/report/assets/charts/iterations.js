@@ -3,7 +3,7 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour, lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
-import { countText, duration } from "../core/words.js";
+import { axisUnit, countText, duration } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { chartParts } from "./chart.js";
 import { chartLayout, barStyle, plotlyText } from "./style.js";
@@ -101,21 +101,21 @@ function iterationItem(bar, at, parts) {
 function iterationPicture(bars, parts, grouped) {
   const x = bars.map((_, at) => at);
   const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (skipped)" : ""));
+  const { top, cut, scale, unit } = barTop(bars);
   const traces = parts.map((part) => ({
     type: "bar",
     x,
-    y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / 1e6),
+    y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / scale),
     name: iterationWord(part),
     text: names,
     customdata: x,
     textposition: "none",
-    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`,
+    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3~f} ${unit}<extra></extra>`,
     marker: barStyle(iterationLook(part), bars.length > 60 ? 0 : 0.5),
   }));
   const step = Math.max(1, Math.ceil(x.length / 20));
   const ticks = x.filter((at) => at % step === 0);
-  const title = grouped ? "average ms per iteration" : "ms";
-  const { top, cut } = barTop(bars);
+  const title = grouped ? `average ${unit} per iteration` : unit;
   return {
     traces,
     layout: chartLayout(
@@ -135,10 +135,12 @@ function iterationPicture(bars, parts, grouped) {
 
 // A bar far above the others is cut and labelled with its sum, so that the others stay readable.
 function barTop(bars) {
-  const sums = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count / 1e6);
+  const lengths = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count);
+  const [scale, unit] = axisUnit(Math.max(...lengths.filter((_, at) => !bars[at].skipped), 0) || Math.max(...lengths));
+  const sums = lengths.map((ns) => ns / scale);
   const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)),
     highest = Math.max(...sums);
-  if (!usual || highest < 2.5 * usual) return { top: 1.05 * highest, cut: [] };
+  if (!usual || highest < 2.5 * usual) return { top: 1.05 * highest, cut: [], scale, unit };
   const top = 1.25 * usual;
   const cut = sums.flatMap((sum, at) =>
     sum > top
@@ -147,7 +149,7 @@ function barTop(bars) {
             x: at,
             y: top,
             yanchor: "top",
-            text: `↑ ${duration(1e6 * sum)}`,
+            text: `↑ ${duration(scale * sum)}`,
             showarrow: false,
             bgcolor: cssColour("--card"),
             font: { size: 11, color: cssColour("--ink") },
@@ -155,7 +157,7 @@ function barTop(bars) {
         ]
       : [],
   );
-  return { top, cut };
+  return { top, cut, scale, unit };
 }
 
 const FIRST_ITERATIONS = 50;
