@@ -7,24 +7,34 @@ from pathlib import Path
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import REPORT, VERBOSE, reading_options
+from traceview.cli.options import JSON, REPORT, VERBOSE, reading_options
 from traceview.cli.outputs import print_out, screen
+from traceview.files import check_outputs, is_stdout, write_text
 
 MORE = "every stream, table, range and check of the capture's health"
 
 
 @click.command()
 @REPORT
+@JSON
 @reading_options
 @VERBOSE
 @examples(
     "traceview info report.sqlite",
     "traceview info report.nsys-rep -v",
 )
-def info(report: Path, verbose: bool) -> None:
+def info(report: Path, json_path: Path | None, verbose: bool) -> None:
     """List what REPORT contains and what is missing. Measures nothing."""
     from traceview.info import brief_lines, describe, lines
 
+    check_outputs((report,), (json_path,))
     contents = describe(report)
+    if json_path is not None:
+        from traceview.info import to_json
+
+        if is_stdout(json_path):
+            print_out(to_json(contents))
+            return
+        write_text(json_path, to_json(contents))
     parts = [list((lines if verbose else brief_lines)(contents))]
     print_out(screen().text(parts) if verbose else screen().brief(parts, MORE))

@@ -65,7 +65,7 @@ def unknown_messages(sizes: WorkSizes, operations: pl.DataFrame, profiler: str) 
     reason = (
         "the trace lacks the arguments of its collectives"
         if profiler == TORCH_PROFILER
-        else "the export has no payloads of NCCL: give the .nsys-rep, or export it with --include-blobs true (newer nsys)"
+        else "the export has no payloads of NCCL: give the .nsys-rep, or export with --include-blobs true (newer nsys)"
     )
     return Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))
 

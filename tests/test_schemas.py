@@ -1,0 +1,63 @@
+"""`traceview schema COMMAND` describes the JSON of each command exactly: outputs of samples, and changed ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from tests.captures import SAMPLES
+from tests.cli.command import Command
+from traceview.cli.schema import DOCUMENTS
+from traceview.schemas import SCHEMAS
+
+CASES = {
+    "analyze dual": ("analyze", "--no-html", "dual.sqlite"),
+    "analyze ddp2": ("analyze", "--no-html", "ddp2.sqlite"),
+    "analyze torch": ("analyze", "--no-html", "torch_profiler/serial.json.gz"),
+    "analyze openacc": ("analyze", "--no-html", "openacc"),
+    "compare": ("compare", "serial.sqlite", "dual.sqlite", "cudagraph.sqlite"),
+    "whatif": ("whatif", "serial.sqlite"),
+    "fleet": ("fleet", "--no-html", "--workers", "1", "ranks"),
+    "fleet of one": ("fleet", "--no-html", "--workers", "1", "ddp2.sqlite"),
+    "info": ("info", "dual.sqlite"),
+    "info torch": ("info", "torch_profiler/graph.json.gz"),
+}
+
+
+def document(traceview: Command, *words: str) -> Any:
+    given = [str(SAMPLES / word) if (SAMPLES / word).exists() else word for word in words]
+    if Path(given[-1]).is_dir() and words[0] != "fleet":
+        given[-1] = str(next(path for path in sorted(Path(given[-1]).iterdir()) if ".sqlite" in path.name))
+    code, out, err = traceview(*given, "--json", "-")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_outputs_fit(traceview: Command, words: tuple[str, ...]) -> None:
+    found = document(traceview, *words)
+    schema = SCHEMAS[words[0]]()
+    Draft202012Validator.check_schema(schema)
+    Draft202012Validator(schema).validate(found)
+    for wrong in ({**found, "more": 1}, {key: value for key, value in found.items() if key != "notes"}):
+        if wrong != found:
+            with pytest.raises(ValidationError):
+                Draft202012Validator(schema).validate(wrong)
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_command_prints_the_schema(traceview: Command, command: str) -> None:
+    code, out, err = traceview("schema", command)
+    assert (code, err) == (0, "") and json.loads(out) == json.loads(json.dumps(SCHEMAS[command]()))
+    assert json.loads(out)["title"] == f"traceview {command}"
+
+
+def test_columns_have_their_descriptions() -> None:
+    device = SCHEMAS["analyze"]()["properties"]["devices"]["items"]["properties"]
+    exposed = device["copies"]["items"]["properties"]["exposed_ns"]
+    assert exposed["type"] == "integer" and exposed["title"] == "exposed" and exposed["description"]
