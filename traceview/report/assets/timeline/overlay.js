@@ -102,7 +102,7 @@ function drawBar(points, letter) {
     wide = context.measureText(text).width;
   const x = Math.min(Math.max((from + to) / 2 - wide / 2, 2), view.width - wide - 4);
   context.fillStyle = cssColour("--card");
-  context.fillRect(x - 4, 2, wide + 8, AXIS - 10);
+  context.fillRect(x - 16, 2, wide + 32, AXIS - 10); // covers a label of the axis that the text touches
   context.fillStyle = cssColour("--focus");
   context.fillText(text, x, AXIS / 2 - 1);
 }
