@@ -88,19 +88,16 @@ def _not_measured(what: NotMeasured) -> Json:
 def _first_view(analysis: Analysis, zero: int) -> tuple[int, int] | None:
     """Return the time that the timeline shows first; None for all of it.
 
-    That is the steady part. Without iterations, it is the time of GPU work where that is less than half of all.
+    That is the steady part. Where it is all of the GPU work, it is the GPU work if that is less than half of all.
     """
-    if analysis.whole or not analysis.devices:
+    parts = [device.steady.window for device in analysis.devices if device.steady.window.length]
+    if analysis.whole or not parts:
         return None
-    if isinstance(analysis.iterations, NotMeasured):
-        start = min(device.window.start for device in analysis.devices) - zero
-        end = max(device.window.end for device in analysis.devices) - zero
-        air = (end - start) // 50
-        return (max(start - air, 0), end + air) if 2 * (end - start) < last_moment(analysis) - zero else None
-    steady = [device.steady.window for device in analysis.devices if device.steady.window.length]
-    if all(device.steady.window == device.window for device in analysis.devices) or not steady:
-        return None
-    return min(window.start for window in steady) - zero, max(window.end for window in steady) - zero
+    start, end = min(part.start for part in parts) - zero, max(part.end for part in parts) - zero
+    if any(device.steady.window != device.window for device in analysis.devices):
+        return start, end
+    air = (end - start) // 50
+    return (max(start - air, 0), end + air) if 2 * (end - start) < last_moment(analysis) - zero else None
 
 
 def _coverages(analysis: Analysis) -> list[str]:
