@@ -47,6 +47,11 @@ class ProfilerCosts:
     kernel_gap: Bounds
     slow_host: Bounds = Bounds(0.35, 0.7, 1.0)
 
+    @property
+    def alone(self) -> ProfilerCosts:
+        """The costs without those of a slow host, which are not the profiler's."""
+        return replace(self, slow_host=Bounds(0, 0, 0))
+
     def scaled(self, factor: float) -> ProfilerCosts:
         """Return the costs times a factor."""
         scale, gap, slow = (bounds.times(factor) for bounds in (self.scale, self.kernel_gap, self.slow_host))

@@ -89,12 +89,14 @@ def _unprofiled_time(
         if base.per_iteration > (1 + MAX_ERROR) * selection.measured_ns:
             return None
         if given_ns is not None:
-            costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
+            costs = _scaled_to(trace, graph, events, base, costs.alone, measured_ns - given_ns)
         replays = [replay(without_profiler(trace, graph, events, costs, bound)) for bound in (LOW, MIDDLE, HIGH)]
+        full_speed = events.slowdown == 1
+        alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone))
     except CycleError:
         return None
     shares = _shares_of_others(analysis, selection, costs)
-    shares |= _shares_of_process(analysis, graph, base, replays[MIDDLE])
+    shares |= _shares_of_process(analysis, graph, base, alone)
     high, middle, low = (max(measured_ns - max(base.per_iteration - run.per_iteration, 0), 1) for run in replays)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
@@ -121,7 +123,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         graph = build(analysis.trace, other)
         events = traced_events(analysis.trace, graph)
         try:
-            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, events, costs))
+            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, events, costs.alone))
         except CycleError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
