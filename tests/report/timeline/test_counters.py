@@ -26,7 +26,7 @@ def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
 
 def test_rows_of_counters(page: Opened) -> None:
     labels = page.page.locator("#labels .row-counter").all_inner_texts()
-    assert [text.split("\n") for text in labels] == [["power", "max 300 W"], ["memory", "max 8.0 GB"]]
+    assert [text.split("\n") for text in labels] == [["power", "max 300 W"], ["memory", "max 8.00 GB"]]
     row = page.evaluate("(({ y, h }) => ({ y, h }))(traceview.board.shown.find((row) => row.label === 'power'))")
     box = page.page.locator("#canvas").bounding_box()
     assert box is not None
@@ -38,4 +38,4 @@ def test_rows_of_counters(page: Opened) -> None:
     y = page.evaluate("traceview.board.shown.find((row) => row.label === 'memory').y")
     page.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + y + 10)
     text = page.page.locator("#tip").inner_text()
-    assert "lowest, highest" in text and "8.0 GB" in text
+    assert "lowest, highest" in text and "8.00 GB" in text
