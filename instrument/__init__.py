@@ -3,12 +3,17 @@
     annotate, phase, mark      NVTX ranges and marks (need no torch)
     annotate_collections       NVTX ranges for garbage collections
     annotate_module            NVTX ranges for every module of a model, forward and backward
+    usable_device              a device, or the CPU with a warning where there is no GPU
     Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
     PrefetchLoader             copies batch N+1 to the GPU while batch N computes
-    PinnedCollator             a collate_fn that makes batches in pinned memory, within a budget
+    PinnedCollator             a collate_fn that makes batches in pinned memory, within a PinnedBudget
     SyncPolicy, LateLosses     when the host waits for the GPU; reading losses without blocking
+    StepMeter                  times of steps and their parts by CUDA events
+    CaptureRange               the steps that nsys records
+    Interrupts                 stops a loop after its step on Ctrl-C or SIGTERM
     Checkpoints                atomic checkpoints of a run in a folder
     MicroBatches, reopening    retries after out-of-memory and after a data loader's error
+    train, Config              the complete trainer, from Python
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
 installed. Names that need torch are imported on first use.
@@ -24,23 +29,35 @@ from instrument.ranges import annotate, annotate_collections, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
+    from instrument.config.schema import Config
+    from instrument.devices import usable_device
     from instrument.losses import LateLosses
+    from instrument.memory import PinnedBudget
     from instrument.modules import annotate_module
+    from instrument.monitor.meter import StepMeter
     from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
     from instrument.streams import Event, Stream, Streams, hand_over
     from instrument.sync import SyncPolicy
+    from instrument.trainer.capture import CaptureRange
+    from instrument.trainer.interrupts import Interrupts
     from instrument.trainer.recover import MicroBatches, reopening
+    from instrument.trainer.training_run import train
 
 __all__ = [
+    "CaptureRange",
     "Checkpoints",
+    "Config",
     "ConfigError",
     "Event",
     "InstrumentError",
+    "Interrupts",
     "LateLosses",
     "MicroBatches",
+    "PinnedBudget",
     "PinnedCollator",
     "PrefetchLoader",
+    "StepMeter",
     "Stream",
     "Streams",
     "SyncPolicy",
@@ -51,22 +68,31 @@ __all__ = [
     "mark",
     "phase",
     "reopening",
+    "train",
+    "usable_device",
 ]
 
 # Module of each name that needs torch: they are imported on first use, so that `import instrument` works without torch.
 _MODULES = {
+    "CaptureRange": "trainer.capture",
     "Checkpoints": "checkpoint.folder",
+    "Config": "config.schema",
     "Event": "streams",
+    "Interrupts": "trainer.interrupts",
     "LateLosses": "losses",
     "MicroBatches": "trainer.recover",
+    "PinnedBudget": "memory",
     "PinnedCollator": "pinned",
     "PrefetchLoader": "prefetch",
+    "StepMeter": "monitor.meter",
     "Stream": "streams",
     "Streams": "streams",
     "SyncPolicy": "sync",
     "annotate_module": "modules",
     "hand_over": "streams",
     "reopening": "trainer.recover",
+    "train": "trainer.training_run",
+    "usable_device": "devices",
 }
 
 
@@ -75,3 +101,8 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'instrument' has no attribute {name!r}")
     return getattr(import_module(f"instrument.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted(__all__)

@@ -10,6 +10,7 @@ import torch
 
 from instrument.background import Background
 from instrument.copier import Copier, LoaderState, PinnedBatch, is_movable, loader_state
+from instrument.devices import usable_device
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.pinned import PinnedRing
@@ -70,7 +71,7 @@ class PrefetchLoader:
         if depth < 1:
             raise ConfigError(f"invalid depth {depth}: use 1 or more, or do not prefetch")
         self.loader, self.depth, self.on_copy = loader, depth, on_copy
-        self.device = _with_index(torch.device(device))
+        self.device = _with_index(usable_device(device))
         self.streams = (stream,) if isinstance(stream, Stream) else tuple(stream or ())
         self.streams = self.streams or (Stream.create("copy", self.device),)
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from instrument.devices import usable_device
 from instrument.errors import ConfigError
 from instrument.trees import leaves
 
@@ -41,7 +42,7 @@ class Event:
     __slots__ = ("_recorded_ns", "_timing", "cuda", "device")
 
     def __init__(self, device: torch.device | str, *, timing: bool = False) -> None:
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         self.cuda: Any = _cuda.Event(enable_timing=timing) if self.device.type == "cuda" else None
         self._timing = timing
         self._recorded_ns: int | None = None
@@ -111,7 +112,7 @@ class Stream:
         turn. Work on a shared stream would not overlap, and a copy on a stream under graph capture would end the
         capture.
         """
-        device = torch.device(device)
+        device = usable_device(device)
         if device.type != "cuda":
             return cls(name, device)
         with _creating:
@@ -122,7 +123,7 @@ class Stream:
     @classmethod
     def current(cls, device: torch.device | str) -> Stream:
         """Return this thread's current stream on `device`, with the name "current"."""
-        device = torch.device(device)
+        device = usable_device(device)
         return cls("current", device, torch.cuda.current_stream(device) if device.type == "cuda" else None)
 
     def __enter__(self) -> Stream:
@@ -175,7 +176,7 @@ class Streams:
     __slots__ = ("_streams", "device")
 
     def __init__(self, device: torch.device | str, **priorities: int) -> None:
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         for name, priority in priorities.items():
             _check_priority(self.device, name, priority)
         self._streams = MappingProxyType(

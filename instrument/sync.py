@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from instrument.errors import ConfigError
-from instrument.losses import LateLosses, Losses
+from instrument.losses import Figures, LateLosses
 
 MAX_STEPS_AHEAD = 32  # under the policy "event"; the batches and gradients of these steps take memory
 
@@ -16,11 +16,9 @@ MAX_STEPS_AHEAD = 32  # under the policy "event"; the batches and gradients of t
 class SyncPolicy:
     """When the host waits for the GPU: after every N steps, or only when it is too far ahead.
 
-        policy = SyncPolicy(every=10)
-        late = policy.losses(torch.device("cuda"))
+        late = SyncPolicy(every=10).losses("cuda")
         for step in range(steps):
-            late.put(step, train_step())
-            for done, loss in policy.after(step, late):
+            for done, loss in late.log(step, train_step()):
                 print(done, loss)
 
     Each wait is an NVTX range named "sync". Nothing else in a step has to wait.
@@ -55,11 +53,19 @@ class SyncPolicy:
             raise ConfigError(f"sync {text!r} is unknown: use auto, every, event or a number of steps")
         return cls(None if text == "event" else 1 if text == "every" else int(text))
 
-    def losses(self, device: torch.device) -> LateLosses:
+    def losses(self, device: torch.device | str) -> LateLosses[float]:
         """Return a queue with room for the losses that can be on their way under this policy."""
-        return LateLosses(device, max(MAX_STEPS_AHEAD, self.every or 0) + 1)
+        return LateLosses(device, self._capacity, self)
 
-    def after(self, step: int, losses: LateLosses) -> Losses:
+    def metrics(self, device: torch.device | str) -> LateLosses[dict[str, float]]:
+        """Return such a queue for several figures a step, which it returns as dictionaries."""
+        return LateLosses(device, self._capacity, self)
+
+    @property
+    def _capacity(self) -> int:
+        return max(MAX_STEPS_AHEAD, self.every or 0) + 1
+
+    def after(self, step: int, losses: LateLosses[Figures]) -> list[tuple[int, Figures]]:
         """Wait if this policy requires it after `step`, counted from 0; return (step, loss) of losses that arrived."""
         if self.every is None:
             return losses.wait(leave=MAX_STEPS_AHEAD)

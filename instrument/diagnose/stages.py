@@ -115,8 +115,8 @@ class PipelineStage:
         learner = context.learner(config.training.precision)
         self._strategy = strategy_class(config.training.strategy)(config, learner, self._meter)
         self._batches = self._strategy.batches(context.loader(config))
-        self._policy = SyncPolicy.from_text(config.training.sync, self._strategy.sync_interval)
-        self._late = self._policy.losses(context.device)
+        policy = SyncPolicy.from_text(config.training.sync, self._strategy.sync_interval)
+        self._late = policy.losses(context.device)
         self._count = config.training.accumulation
         self._step = self._first = 0
         self._measured: list[StepFigures] = []
@@ -125,8 +125,7 @@ class PipelineStage:
         """Run one step, and wait if the sync policy requires it."""
         self._meter.begin(self._step)
         batches = [next(self._batches) for _ in range(self._count)]
-        self._late.put(self._step, self._strategy.step(batches))
-        self._policy.after(self._step, self._late)
+        self._late.log(self._step, self._strategy.step(batches))
         self._step += 1
         self._measured += self._meter.finished()
 

@@ -48,7 +48,7 @@ class StepMeter:
         device: the device that runs the steps.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device | str) -> None:
         self._device = device
         self._free: list[Event] = []
         self._steps: deque[_OpenStep] = deque()

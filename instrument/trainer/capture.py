@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from instrument.config.schema import Capture
+from instrument.devices import usable_device
 
 FIRST_LOST_VERSION = (0, 2, 12)  # first version of nvtx that nsys 2022.4 to 2024.2 does not record
 # Environment variables that nsys sets in the programs it starts.
@@ -20,10 +20,20 @@ class CaptureRange:
     """Opens and closes the capture range of `nsys profile -c cudaProfilerApi --capture-range-end=stop`.
 
     Both wait for the GPU first, so that the capture holds complete steps.
+
+        with closing(CaptureRange(20, 30)) as capture:
+            for step in range(steps):
+                capture.before(step)
+                train_step()
+
+    Args:
+        start: the first step that nsys records; None records nothing.
+        stop: the first step after the capture.
+        device: the device that runs the steps.
     """
 
-    def __init__(self, capture: Capture, device: torch.device) -> None:
-        self._capture, self._device = capture, device
+    def __init__(self, start: int | None, stop: int | None, device: torch.device | str = "cuda") -> None:
+        self._start, self._stop, self._device = start, stop, usable_device(device)
         self._open = False
 
     def before(self, step: int) -> None:
@@ -31,7 +41,7 @@ class CaptureRange:
 
         A run that resumes in the middle of the range opens it there.
         """
-        start, stop = self._capture.start, self._capture.stop
+        start, stop = self._start, self._stop
         if start is None or stop is None:
             return
         if start <= step < stop and not self._open:

@@ -122,9 +122,8 @@ class TrainingLoop:
         self._stop, self._minimum = stop, minimum
         self._flops_mark = None if flops is None else flops_name(flops)
         device = strategy.device
-        self._policy = SyncPolicy.from_text(config.training.sync, strategy.sync_interval)
-        self._late = self._policy.losses(device)
-        self._capture = CaptureRange(config.capture, device)
+        self._late = SyncPolicy.from_text(config.training.sync, strategy.sync_interval).losses(device)
+        self._capture = CaptureRange(config.capture.start, config.capture.stop, device)
         self._saved: int | None = None
         self._unconfirmed: int | None = None
 
@@ -156,9 +155,8 @@ class TrainingLoop:
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
         self.meter.amount(*_count_samples(batches))
         loss = self.strategy.step(batches)
-        self._late.put(step, self.strategy.learner.loss_or_nan(loss))
         self.done = step + 1
-        self._add_losses(self._policy.after(step, self._late))
+        self._add_losses(self._late.log(step, self.strategy.learner.loss_or_nan(loss)))
         self._run_periodic_tasks(step)
 
     def _run_periodic_tasks(self, step: int) -> None:

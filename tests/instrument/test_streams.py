@@ -76,6 +76,7 @@ class Pool:
 
 def test_pool_skips_streams_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("instrument.streams._cuda", Pool())
+    monkeypatch.setattr("instrument.streams.usable_device", torch.device)
     held = [Stream.create(str(number), "cuda") for number in range(3)]
     for _ in range(2 * TORCH_POOL_STREAMS):
         assert Stream.create("short-lived", "cuda").cuda not in [one.cuda for one in held]

@@ -224,6 +224,28 @@ def test_several_elements_raise(shape: tuple[int, ...]) -> None:
     assert len(late) == 0
 
 
+def test_several_figures_a_step(gpu: type[LateEvent]) -> None:
+    late, read = SyncPolicy(3).metrics("cpu"), []
+    for step in range(7):
+        accuracy = torch.tensor(step, dtype=torch.int64)
+        read += late.log(step, {"loss": loss(step), "accuracy": accuracy, "learning_rate": 0.5})
+        assert len(read) == (step + 1) // 3 * 3
+    read += late.wait()
+    assert read == [(step, {"loss": value, "accuracy": step, "learning_rate": 0.5}) for step, value in expected(7)]
+    assert gpu.waits == 3
+
+
+def test_log_without_a_policy_never_waits(gpu: type[LateEvent]) -> None:
+    late = LateLosses[float]("cpu", 9)
+    assert [late.log(step, loss(step)) for step in range(5)] == [[]] * 5
+    assert gpu.waits == 0
+
+
+def test_several_elements_of_one_figure_raise() -> None:
+    with pytest.raises(InstrumentError, match="the accuracy of step 2 has shape"):
+        SyncPolicy(1).metrics("cpu").log(2, {"loss": torch.ones(1), "accuracy": torch.ones(3)})
+
+
 def test_events_are_created_on_demand(gpu: type[LateEvent]) -> None:
     late = SyncPolicy(1_000_000).losses(CPU)
     late.put(0, loss(0))

@@ -27,13 +27,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def cudaProfilerStop(self) -> None:  # noqa: N802
             made.append("stop")
 
+    monkeypatch.setattr(capture_module, "usable_device", torch.device)
     monkeypatch.setattr(torch.cuda, "cudart", Runtime)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: made.append("wait"))
     return made
 
 
 def run(capture: Capture, steps: range, calls: list[str], device: torch.device = GPU) -> list[str]:
-    opened = CaptureRange(capture, device)
+    opened = CaptureRange(capture.start, capture.stop, device)
     for step in steps:
         opened.before(step)
         calls.append(str(step))
@@ -67,7 +68,7 @@ def test_nothing_is_called_without_a_gpu(calls: list[str]) -> None:
 
 
 def test_capture_is_stopped_once(calls: list[str]) -> None:
-    opened = CaptureRange(Capture(0, 9), GPU)
+    opened = CaptureRange(0, 9, GPU)
     opened.before(0)
     opened.close()
     opened.close()
@@ -76,7 +77,7 @@ def test_capture_is_stopped_once(calls: list[str]) -> None:
 
 def test_failed_gpu_is_ignored_on_close(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The records until then stay, and the first error is raised."""
-    opened = CaptureRange(Capture(0, 9), GPU)
+    opened = CaptureRange(0, 9, GPU)
     opened.before(0)
 
     def fail(_device: object) -> None:
