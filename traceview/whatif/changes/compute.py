@@ -16,10 +16,7 @@ from traceview.whatif.constants import Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, DependencyGraph, Mask
 from traceview.whatif.storms import Storm
 
-# The host's time between calls where less compute hides it, times Constants.host: together 0.74 to 1.35. The time of a
-# host-bound program differs between runs alone on their GPU and cores by a standard deviation of 15% with nsys (15
-# programs, 49 runs) and 11% without (13 programs, 45 runs), so about 90% of the ratios of two such runs lie there.
-HOST_SPREAD = (0.87, 1.0, 1.17)
+OPERANDS = 2  # tensors that a loop over products takes apart, in place of the one of Constants.element
 ALTERNATIVES = {"tf32": ("bf16",), "bf16": ("tf32",)}
 
 
@@ -55,9 +52,9 @@ def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Co
         return reason
     changed = _with_shorter_kernels(graph, factor, gone)
     if speedup is BATCH:
-        weight = shorter_host_gaps(changed, _loops(factor, gone), constants.element)
+        weight = shorter_host_gaps(changed, _loops(factor, gone), OPERANDS * constants.element)
         changed = changed.with_edges(changed.edges.with_weight(weight))
-    return _with_host(changed, HOST_SPREAD[constants.speedup])
+    return changed
 
 
 def _loops(factor: NDArray[np.float64], gone: Mask) -> list[Storm]:
@@ -82,12 +79,6 @@ def _with_shorter_kernels(graph: DependencyGraph, factor: NDArray[np.float64], g
     weight[graph.call_edges(CALL, calls)] = 0
     weight[graph.call_edges(GAP, calls)] = 0
     return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
-
-
-def _with_host(graph: DependencyGraph, factor: float) -> DependencyGraph:
-    """Return the graph with the host's time between calls scaled."""
-    weight = np.where(graph.edges.kind == GAP, graph.edges.weight * factor, graph.edges.weight)
-    return graph.with_edges(graph.edges.with_weight(weight.astype(np.int64)))
 
 
 def _saved_meanwhile(graph: DependencyGraph, factor: NDArray[np.float64], edges: Mask) -> Times:
