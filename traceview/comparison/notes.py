@@ -91,8 +91,8 @@ def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> 
     for file, part in zip(files[1:], others, strict=True):
         if base is not None and part is not None and abs(part - base) >= MIN_PROFILER_DIFFERENCE:
             yield (
-                f"the profiler takes about {share(part)} of an iteration of {file}, {share(base)} of one of "
-                f"{files[0]}: compare the times without it; verdicts are on measured times"
+                f"without the profiler an iteration takes about {share(part)} less in {file}, {share(base)} less in "
+                f"{files[0]}: compare these times; verdicts are on measured times"
             )
 
 
