@@ -47,7 +47,7 @@ def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_marks_of_a_thread(seed: int, exact: bool) -> None:
-    trace, names = random_trace(seed, exact), Names()
+    trace, names = random_trace(seed, exact, complete=True), Names()
     marks = sample_marks(analyze(trace, whole=True), names, -1000, 1000)[0]
     shown = list(zip(marks.start.tolist(), marks.end.tolist(), marks.name.tolist(), strict=True))
     for moment in range(END):
