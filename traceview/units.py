@@ -2,8 +2,8 @@
 
 A figure that stands alone has its own unit: 780 ns, 12.0 µs, 331 ms, 7.17 s. The figures of a table column are compared
 by eye, so `in_one_unit` gives them one unit and one number of decimals: the largest has three digits, or four if that
-keeps the smallest from becoming 0. If it still becomes 0, each figure keeps its own unit. Shares have one decimal, so
-that a column is aligned. Counts are whole, because a count is exact. The JSON holds integers of ns and bytes.
+gives the smallest two. If the smallest still has fewer, each figure keeps its own unit. Shares have one decimal, so that
+a column is aligned. Counts are whole, because a count is exact. The JSON holds integers of ns and bytes.
 
 assets/core/words.js has the same rules; tests/units.json holds examples for both.
 """
@@ -18,6 +18,8 @@ TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 SIZES: Scales = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 RATES: Scales = ((1e3, "TB/s"), (1, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"))  # for bytes per ns
 OPERATIONS: Scales = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1, "FLOP"))
+WHOLE_UNITS = ("ns", "B", "FLOP")
+LEAST = 9.5  # the smallest figure of a column in units of its last digit: two digits
 ROUND_UP = 1 + 1e-12  # makes ties round away from zero, as JavaScript does
 
 
@@ -99,7 +101,7 @@ def signed_duration(ns: float) -> str:
 
 def _with_unit(value: float, scales: Scales) -> str:
     scale, unit = _scale(value, scales)
-    return f"{f'{value:.0f}' if scale == 1 and unit in ('ns', 'B', 'FLOP') else ratio(value / scale)} {unit}"
+    return f"{f'{value:.0f}' if unit in WHOLE_UNITS else ratio(value / scale)} {unit}"
 
 
 def _scale(value: float, scales: Scales) -> tuple[float, str]:
@@ -118,10 +120,11 @@ def in_one_unit(values: Sequence[float | None], scales: Scales) -> list[str]:
     if not lengths:
         return ["-" if value is None else f"0 {'ms' if scales is TIMES else scales[-1][1]}" for value in values]
     scale, unit = _scale(max(lengths), scales)
-    decimals = 0 if scale == 1 and unit in ("ns", "B") else _decimals(max(lengths) / scale)
-    if min(lengths) / scale * 10**decimals < 0.95:
+    is_whole = unit in WHOLE_UNITS
+    decimals = 0 if is_whole else _decimals(max(lengths) / scale)
+    if not is_whole and min(lengths) / scale * 10**decimals < LEAST:
         decimals += 1
-    if min(lengths) / scale * 10**decimals < 0.95:
+    if not is_whole and min(lengths) / scale * 10**decimals < LEAST:
         return ["-" if value is None else _with_unit(value, scales) if value else f"0 {unit}" for value in values]
     return [
         "-" if value is None else f"{value / scale * ROUND_UP:,.{decimals}f} {unit}" if value else f"0 {unit}"

@@ -96,7 +96,7 @@ export function countText(number) {
 }
 
 /**
- * The texts of a table column: one unit and one number of decimals, unless the smallest figure would become 0.
+ * The texts of a table column: one unit and one number of decimals, unless the smallest figure would have fewer than two digits.
  *
  * @param {(number | string | null)[]} values numbers; null or "" where they are unknown
  * @param {Scales} scales
@@ -107,10 +107,11 @@ export function columnTexts(values, scales) {
   const [scale, unit] = lengths.length
     ? scaleFor(most, scales)
     : [1, scales === TIMES ? "ms" : scales[scales.length - 1][1]];
-  let digits = scale === 1 && WHOLE_UNITS.includes(unit) ? 0 : decimals(most / scale);
-  const vanishes = () => (least / scale) * 10 ** digits < 0.95;
-  if (vanishes()) digits++;
-  const each = vanishes();
+  const whole = WHOLE_UNITS.includes(unit);
+  let digits = whole ? 0 : decimals(most / scale);
+  const coarse = () => !whole && (least / scale) * 10 ** digits < 9.5;
+  if (coarse()) digits++;
+  const each = coarse();
   return values.map((value) => {
     if (value === null || value === "") return "-";
     if (!Number(value)) return `0 ${unit}`;
