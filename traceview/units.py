@@ -2,8 +2,8 @@
 
 A figure that stands alone has its own unit: 780 ns, 12.0 µs, 331 ms, 7.17 s. The figures of a table column are compared
 by eye, so `in_one_unit` gives them one unit and one number of decimals: the largest has three digits, or four if that
-gives the smallest two. If the smallest still has fewer, each figure keeps its own unit. Shares have one decimal, so that
-a column is aligned. Counts are whole, because a count is exact. The JSON holds integers of ns and bytes.
+gives the smallest two. If the smallest still has fewer, each figure keeps its own unit. Shares have one decimal, so
+that a column is aligned. Counts are whole, because a count is exact. The JSON holds integers of ns and bytes.
 
 assets/core/words.js has the same rules; tests/units.json holds examples for both.
 """
