@@ -161,9 +161,17 @@ export function tableRow(columns, row, { name, open } = {}) {
     "tr",
     { class: [name, open && "opens"].filter(Boolean).join(" ") || null, onclick: open ? click : null },
     ...cells.map(({ content, words }, place) =>
-      place ? el("td", { class: words ? "words" : null }, content) : el("th", { scope: "row" }, content),
+      place ? el("td", { class: words ? wordsClass(content) : null }, content) : el("th", { scope: "row" }, content),
     ),
   );
+}
+
+const SHORT = 24; // letters of words that stay on one line
+
+/** @param {string | Node} content */
+function wordsClass(content) {
+  const text = typeof content === "string" ? content : (content.textContent ?? "");
+  return text.length <= SHORT ? "words short" : "words";
 }
 
 /** @param {TableColumn} column @param {TableOptions["sort"]} sort */
