@@ -216,6 +216,7 @@ class Finding:
     claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
     unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate; findings are ordered by it
     unprofiled_cost_per_iteration_ns: int | None = None
+    unprofiled_cost_fraction: float | None = None  # that cost, of the device's time without the profiler
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
     change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
@@ -227,6 +228,11 @@ class Finding:
     def by_device(self) -> tuple[Finding, ...]:
         """The finding on each of its devices, the costliest first."""
         return (self, *self.others)
+
+    @property
+    def decisive_fraction(self) -> float:
+        """The share that findings are ordered by: without the profiler if that is known."""
+        return self.cost_fraction if self.unprofiled_cost_fraction is None else self.unprofiled_cost_fraction
 
     @property
     def device_words(self) -> str | None:

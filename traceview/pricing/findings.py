@@ -131,8 +131,8 @@ def _stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
 class _Price:
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 
-    `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown. `severity`
-    is that of the share without the profiler if it is known.
+    `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown.
+    `unprofiled_share` is the share in that run, or `share`.
     """
 
     total: int
@@ -140,7 +140,7 @@ class _Price:
     steady: int
     share: float
     profiler: int | None
-    severity: str
+    unprofiled_share: float
 
 
 def _price(device: DeviceFacts, grant: Grant) -> _Price:
@@ -152,7 +152,7 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
         steady=grant.total_inside(device.steady_gaps, device.steady),
         share=total / whole if whole else 0.0,
         profiler=profiler,
-        severity=severity_from_share((total - (profiler or 0)) / left if left else 0.0),
+        unprofiled_share=(total - (profiler or 0)) / left if left else 0.0,
     )
 
 
@@ -170,7 +170,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
     code = "" if place.where and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,
-        severity=price.severity,
+        severity=severity_from_share(price.unprofiled_share),
         title=_fill_in(draft.title, price) + place.where,
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
@@ -181,6 +181,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
         unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(facts, price),
+        unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if len(grant.computing) else "waiting",
         host=place.place,
         change=draft.change if facts.counted else "",

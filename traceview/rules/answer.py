@@ -162,16 +162,21 @@ def _largest_loss(analysis: Analysis) -> str:
     words = _loss_words(first.id)
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
     most = "up to " if first.others else ""
-    loss = f"The largest loss is {words.loss}{where}, {most}{_share(first.cost_fraction)}."
-    return f"{loss} {_effect(words, first)}" if words.subject else loss
+    size, measured = _share(first.decisive_fraction), _share(first.cost_fraction)
+    without = "" if size == measured else " without the profiler"
+    loss = f"The largest loss is {words.loss}{where}, {most}{size}{without}."
+    return f"{loss} {_effect(words, first, not without)}" if words.subject else loss
 
 
-def _effect(words: LossWords, finding: Finding) -> str:
-    """Return what the remedy would give, or the remedy alone if that is unknown or little."""
+def _effect(words: LossWords, finding: Finding, states_profiler: bool) -> str:
+    """Return what the remedy would give, or the remedy alone if that is unknown or little.
+
+    `states_profiler` says that the time is one without the profiler, if it is.
+    """
     time = finding.prediction
     if time is None or time.gain < MIN_GAIN:
         return finding.remedy
     times = time_range(time.before_ns, time.after_ns)
-    without = " without the profiler" if time.is_unprofiled else ""
+    without = " without the profiler" if time.is_unprofiled and states_profiler else ""
     subject = words.subject[0].upper() + words.subject[1:]
     return f"{subject} would take an iteration from {times}{without}."

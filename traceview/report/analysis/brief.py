@@ -124,7 +124,9 @@ def _advice(finding: Finding, same: int | None) -> str:
     if (time := finding.prediction) is not None and time.gain >= MIN_GAIN:
         remedy += f" ({time_range(time.before_ns, time.after_ns).replace(' to ', ' → ')})"
     remedy = remedy if same is None else f"as {same}"
-    return f"{finding.severity}, {share(finding.cost_fraction)}: {remedy}"
+    size = share(finding.decisive_fraction)
+    unprofiled = "" if size == share(finding.cost_fraction) else " unprofiled"
+    return f"{finding.severity}, {size}{unprofiled}: {remedy}"
 
 
 def _notes(analysis: Analysis, columns: int) -> list[str]:

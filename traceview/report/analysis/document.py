@@ -187,6 +187,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
         "unprofiled_cost_ns": finding.unprofiled_cost_ns,
         "unprofiled_cost_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
+        "unprofiled_cost_fraction": rounded(finding.unprofiled_cost_fraction),
         "claims": finding.claims,
         "remedy": finding.remedy,
         "advice": finding.advice,

@@ -240,6 +240,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "title": finding.title,
         "cost_ns": finding.cost_ns,
         "fraction": finding.cost_fraction,
+        "decisive_fraction": finding.decisive_fraction,
         "per_iteration_ns": finding.cost_per_iteration_ns,
         "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "remedy": finding.remedy,

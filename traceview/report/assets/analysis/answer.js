@@ -192,7 +192,7 @@ export function showCards() {
 
 // Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
 function findingCard(finding, number) {
-  const share = el("b", { class: "tone", text: percent(finding.fraction, 1) });
+  const share = el("b", { class: "tone", title: shareWords(finding), text: percent(finding.decisive_fraction, 1) });
   return el(
     "li",
     { class: "card " + finding.severity, "data-card": number },
@@ -207,6 +207,12 @@ function findingCard(finding, number) {
       codeSnippet(finding.code, Infinity),
     ),
   );
+}
+
+function shareWords(finding) {
+  const measured = percent(finding.fraction, 1);
+  if (finding.decisive_fraction === finding.fraction) return `of the ${page.total}`;
+  return `of the time without the profiler; as captured, ${measured} of the ${page.total}`;
 }
 
 function firstSentence(text) {

@@ -78,7 +78,7 @@ function placesOfFinding(finding, number) {
       "span",
       { class: "beside-price" },
       el("span", { class: "tone", text: finding.severity }),
-      ` · ${duration(finding.cost_ns)} · ${percent(finding.fraction, 1)}`,
+      ` · ${duration(finding.cost_ns)} · ${percent(finding.decisive_fraction, 1)}`,
       finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
     ),
   );
