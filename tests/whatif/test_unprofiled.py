@@ -139,7 +139,7 @@ def test_range_is_wider_if_nsys_recorded_more() -> None:
     less, more = (unprofiled(analysis) for analysis in analyses)
     assert (more.mean_ns, more.high_ns) == (less.mean_ns, less.high_ns) and more.low_ns < less.low_ns
     notes = [[note.text for note in analysis.notes if note.id == "unprofiled_range"] for analysis in analyses]
-    assert notes[0] == [] and notes[1][0].startswith("nsys recorded system calls too")
+    assert notes[0] == [] and notes[1][0].startswith("nsys recorded more than CUDA calls and ranges")
 
 
 def test_predictions_are_for_runs_without_the_profiler() -> None:

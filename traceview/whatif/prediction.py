@@ -25,7 +25,7 @@ from traceview.whatif.graph import DependencyGraph
 from traceview.whatif.notes import gain_notes, host_notes, model_notes, process_notes
 from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, replay_changes
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
-from traceview.whatif.select import select
+from traceview.whatif.select import IterationWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
@@ -75,9 +75,12 @@ def whatif(
     )
 
 
-def model_of_run(analysis: Analysis) -> RunModel | None:
-    """Return the model that predicts changes, without the profiler if its cost is known; None if there is none."""
-    model = _model(analysis)
+def model_of_run(analysis: Analysis, work: IterationWork | None = None) -> RunModel | None:
+    """Return the model that predicts changes, without the profiler if its cost is known; None if there is none.
+
+    `work` saves collecting the work of the iterations again.
+    """
+    model = _model(analysis, work)
     return None if isinstance(model, str) else _without_profiler(analysis, model)
 
 
@@ -134,9 +137,9 @@ def measured(analysis: Analysis) -> int:
     return selection.measured_ns
 
 
-def _model(analysis: Analysis) -> RunModel | str:
+def _model(analysis: Analysis, work: IterationWork | None = None) -> RunModel | str:
     """Return the model of the unchanged run, or the reason why there is none."""
-    selection = select(analysis)
+    selection = select(analysis, work=work)
     if isinstance(selection, str):
         return selection
     graph = build(analysis.trace, selection)

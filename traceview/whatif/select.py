@@ -40,20 +40,46 @@ class Selection:
     measured_ns: int
 
 
-def select(analysis: Analysis, operations: int = MAX_OPERATIONS, other_process: int | None = None) -> Selection | str:
+@frozen
+class IterationWork:
+    """The GPU work that a process launches in each iteration, for `select`.
+
+    `iteration` is that of each row of Trace.operations, -1 for none. `finish`, `start` and `counts` are the last end,
+    the first start and the number of operations of each iteration.
+    """
+
+    process: int
+    edges: Times
+    iteration: Codes
+    finish: Times
+    start: Times
+    counts: Times
+
+    @classmethod
+    def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> IterationWork | None:
+        """Collect the work of the iterations' process, or of another one in their times; None without iterations."""
+        iterations = analysis.iterations
+        if not isinstance(iterations, Iterations):
+            return None
+        process, each = iterations.process_id if other_process is None else other_process, iterations.per_iteration
+        edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
+        iteration = _iteration_of_operations(analysis.trace, process, edges)
+        return cls(process, edges, iteration, *_iteration_times(analysis.trace, iteration, iterations.count))
+
+
+def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: IterationWork | None = None) -> Selection | str:
     """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none.
 
-    They have at most `operations` operations if one iteration does not have more. `other_process` selects the work of
-    another process in the times of the iterations, for example that of another rank.
+    They have at most `operations` operations if one iteration does not have more. `work` saves collecting the work of
+    the iterations again, or is that of another process, for example of another rank.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
         return iterations.reason
-    trace, process = analysis.trace, iterations.process_id if other_process is None else other_process
-    each = iterations.per_iteration
-    edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
-    iteration = _iteration_of_operations(trace, process, edges)
-    finish, start, counts = _iteration_times(trace, iteration, iterations.count)
+    work = work or IterationWork.from_analysis(analysis)
+    assert work is not None, "there are iterations"
+    trace, process = analysis.trace, work.process
+    finish, start, counts = work.finish, work.start, work.counts
     steady = np.flatnonzero(counts > 0)
     steady = steady[steady >= iterations.skipped]
     if not len(steady):
@@ -69,8 +95,8 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, other_process: 
         thread=_main_thread(trace, process, iterations)
         if iterations.source != "range" or process != iterations.process_id
         else iterations.thread,
-        edges=edges,
-        iteration=iteration,
+        edges=work.edges,
+        iteration=work.iteration,
         begin=max(chosen[0] - 1, 0),
         first=chosen[0],
         last=chosen[1],
@@ -94,10 +120,11 @@ def _main_thread(trace: Trace, process: int, iterations: Iterations) -> int:
 def _iteration_of_operations(trace: Trace, process: int, edges: Times) -> Codes:
     # Number the calls by iteration, so that an operation needs one look-up. The last entry stands for no call.
     borders = np.searchsorted(trace.api["start"].to_numpy(), edges)
-    numbers = np.append(np.arange(-1, len(edges) - 1), -1)
-    of_call = np.append(np.repeat(numbers, np.diff(borders, prepend=0, append=len(trace.api))), -1)
+    numbers = np.append(np.arange(-1, len(edges) - 1, dtype=np.int32), np.int32(-1))
+    of_call = np.append(np.repeat(numbers, np.diff(borders, prepend=0, append=len(trace.api))), np.int32(-1))
     iteration: Codes = of_call[trace.operations["launch"].fill_null(-1).to_numpy()]
-    return np.where(trace.operations["process"].to_numpy() == process, iteration, -1)
+    iteration[trace.operations["process"].to_numpy() != process] = -1
+    return iteration
 
 
 def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times, Times]:

@@ -15,38 +15,34 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import Note, Trace
 from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
-from traceview.pricing.figures import join_words
 from traceview.read import raw
 from traceview.whatif.build import build
 from traceview.whatif.constants import CAPTURE_NOISE
 from traceview.whatif.graph import Codes, DependencyGraph
 from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
 from traceview.whatif.replay import CycleError, Replay, replay
-from traceview.whatif.select import Selection, select
+from traceview.whatif.select import IterationWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
 MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
 MAX_SCALE = 8.0  # largest scale of the costs that is tried to meet a given time
 STEPS = 12  # steps of the search for that scale
 # Events that nsys records besides CUDA and NVTX. Its costs are known without these, so its calls may cost more.
-OTHER_EVENTS: Mapping[str, str] = {
-    raw.SYSTEM_CALLS: "system calls",
-    raw.CPU_SAMPLES: "CPU samples",
-    raw.SCHEDULING: "scheduling",
-    raw.CUDA_STACKS: "stacks of CUDA calls",
-}
+OTHER_EVENTS = (raw.SYSTEM_CALLS, raw.CPU_SAMPLES, raw.SCHEDULING, raw.CUDA_STACKS)
 OTHER_FACTOR = 2.0  # factor of the upper bound of the costs where these are recorded
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
 HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queued", "unknown"))
 QUEUED = CAUSES.index("queued")
 
 
-def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None) -> Analysis:
+def with_unprofiled_time(
+    analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None, work: IterationWork | None = None
+) -> Analysis:
     """Return the analysis with the time of an iteration without the profiler, and its part of each device's idle time.
 
-    `given_ns` is a time measured without the profiler; the costs are then scaled to give this time. The analysis stays
-    the same without iterations, if their graph does not represent the run, or for profilers other than nsys without a
-    given time.
+    `given_ns` is a time measured without the profiler; the costs are then scaled to give this time. `work` saves
+    collecting the work of the iterations again. The analysis stays the same without iterations, if their graph does
+    not represent the run, or for profilers other than nsys without a given time.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
@@ -54,16 +50,16 @@ def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int
     if analysis.info.profiler != "nsys":
         given = None if given_ns is None else UnprofiledTime(given_ns, given_ns, given_ns, "given", costs.scaled(0))
         return replace(analysis, iterations=replace(iterations, unprofiled=given))
-    others = [words for table, words in OTHER_EVENTS.items() if analysis.info.tables.get(table)]
+    others = any(analysis.info.tables.get(table) for table in OTHER_EVENTS)
     if others:
         costs = replace(costs, scale=costs.scale._replace(high=OTHER_FACTOR * costs.scale.high))
-    time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns)
+    time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns, work)
     if time is None:
         return analysis
     note = Note(
         "unprofiled_range",
-        f"nsys recorded {join_words(others)} too, which makes calls slower than is known; the range of the time "
-        "without the profiler is wider for that.",
+        "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks), which makes "
+        "calls slower than is known; the range of the time without the profiler is wider for that.",
         affects=("iterations.unprofiled",),
     )
     return replace(
@@ -75,9 +71,9 @@ def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int
 
 
 def _unprofiled_time(
-    analysis: Analysis, measured_ns: int, costs: ProfilerCosts, given_ns: int | None
+    analysis: Analysis, measured_ns: int, costs: ProfilerCosts, given_ns: int | None, work: IterationWork | None
 ) -> UnprofiledTime | None:
-    selection = select(analysis, MAX_OPERATIONS)
+    selection = select(analysis, MAX_OPERATIONS, work)
     if isinstance(selection, str):
         return None
     trace = analysis.trace
@@ -117,7 +113,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
     others = {process for use in analysis.devices for process in use.process_ids} - {selection.process}
     shares: dict[int, Mapping[str, float]] = {}
     for process in sorted(others):
-        other = select(analysis, MAX_OPERATIONS // len(others), process)
+        other = select(analysis, MAX_OPERATIONS // len(others), IterationWork.from_analysis(analysis, process))
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)

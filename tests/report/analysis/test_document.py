@@ -126,6 +126,8 @@ FRACTIONS = {
     ".speed_of_light[].known_fraction",
     ".findings[].cost_fraction",
     ".findings[].others[].cost_fraction",
+    ".findings[].unprofiled_cost_fraction",
+    ".findings[].others[].unprofiled_cost_fraction",
     ".iterations.confidence",
     ".iterations.candidates[].share_fraction",
 }
