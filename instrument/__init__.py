@@ -6,7 +6,7 @@
     usable_device              a device, or the CPU with a warning where there is no GPU
     Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
     PrefetchLoader             copies batch N+1 to the GPU while batch N computes
-    PinnedCollator             a collate_fn that makes batches in pinned memory, within a PinnedBudget
+    PinnedCollator, PinnedBudget  a collate_fn that makes batches in pinned memory, within a budget
     SyncPolicy, LateLosses     when the host waits for the GPU; reading losses without blocking
     StepMeter                  times of steps and their parts by CUDA events
     CaptureRange               the steps that nsys records

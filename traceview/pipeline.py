@@ -36,7 +36,7 @@ from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
 from traceview.rules.answer import with_answer
 from traceview.whatif.prediction import model_of_run, with_predictions
-from traceview.whatif.select import IterationWork
+from traceview.whatif.select import LaunchedWork
 from traceview.whatif.unprofiled import with_unprofiled_time
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def analyze(
     report_step("find", 0.65)
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
-    work = IterationWork.from_analysis(analysis)
+    work = LaunchedWork.from_analysis(analysis)
     if costs is not None:
         analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
     # The model needs no findings, and rules leave a core unused.

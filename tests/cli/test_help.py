@@ -29,7 +29,7 @@ def test_examples_parse(name: str) -> None:
         inner = line.partition('"$(')[2].partition(')"')[0]  # eval "$(COMMAND)"
         words = list(takewhile(lambda word: word not in (">", ">>", "|"), shlex.split(inner or line, comments=True)))
         assert words[:2] == ["traceview", name]
-        command.make_context(name, words[2:])
+        command.make_context(name, words[2:]).close()
 
 
 def test_short_options_do_not_clash() -> None:

@@ -101,7 +101,7 @@ def test_few_shapes_tell_no_speed(tmp_path: Path) -> None:
     (half,) = analyze(trace_of(tmp_path / "a.json", *known, launch(40, 2, GEMM, 10, 50))).tables["speed_of_light"].rows
     (less,) = analyze(trace_of(tmp_path / "b.json", *known, launch(40, 2, GEMM, 20, 50))).tables["speed_of_light"].rows
     assert (half.flops, half.known_fraction) == (2 * 10**9, 0.5)
-    assert (less.flops, less.mfu) == (None, None) and "33% of the time" in (less.unknown_because or "")
+    assert (less.flops, less.mfu) == (None, None) and "33.3% of the time" in (less.unknown_because or "")
 
 
 @pytest.mark.parametrize("flops", [None, 10**12])

@@ -117,7 +117,8 @@ def test_ranks_wait_for_the_last() -> None:
     assert [(wait.device, wait.cost_ns) for wait in waits] == [("GPU 1", 16)]
     assert "GPU 1 waits for GPU 0 in collectives for 16 ns of its 20 ns of communication" in waits[0].title
     assert "is the last to start 2 of 2 collectives" in waits[0].advice
-    rest = {row.device: row.cost_ns for row in result if row.id == "exposed_communication"}
+    exposed = (finding for finding in result if finding.id == "exposed_communication")
+    rest = {row.device: row.cost_ns for finding in exposed for row in finding.by_device}
     assert rest == {"GPU 0": 4, "GPU 1": 4}
 
 

@@ -25,7 +25,7 @@ from traceview.whatif.graph import DependencyGraph
 from traceview.whatif.notes import gain_notes, host_notes, model_notes, process_notes
 from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, replay_changes
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
-from traceview.whatif.select import IterationWork, select
+from traceview.whatif.select import LaunchedWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
@@ -75,7 +75,7 @@ def whatif(
     )
 
 
-def model_of_run(analysis: Analysis, work: IterationWork | None = None) -> RunModel | None:
+def model_of_run(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | None:
     """Return the model that predicts changes, without the profiler if its cost is known; None if there is none.
 
     `work` saves collecting the work of the iterations again.
@@ -137,7 +137,7 @@ def measured(analysis: Analysis) -> int:
     return selection.measured_ns
 
 
-def _model(analysis: Analysis, work: IterationWork | None = None) -> RunModel | str:
+def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | str:
     """Return the model of the unchanged run, or the reason why there is none."""
     selection = select(analysis, work=work)
     if isinstance(selection, str):

@@ -41,7 +41,7 @@ class Selection:
 
 
 @frozen
-class IterationWork:
+class LaunchedWork:
     """The GPU work that a process launches in each iteration, for `select`.
 
     `iteration` is that of each row of Trace.operations, -1 for none. `finish`, `start` and `counts` are the last end,
@@ -56,7 +56,7 @@ class IterationWork:
     counts: Times
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> IterationWork | None:
+    def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> LaunchedWork | None:
         """Collect the work of the iterations' process, or of another one in their times; None without iterations."""
         iterations = analysis.iterations
         if not isinstance(iterations, Iterations):
@@ -67,7 +67,7 @@ class IterationWork:
         return cls(process, edges, iteration, *_iteration_times(analysis.trace, iteration, iterations.count))
 
 
-def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: IterationWork | None = None) -> Selection | str:
+def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedWork | None = None) -> Selection | str:
     """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none.
 
     They have at most `operations` operations if one iteration does not have more. `work` saves collecting the work of
@@ -76,7 +76,7 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: Iteration
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
         return iterations.reason
-    work = work or IterationWork.from_analysis(analysis)
+    work = work or LaunchedWork.from_analysis(analysis)
     assert work is not None, "there are iterations"
     trace, process = analysis.trace, work.process
     finish, start, counts = work.finish, work.start, work.counts

@@ -21,7 +21,7 @@ from traceview.whatif.constants import CAPTURE_NOISE
 from traceview.whatif.graph import Codes, DependencyGraph
 from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
 from traceview.whatif.replay import CycleError, Replay, replay
-from traceview.whatif.select import IterationWork, Selection, select
+from traceview.whatif.select import LaunchedWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
 MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
@@ -36,7 +36,7 @@ QUEUED = CAUSES.index("queued")
 
 
 def with_unprofiled_time(
-    analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None, work: IterationWork | None = None
+    analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None, work: LaunchedWork | None = None
 ) -> Analysis:
     """Return the analysis with the time of an iteration without the profiler, and its part of each device's idle time.
 
@@ -71,7 +71,7 @@ def with_unprofiled_time(
 
 
 def _unprofiled_time(
-    analysis: Analysis, measured_ns: int, costs: ProfilerCosts, given_ns: int | None, work: IterationWork | None
+    analysis: Analysis, measured_ns: int, costs: ProfilerCosts, given_ns: int | None, work: LaunchedWork | None
 ) -> UnprofiledTime | None:
     selection = select(analysis, MAX_OPERATIONS, work)
     if isinstance(selection, str):
@@ -113,7 +113,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
     others = {process for use in analysis.devices for process in use.process_ids} - {selection.process}
     shares: dict[int, Mapping[str, float]] = {}
     for process in sorted(others):
-        other = select(analysis, MAX_OPERATIONS // len(others), IterationWork.from_analysis(analysis, process))
+        other = select(analysis, MAX_OPERATIONS // len(others), LaunchedWork.from_analysis(analysis, process))
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
