@@ -104,7 +104,9 @@ def _marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
         return pl.DataFrame(schema=dict(MARKS))
-    marks = nvtx.filter(pl.col("eventType") == raw.MARKED)
+    # Marks of Python samples have payloads, and no text.
+    texts = [pl.col(name).is_not_null() for name in ("text", "textId") if name in nvtx.columns]
+    marks = nvtx.filter(pl.col("eventType") == raw.MARKED, pl.any_horizontal(texts) if texts else pl.lit(False))
     if marks.is_empty():
         return pl.DataFrame(schema=dict(MARKS))
     text = marks["text"] if "text" in marks.columns else pl.Series([None] * len(marks), dtype=pl.String)
