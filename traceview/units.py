@@ -69,7 +69,7 @@ def count(value: int) -> str:
 
 
 def number(value: float) -> str:
-    """Return a mean of counts: `1.10`, `300`; whole numbers have no decimals."""
+    """Return a mean of counts, with decimals only if it needs them: `1.10`, `300`."""
     return count(int(value)) if value == int(value) else ratio(value)
 
 

@@ -24,6 +24,32 @@ def program(build: Callable[[], Step]) -> Callable[[], Step]:
     return build
 
 
+def training_step(
+    loss_of_batch: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, read_every: int | None = None
+) -> Step:
+    """Return a step that trains; it reads the loss in each `read_every`-th step, None: never."""
+
+    def step(index: int) -> None:
+        loss = loss_of_batch()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if read_every is not None and index % read_every == 0:
+            loss.item()
+
+    return step
+
+
+def classifier_loss(model: nn.Module, images: torch.Tensor, target: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Return a function that computes the loss of a batch in bf16."""
+
+    def loss_of_batch() -> torch.Tensor:
+        with torch.autocast("cuda", BF16):
+            return nn.functional.cross_entropy(model(images), target)
+
+    return loss_of_batch
+
+
 @program
 def efficientnet() -> Step:
     """EfficientNet-B0 of timm, trained with RMSprop in bf16, batch 32."""
@@ -32,17 +58,7 @@ def efficientnet() -> Step:
     model = timm.create_model("efficientnet_b0").cuda().train()
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-4, momentum=0.9)
     images, target = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(1000, (32,), device="cuda")
-
-    def step(index: int) -> None:
-        with torch.autocast("cuda", BF16):
-            loss = nn.functional.cross_entropy(model(images), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if index % 10 == 0:
-            loss.item()
-
-    return step
+    return training_step(classifier_loss(model, images, target), optimizer, read_every=10)
 
 
 @program
@@ -89,16 +105,7 @@ def deeplab() -> Step:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.randn(4, 3, 256, 256, device="cuda")
     target = torch.randint(21, (4, 256, 256), device="cuda")
-
-    def step(index: int) -> None:
-        loss = nn.functional.cross_entropy(model(images)["out"], target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if index % 10 == 0:
-            loss.item()
-
-    return step
+    return training_step(lambda: nn.functional.cross_entropy(model(images)["out"], target), optimizer, read_every=10)
 
 
 @program
@@ -126,15 +133,7 @@ def convnext() -> Step:
     model = timm.create_model("convnext_tiny").cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     images, target = torch.randn(16, 3, 224, 224, device="cuda"), torch.randint(1000, (16,), device="cuda")
-
-    def step(_index: int) -> None:
-        with torch.autocast("cuda", BF16):
-            loss = nn.functional.cross_entropy(model(images), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(classifier_loss(model, images, target), optimizer)
 
 
 def main() -> None:

@@ -84,5 +84,5 @@ def test_bar_is_removed_at_the_end() -> None:
     before, _, summary = text.rpartition("\r\033[K")
     assert "% " in before and " left  read" in before and " left  " not in summary
     assert "dual.sqlite" in summary and "\033[38;5;25m█" in summary, "the summary has colours"
-    assert "left" not in in_a_terminal(60.0, "info", capture), "short work has no bar"
+    assert "left" not in in_a_terminal(60.0, "info", capture), "short work shows a bar"
     assert "left" not in in_a_terminal(0.0, "analyze", capture, "--no-html", "--quiet")

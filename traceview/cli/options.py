@@ -82,7 +82,7 @@ def _refuse_folder_of_captures(folder: Path, command: str) -> None:
     if len(captures) > MAX_LISTED:
         print_out(f"  and {len(captures) - MAX_LISTED} more\n")
     raise RequestError(
-        f"{folder}: a folder with {len(captures)} captures; name one: {first}; for the ranks of a run: "
+        f"{folder}: a folder with {len(captures)} captures; name one: {first}; to compare the ranks of a run: "
         f"traceview fleet {folder}"
     )
 

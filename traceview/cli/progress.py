@@ -19,10 +19,8 @@ Step = Callable[[str, float], None]
 
 FIRST_DRAWN_S, REDRAWN_S = 1.0, 0.2
 BYTES_PER_S = 70e6  # a capture in SQLite on one processor core, from reading to the page
-PACKED_SUFFIXES, PACKED_RATIO = (
-    (".gz", ".xz", ".zst"),
-    12,
-)  # a compressed capture takes 12 times as long as its size
+PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+PACKED_RATIO = 12  # a compressed capture takes 12 times as long as its size
 MOST = 0.99  # done is known only at the end
 BAR = 24
 

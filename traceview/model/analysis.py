@@ -34,6 +34,7 @@ ITERATION_FIGURES = (
     "blocked",
 )
 SEVERITIES = ("high", "medium", "low")
+MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
 
 @frozen
@@ -197,6 +198,11 @@ class PredictedTime:
     def gain(self) -> float:
         """The share of the time that the change saves."""
         return 1 - self.after_ns / self.before_ns
+
+    @property
+    def is_little(self) -> bool:
+        """Whether captures of one program differ by more than the gain."""
+        return self.gain < MIN_GAIN
 
 
 @frozen

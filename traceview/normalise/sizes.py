@@ -104,7 +104,7 @@ def _marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
         return pl.DataFrame(schema=dict(MARKS))
-    # Marks of Python samples have payloads, and no text.
+    # Skip the marks of Python samples, which have a payload instead of a text.
     texts = [pl.col(name).is_not_null() for name in ("text", "textId") if name in nvtx.columns]
     marks = nvtx.filter(pl.col("eventType") == raw.MARKED, pl.any_horizontal(texts) if texts else pl.lit(False))
     if marks.is_empty():

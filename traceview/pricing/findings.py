@@ -21,12 +21,13 @@ from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, Finding
 from traceview.pricing.figures import largest_positions
 from traceview.pricing.host_places import FindingPlace, find_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
-from traceview.units import duration, share
+from traceview.units import SIZES, TIMES, duration, share
 
 RULE_THREADS = 2
 MAX_PLACES = 5
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
-FIGURE = re.compile(r"\d[\d.,]*(?: ?(?:ns|µs|ms|s|B|KB|MB|GB|TB|%)(?!\w))?")  # a number with its unit in a title
+UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
+FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
 FIND = {  # the remedy in one line where the place is unknown, by whether the program is in Python
     True: "Find the line first: `traceview record --python`, or NVTX ranges.",
     False: "Find the code first: add NVTX ranges, or sample its stacks.",

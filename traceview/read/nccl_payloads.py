@@ -42,7 +42,7 @@ JSON_FIELDS = {
 }
 INIT = "^ncclCommInit"
 SENDS = "^nccl(?:All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)"
-# An older NCCL writes the size of the message first, and no communicator. A hash below HASH is one of 16 million.
+# Older versions of NCCL write the message size first, and omit the communicator. One hash in 16 million is below HASH.
 HASH, MAX_BYTES = 1 << 40, 1 << 45
 BOTH_WORDS = 16
 Offsets = Mapping[tuple[int, int], Mapping[str, int]]

@@ -8,8 +8,6 @@ from traceview.frozen import frozen
 from traceview.model.analysis import Analysis, Finding
 from traceview.units import time_range
 
-MIN_GAIN = 0.02  # share of an iteration; a smaller gain is within the differences between captures of a program
-
 
 @frozen
 class LossWords:
@@ -174,7 +172,7 @@ def _effect(words: LossWords, finding: Finding, states_profiler: bool) -> str:
     `states_profiler` says that the time is one without the profiler, if it is.
     """
     time = finding.prediction
-    if time is None or time.gain < MIN_GAIN:
+    if time is None or time.is_little:
         return finding.remedy
     times = time_range(time.before_ns, time.after_ns)
     without = " without the profiler" if time.is_unprofiled and states_profiler else ""

@@ -21,7 +21,7 @@ def test_ranges_have_the_kernels_launched_inside_them(monkeypatch: pytest.Monkey
     located = locate_operations(trace, project_operations(trace))
     window = Window(int(work["start"][0]), int(work["end"].max()))  # type: ignore[arg-type]
     _, tree = place_trees(trace, 0, window, located)
-    # The annotating thread stands for the thread of the backward pass, which has no ranges.
+    # The backward pass runs on a thread without ranges, so it gets the ranges of the annotating thread.
     api, ranges = trace.api, trace.ranges.sort("start", "end", descending=[False, True])
     total: Counter[tuple[str, ...]] = Counter()
     own: Counter[tuple[str, ...]] = Counter()

@@ -42,7 +42,7 @@ def _range_tree(totals: pl.DataFrame) -> tuple[RangeNode, ...]:
 def _place_tree(totals: pl.DataFrame) -> tuple[PlaceNode, ...]:
     """Return the tree of modules, ops and kernels; empty if it would be a list of kernels.
 
-    Where a kernel has no module, its ranges take the module's place.
+    A kernel outside any module is placed by its ranges.
     """
     around = pl.when(pl.col("module").is_null()).then("ranges").otherwise(pl.col("module").str.split("."))
     path = around.list.concat([pl.concat_list("op").list.drop_nulls(), pl.concat_list("kernel")])

@@ -18,7 +18,6 @@ from traceview.units import duration, quantity, share, time_range
 MAX_FINDINGS = 5
 MAX_DEVICES = 4
 MAX_NOTES = 2
-MIN_GAIN = 0.02  # share of an iteration; a smaller predicted gain is not stated
 MAX_CAUSES = 3
 MIN_CAUSE = 0.05  # share of the idle time; smaller causes are not named
 MAX_BAR = 60
@@ -121,7 +120,7 @@ def _findings(analysis: Analysis, columns: int, most: int, free: int) -> list[st
 def _advice(finding: Finding, same: int | None) -> str:
     """Return the severity of a finding, its share, and its remedy in one line, or which finding has the same one."""
     remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".")
-    if (time := finding.prediction) is not None and time.gain >= MIN_GAIN:
+    if (time := finding.prediction) is not None and not time.is_little:
         remedy += f" ({time_range(time.before_ns, time.after_ns).replace(' to ', ' → ')})"
     remedy = remedy if same is None else f"as {same}"
     size = share(finding.decisive_fraction)

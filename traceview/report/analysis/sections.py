@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place
+from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place, PredictedTime
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
 from traceview.model.trace import MEMORIES
@@ -192,25 +192,21 @@ def _prediction(finding: Finding, whatif: WhatIf | None) -> Json | None:
 
     A what-if has its range too.
     """
-    same = () if whatif is None else [other for other in whatif.predictions if other.change == finding.change]
-    if whatif is not None and same:
-        return {
-            "title": same[0].title,
-            "before_ns": whatif.base_ns,
-            "after_ns": same[0].iteration_ns,
-            "low_ns": same[0].low_ns,
-            "high_ns": same[0].high_ns,
-            "unprofiled": whatif.unprofiled is not None,
-        }
-    time = finding.prediction
+    time, low, high = finding.prediction, None, None
+    if whatif is not None:
+        for own in (other for other in whatif.predictions if other.change == finding.change):
+            unprofiled = whatif.unprofiled is not None
+            time = PredictedTime(own.title, whatif.base_ns, own.iteration_ns, unprofiled)
+            low, high = own.low_ns, own.high_ns
     if time is None:
         return None
     return {
         "title": time.change,
         "before_ns": time.before_ns,
         "after_ns": time.after_ns,
-        "low_ns": None,
-        "high_ns": None,
+        "low_ns": low,
+        "high_ns": high,
+        "is_little": time.is_little,
         "unprofiled": time.is_unprofiled,
     }
 

@@ -30,6 +30,7 @@ ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&")
 NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 # The only forms that the scripts use; tests/report/test_assets.py finds any other.
 IMPORT = re.compile(r'^import \{([^{}]*)\} from "([^"]+)";\n', re.MULTILINE)
+INCLUDE = re.compile(r"\{\{> ([^{}]+)\}\}")  # a file of this folder, in a template
 EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
 
 
@@ -38,6 +39,7 @@ class PageFiles:
     """The files of one page, as paths in this folder."""
 
     template: str
+    topic: str  # what the page is about, in its title
     styles: tuple[str, ...]
     entry: str  # the script that imports all others
 
@@ -65,8 +67,10 @@ class PageFiles:
             "base-uri 'none'",
             "form-action 'none'",
         ]
-        known = {"policy": ["; ".join(policy)], "title": [_title(title)], "style": [style], "script": [code], **parts}
-        first, *others = read_text(self.template).split("{{")
+        known: dict[str, Iterable[str]] = {"policy": ["; ".join(policy)], "style": [style], "script": [code]}
+        known |= {"title": [_title(title)], "topic": [_title(self.topic)], **parts}
+        template = INCLUDE.sub(lambda name: read_text(name[1]), read_text(self.template))
+        first, *others = template.split("{{")
         pieces = [first]
         for name, rest in (other.split("}}", 1) for other in others):
             pieces += [*known[name], rest]
@@ -75,6 +79,7 @@ class PageFiles:
 
 ANALYSIS = PageFiles(
     "analysis/page.html",
+    "where the GPU's time went",
     (
         "core/palette.css",
         "core/page.css",
@@ -88,11 +93,13 @@ ANALYSIS = PageFiles(
 )
 COMPARISON = PageFiles(
     "comparison/page.html",
+    "what changed",
     ("core/palette.css", "core/page.css", "comparison/comparison.css"),
     "comparison/main.js",
 )
 FLEET = PageFiles(
     "fleet/page.html",
+    "ranks",
     ("core/palette.css", "core/page.css", "fleet/fleet.css"),
     "fleet/main.js",
 )

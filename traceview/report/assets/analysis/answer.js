@@ -9,8 +9,6 @@ const CARDS = 3;
 
 const LITTLE = 0.01; // share of the time; smaller parts are behind a button
 
-const LITTLE_GAIN = 0.02; // share of an iteration, as in rules/answer.py
-
 const MAX_BARS = 4;
 
 const COUNTED = "in the counted iterations";
@@ -262,8 +260,9 @@ function predictionWords(prediction) {
   const gain = after / before - 1;
   const times = timeRange(before, after, " → ");
   const unsure = low === null ? "" : `, ${timeRange(low, high)}`;
-  const words =
-    gain > -LITTLE_GAIN ? `little gain alone (${times})` : `${times} (−${(-100 * gain).toFixed(0)}%${unsure})`;
+  const words = prediction.is_little
+    ? `little gain alone (${times})`
+    : `${times} (−${(-100 * gain).toFixed(0)}%${unsure})`;
   const title = `The time of an iteration, from a replay of the capture with this change alone (traceview whatif: ${prediction.title})${prediction.unprofiled ? "; both times are without the profiler" : ""}`;
   return [el("span", { class: "prediction", title }, el("b", { text: "Predicted: " }), words), " "];
 }

@@ -1,5 +1,6 @@
 // Keyboard, pointer and buttons: all captures move, zoom and step together.
 import { byId, queryAll } from "../core/dom.js";
+import { moveOfKey, shifted, spanMoves, zoomed } from "../core/span.js";
 import { watchWheel } from "../core/wheel.js";
 import { draw } from "./draw.js";
 import { LABELS, captures, currentIteration, view } from "./state.js";
@@ -8,27 +9,12 @@ const SHORTEST = 200; // ns
 const ACTIONS = {
   before: () => step(-1),
   after: () => step(1),
-  in: () => zoom(0.6),
-  out: () => zoom(1 / 0.6),
-  left: () => move(-0.2),
-  right: () => move(0.2),
+  ...spanMoves(view, setView),
   fit,
 };
-const KEYS = {
-  "[": "before",
-  "]": "after",
-  w: "in",
-  s: "out",
-  a: "left",
-  d: "right",
-  ArrowLeft: "left",
-  ArrowRight: "right",
-  "+": "in",
-  "-": "out",
-  0: "fit",
-};
+const STEP_KEYS = { "[": "before", "]": "after" };
 
-function setView(from, to) {
+function setView({ from, to }) {
   const longest =
     1.2 * Math.max(...captures.map(({ iterations }) => iterations[iterations.length - 1][1] - iterations[0][0]));
   const length = Math.min(Math.max(to - from, SHORTEST), longest);
@@ -37,22 +23,13 @@ function setView(from, to) {
   draw();
 }
 
-function zoom(factor, about = (view.from + view.to) / 2) {
-  setView(about - (about - view.from) * factor, about + (view.to - about) * factor);
-}
-
-function move(share) {
-  const shift = (view.to - view.from) * share;
-  setView(view.from + shift, view.to + shift);
-}
-
 export function fit() {
   const lengths = captures.map((capture) => {
     const [from, to] = capture.iterations[currentIteration(capture)];
     return to - from;
   });
   const length = Math.max(...lengths);
-  setView(-0.02 * length, 1.02 * length);
+  setView({ from: -0.02 * length, to: 1.02 * length });
 }
 
 function step(by) {
@@ -77,8 +54,7 @@ export function watchInput() {
   });
   addEventListener("pointermove", (event) => {
     if (!grabbed || !captures.length) return;
-    const shift = ((grabbed.x - event.clientX) * (grabbed.to - grabbed.from)) / (canvasBox().width - LABELS);
-    setView(grabbed.from + shift, grabbed.to + shift);
+    setView(shifted(grabbed, (grabbed.x - event.clientX) / (canvasBox().width - LABELS)));
   });
   watchWheel(place, onWheel);
   addEventListener("keydown", onKey);
@@ -91,14 +67,13 @@ function onWheel(event) {
   const { from, to } = view;
   const box = canvasBox();
   const share = (event.clientX - box.left - LABELS) / (box.width - LABELS);
-  zoom(event.deltaY < 0 ? 0.8 : 1.25, view.from + share * (view.to - view.from));
+  setView(zoomed(view, event.deltaY < 0 ? 0.8 : 1.25, from + share * (to - from)));
   return view.from !== from || view.to !== to;
 }
 
 function onKey(event) {
-  const action = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
-  if (event.ctrlKey || event.metaKey || event.altKey || !action || event.target.closest(".table, input, select"))
-    return;
+  const action = moveOfKey(event, STEP_KEYS);
+  if (!action || event.target.closest(".table, input, select")) return;
   event.preventDefault();
   ACTIONS[action]();
 }

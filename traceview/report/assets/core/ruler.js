@@ -10,7 +10,7 @@ export function rulerTicks(from, to, width) {
   const step = Math.max(1, [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) ?? 10 * power);
   const moments = [];
   for (let at = Math.ceil(from / step); at * step <= to; at++) moments.push(at * step + 0);
-  return { step, found: moments };
+  return { step, moments };
 }
 
 const RULER_UNITS = { s: 1e9, ms: 1e6, µs: 1e3, ns: 1 };
@@ -36,8 +36,8 @@ export function tickText(ns, step, latest) {
  * @param {{ from: number, to: number, left: number, right: number, axis: number, height: number }} place
  */
 export function drawRuler(context, { from, to, left, right, axis, height }) {
-  const { step, found } = rulerTicks(from, to, right - left);
-  for (const at of found) {
+  const { step, moments } = rulerTicks(from, to, right - left);
+  for (const at of moments) {
     const x = Math.round(left + ((at - from) / (to - from)) * (right - left));
     context.fillStyle = cssColour("--grid");
     context.fillRect(x, axis, 1, height - axis);

@@ -4,6 +4,7 @@ import { firstAbove, readColumn } from "../core/columns.js";
 import { byId, queryAll } from "../core/dom.js";
 import { canvasPattern, cssColour } from "../core/palette.js";
 import { drawRuler, freshCanvas } from "../core/ruler.js";
+import { moveOfKey, shifted, spanMoves, zoomed } from "../core/span.js";
 import { isSideways, watchWheel } from "../core/wheel.js";
 import { duration, fitted } from "../core/words.js";
 import { selectCell } from "./moves.js";
@@ -137,7 +138,7 @@ function drawLines(context, group, places, width) {
   }
 }
 
-function setTogether(from, to) {
+function setTogether({ from, to }) {
   const length = Math.max(SHORTEST, Math.min(to - from, 1.05 * together.end));
   const start = Math.max(-0.02 * together.end, Math.min(from, 1.03 * together.end - length));
   [together.from, together.to] = [start, start + length];
@@ -145,32 +146,9 @@ function setTogether(from, to) {
 }
 
 const MOVES = {
-  in: () => zoomAt(0.6),
-  out: () => zoomAt(1 / 0.6),
-  left: () => moveBy(-0.2),
-  right: () => moveBy(0.2),
-  fit: () => setTogether(0, 1.02 * together.end),
+  ...spanMoves(together, setTogether),
+  fit: () => setTogether({ from: 0, to: 1.02 * together.end }),
 };
-const TOGETHER_KEYS = {
-  w: "in",
-  s: "out",
-  a: "left",
-  d: "right",
-  ArrowLeft: "left",
-  ArrowRight: "right",
-  "+": "in",
-  "-": "out",
-  0: "fit",
-};
-
-function zoomAt(factor, about = (together.from + together.to) / 2) {
-  setTogether(about - (about - together.from) * factor, about + (together.to - about) * factor);
-}
-
-function moveBy(share) {
-  const shift = share * (together.to - together.from);
-  setTogether(together.from + shift, together.to + shift);
-}
 
 function nsAt(event) {
   const box = byId("together-canvas").getBoundingClientRect();
@@ -184,10 +162,10 @@ function collectiveAt(event) {
   const rank = map.order[row];
   const near = (3 * (together.to - together.from)) / Math.max(box.width - LEFT, 1);
   for (const group of together.groups) {
-    const found = group.rows.find((one) => one.rank === rank);
-    const at = found ? firstAbove(found.start, nsAt(event) + near) - 1 : -1;
-    if (found && at >= 0 && found.start[at] + found.length[at] >= nsAt(event) - near)
-      return { group, at, row, rank, start: found.start[at], length: found.length[at] };
+    const own = group.rows.find((other) => other.rank === rank);
+    const at = own ? firstAbove(own.start, nsAt(event) + near) - 1 : -1;
+    if (own && at >= 0 && own.start[at] + own.length[at] >= nsAt(event) - near)
+      return { group, at, row, rank, start: own.start[at], length: own.length[at] };
   }
   return null;
 }
@@ -217,8 +195,7 @@ function watchTogether() {
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - 480))}px`;
     tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 60)}px`;
     if (!grabbed) return;
-    const shift = ((grabbed.x - event.clientX) * (grabbed.to - grabbed.from)) / (stage.clientWidth - LEFT);
-    setTogether(grabbed.from + shift, grabbed.to + shift);
+    setTogether(shifted(grabbed, (grabbed.x - event.clientX) / (stage.clientWidth - LEFT)));
   });
   stage.addEventListener("pointerleave", () => {
     tip.hidden = true;
@@ -230,15 +207,15 @@ function watchTogether() {
     byId("readout").textContent = collectiveText(hit);
   });
   stage.addEventListener("keydown", (event) => {
-    const move = TOGETHER_KEYS[event.key] ?? TOGETHER_KEYS[event.key.toLowerCase()];
-    if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
+    const move = moveOfKey(event);
+    if (!move) return;
     event.preventDefault();
     MOVES[move]();
   });
   watchWheel(stage, (event) => {
     const before = together.from + together.to;
-    if (isSideways(event)) moveBy(Math.sign(event.deltaX || event.deltaY) * 0.1);
-    else zoomAt(event.deltaY < 0 ? 0.8 : 1.25, nsAt(event));
+    if (isSideways(event)) setTogether(shifted(together, Math.sign(event.deltaX || event.deltaY) * 0.1));
+    else setTogether(zoomed(together, event.deltaY < 0 ? 0.8 : 1.25, nsAt(event)));
     return before !== together.from + together.to;
   });
   for (const button of queryAll("[data-together]"))

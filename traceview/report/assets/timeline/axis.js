@@ -16,8 +16,8 @@ export function drawAxis() {
   context.clearRect(0, 0, view.width, AXIS);
   context.font = '11.5px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
   context.textBaseline = "middle";
-  const { step, found } = rulerTicks(view.from, view.to, view.width);
-  for (const at of found) {
+  const { step, moments } = rulerTicks(view.from, view.to, view.width);
+  for (const at of moments) {
     const x = Math.round(toX(at)),
       text = tickText(at, step, view.to),
       wide = context.measureText(text).width;
@@ -30,6 +30,6 @@ export function drawAxis() {
 
 export function drawGrid(context, { height }) {
   context.fillStyle = cssColour("--grid");
-  for (const at of rulerTicks(view.from, view.to, view.width).found)
+  for (const at of rulerTicks(view.from, view.to, view.width).moments)
     context.fillRect(Math.round(toX(at)), 0, 1, height);
 }
