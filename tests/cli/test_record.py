@@ -64,6 +64,17 @@ def test_records_iterations_of_a_running_program(
     assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
 
 
+def test_recordings_of_one_process_follow_each_other(
+    nsys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "FIRST_SECONDS", 0.3)
+    monkeypatch.setenv("PATH", str(Path(nsys).parent), prepend=":")
+    program = (sys.executable, "-c", "import time; time.sleep(60)")
+    for number in range(3):  # two sessions of one name fail at the second
+        output = Recording(program, tmp_path / str(number), "nvtx", iterations=1)
+        assert recording.record(output, lambda _: recording.SteadyIterations(1, 1)) == 0
+
+
 def test_iterations_of_a_program_that_ends(
     nsys: str, tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

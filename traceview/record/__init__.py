@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -107,9 +107,10 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
 def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Callable[[Path], SteadyIterations]) -> int:
     """Record until the report has the wanted iterations, for longer each time; then end the program.
 
-    nsys can record a running program again and again in a session, but it cannot count.
+    nsys can record a running program again and again in a session, but it cannot count. Each recording has a session
+    of its own name, because nsys refuses a name whose last session has just shut down.
     """
-    session, part = f"--session=traceview-{os.getpid()}", recording.report.with_suffix(".part.nsys-rep")
+    session, part = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(".part.nsys-rep")
     launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
     program = subprocess.Popen([*launch, "--wait=primary", *recording.command])
     start = ("start", session, *WITHOUT_CPU, "--force-overwrite=true", f"--output={part}")
