@@ -10,12 +10,12 @@ import torch
 
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
-from instrument.diagnose.context import StageContext
-from instrument.diagnose.measure import ROUNDS, Plan, measure
-from instrument.diagnose.output import check_writable, diagnosis_table, json_document, write_json
-from instrument.diagnose.records import StageResult
-from instrument.diagnose.stages import STAGES, Stage, select_stages
-from instrument.diagnose.verdict import build_diagnosis
+from instrument.diagnosis.context import StageContext
+from instrument.diagnosis.measure import ROUNDS, Plan, measure
+from instrument.diagnosis.output import check_writable, diagnosis_table, json_document, write_json
+from instrument.diagnosis.records import StageResult
+from instrument.diagnosis.stages import STAGES, Stage, select_stages
+from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import device_uuid, open_meter
 

@@ -10,7 +10,7 @@ from typing import Any
 from instrument.config.loading import flag_names, iter_settings
 from instrument.config.schema import Config, Training, load
 from instrument.config.settings import get_setting
-from instrument.diagnose.records import Bound
+from instrument.diagnosis.records import Bound
 from instrument.strategies import strategy_class
 
 FIRST_STEP, LAST_STEP = 20, 30

@@ -11,7 +11,7 @@ import torch
 
 from instrument.config.schema import Config, Precision
 from instrument.config.settings import did_you_mean
-from instrument.diagnose.context import StageContext, StageRun
+from instrument.diagnosis.context import StageContext, StageRun
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures

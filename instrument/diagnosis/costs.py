@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from instrument.config.schema import Config
-from instrument.diagnose.records import Cost, StageResult
+from instrument.diagnosis.records import Cost, StageResult
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 

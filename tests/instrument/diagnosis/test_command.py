@@ -20,17 +20,17 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.loading import from_sections  # noqa: E402
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.diagnose import command as command_module  # noqa: E402
-from instrument.diagnose import measure as measure_module  # noqa: E402
-from instrument.diagnose import output  # noqa: E402
-from instrument.diagnose.command import command, diagnose, main  # noqa: E402
-from instrument.diagnose.context import StageContext  # noqa: E402
-from instrument.diagnose.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
-from instrument.diagnose.output import WIDTH, diagnosis_table  # noqa: E402
-from instrument.diagnose.power import PowerReadings  # noqa: E402
-from instrument.diagnose.records import Diagnosis, Remedy, StageResult  # noqa: E402
-from instrument.diagnose.stages import STAGES, Stage, select_stages  # noqa: E402
-from instrument.diagnose.verdict import build_diagnosis  # noqa: E402
+from instrument.diagnosis import command as command_module  # noqa: E402
+from instrument.diagnosis import measure as measure_module  # noqa: E402
+from instrument.diagnosis import output  # noqa: E402
+from instrument.diagnosis.command import command, diagnose, main  # noqa: E402
+from instrument.diagnosis.context import StageContext  # noqa: E402
+from instrument.diagnosis.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
+from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
+from instrument.diagnosis.power import PowerReadings  # noqa: E402
+from instrument.diagnosis.records import Diagnosis, Remedy, StageResult  # noqa: E402
+from instrument.diagnosis.stages import STAGES, Stage, select_stages  # noqa: E402
+from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.monitor.nvml import NoMeter, Reading  # noqa: E402
 
@@ -478,7 +478,7 @@ def test_work_launched_ahead_has_no_gaps() -> None:
     """Many kernels of a few elements: launched one by one the GPU waits between them."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    from instrument.diagnose.measure import launched_ahead_ms
+    from instrument.diagnosis.measure import launched_ahead_ms
 
     small, device = torch.zeros(8, device="cuda"), torch.device("cuda", 0)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from instrument.config.schema import Config
-from instrument.diagnose.costs import (
+from instrument.diagnosis.costs import (
     MIN_COST_FRACTION,
     StageTimes,
     compute_costs,
@@ -14,8 +14,8 @@ from instrument.diagnose.costs import (
     pipeline_text,
     round_spread_ms,
 )
-from instrument.diagnose.next_capture import capture_commands
-from instrument.diagnose.records import Bound, Cost, Diagnosis, Remedy, StageResult
+from instrument.diagnosis.next_capture import capture_commands
+from instrument.diagnosis.records import Bound, Cost, Diagnosis, Remedy, StageResult
 
 MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from instrument.config.schema import Config, to_dict
-from instrument.diagnose.records import Diagnosis, StageResult
+from instrument.diagnosis.records import Diagnosis, StageResult
 from instrument.errors import InstrumentError
 
 JSON_FORMAT = 1

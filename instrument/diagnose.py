@@ -1,6 +1,6 @@
 """`python -m instrument.diagnose`."""
 
-from instrument.diagnose.command import main
+from instrument.diagnosis.command import main
 
 if __name__ == "__main__":
     main()

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from instrument.diagnose.context import StageContext, StageRun
-from instrument.diagnose.power import PowerReadings
-from instrument.diagnose.records import StageResult
-from instrument.diagnose.stages import Stage
+from instrument.diagnosis.context import StageContext, StageRun
+from instrument.diagnosis.power import PowerReadings
+from instrument.diagnosis.records import StageResult
+from instrument.diagnosis.stages import Stage
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, NoMeter
