@@ -35,6 +35,7 @@ CHECKPOINT = "checkpoint"
 VALIDATE = "validate"
 PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CHECKPOINT, VALIDATE)
 MAX_ITERATION_NAMES = 100_000
+MAX_KEPT_RANGES = 1024
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Suspendable = Any  # a generator or a coroutine
@@ -66,7 +67,7 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         payload: a number shown with the range, such as a batch size.
     """
 
-    __slots__ = ("_category", "_color", "_domain", "_name", "_payload", "_range")
+    __slots__ = ("_attributes", "_name", "_range")
 
     def __init__(
         self,
@@ -77,11 +78,13 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         category: str | int | None = None,
         payload: float | None = None,
     ) -> None:
-        self._name, self._color, self._domain = name, color, domain
-        self._category, self._payload = category, payload
+        self._name, self._attributes = name, (color, domain, category, payload)
         self._range: AbstractContextManager[Any] | None = None
         if nvtx is not None and not _is_traced():
-            self._range = nvtx.annotate(name or "", color, domain, category, payload)
+            if payload is None:
+                self._range = _kept_range(nvtx, name or "", color, domain, category)
+            else:
+                self._range = nvtx.annotate(name or "", color, domain, category, payload)
 
     def __enter__(self) -> annotate:
         if self._range is not None:
@@ -108,7 +111,8 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         return cast(AnyFunction, _annotate_function(range_, function))
 
     def _with_name(self, name: str) -> annotate:
-        return annotate(name, color=self._color, domain=self._domain, category=self._category, payload=self._payload)
+        color, domain, category, payload = self._attributes
+        return annotate(name, color=color, domain=domain, category=category, payload=payload)
 
 
 def phase(name: str, *, color: str | int | None = None, payload: float | None = None) -> annotate:
@@ -122,6 +126,8 @@ def phase(name: str, *, color: str | int | None = None, payload: float | None = 
         color: as in `annotate`.
         payload: as in `annotate`.
     """
+    if payload is None and not _is_traced():
+        return _kept_phase(nvtx, name, color)
     return annotate(name, color=color, category="phase", payload=payload)
 
 
@@ -171,6 +177,18 @@ def mark(
     """Add an NVTX mark at the current time. The arguments are those of `annotate`."""
     if nvtx is not None and not _is_traced():
         nvtx.mark(name, color, domain, category, payload)
+
+
+# Making a range takes longer than entering it, so ranges without a payload are kept. `nvtx` is part of the key.
+@functools.lru_cache(maxsize=MAX_KEPT_RANGES)
+def _kept_range(nvtx: Any, name: str, *attributes: str | int | None) -> AbstractContextManager[Any]:
+    made: AbstractContextManager[Any] = nvtx.annotate(name, *attributes, None)
+    return made
+
+
+@functools.lru_cache(maxsize=MAX_KEPT_RANGES)
+def _kept_phase(_nvtx: Any, name: str, color: str | int | None) -> annotate:
+    return annotate(name, color=color, category="phase")
 
 
 def _is_traced() -> bool:

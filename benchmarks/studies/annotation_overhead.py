@@ -12,18 +12,19 @@ import argparse
 import json
 import platform
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter_ns
 
+import nvtx
 import torch
 from torch import nn
 
 from instrument.modules import annotate_module
-from instrument.ranges import annotate, phase
+from instrument.ranges import annotate, mark, phase
 
 Work = Callable[[], object]
 
@@ -59,9 +60,12 @@ def costs(rounds: int) -> list[Cost]:
     """Measure all kinds of annotations."""
     made = annotate("block")
     return [
+        _block("with nvtx.annotate, made each time", lambda: nvtx.annotate("block"), rounds),
         _block("with annotate, made once", lambda: made, rounds),
         _block("with annotate, made each time", lambda: annotate("block"), rounds),
         _block("with phase, made each time", lambda: phase("forward"), rounds),
+        _block("with annotate and a payload", lambda: annotate("block", payload=1), rounds),
+        measure("mark", _nothing, lambda: mark("block"), calls=20_000, rounds=rounds),
         measure("@annotate function", _nothing, annotate()(_nothing), calls=20_000, rounds=rounds),
         _module("annotate_module, inference", rounds, backward=False, train=False),
         _module("annotate_module, forward and backward", rounds, backward=True, train=True),
@@ -72,7 +76,7 @@ def _nothing() -> None:
     return None
 
 
-def _block(what: str, make: Callable[[], annotate], rounds: int) -> Cost:
+def _block(what: str, make: Callable[[], AbstractContextManager[object]], rounds: int) -> Cost:
     empty = nullcontext()
 
     def bare() -> None:

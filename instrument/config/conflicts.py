@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from instrument.config.settings import FieldError
+from instrument.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from instrument.config.schema import Config
@@ -28,16 +29,12 @@ class Conflict:
 
 
 def _captures_step(config: Config) -> bool:
-    from instrument.strategies import strategy_class  # imports torch
-
-    return strategy_class(config.training.strategy).captures_step
+    return STRATEGIES[config.training.strategy].captures_step
 
 
 def _disagrees_on_pinning(config: Config) -> bool:
-    from instrument.strategies import strategy_class  # imports torch
-
     wanted = config.data.pin_memory
-    return wanted is not None and wanted != (strategy_class(config.training.strategy).pins != "none")
+    return wanted is not None and wanted != (STRATEGIES[config.training.strategy].pins != "none")
 
 
 def _has_fixed_length(config: Config) -> bool:

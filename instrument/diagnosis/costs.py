@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from instrument.config.schema import Config
 from instrument.diagnosis.records import Cost, StageResult
-from instrument.strategies import strategy_class
-from instrument.strategies.base import Strategy
+from instrument.strategies import STRATEGIES, Capabilities
 
 MIN_COST_FRACTION = 0.05  # share of an iteration; smaller costs are not worth a change
 
@@ -60,9 +59,9 @@ class StageTimes:
         return measured_ms(self.pipeline)
 
     @property
-    def strategy(self) -> type[Strategy]:
-        """The class of the run's strategy, for its capabilities."""
-        return strategy_class(self.config.training.strategy)
+    def strategy(self) -> Capabilities:
+        """The capabilities of the run's strategy."""
+        return STRATEGIES[self.config.training.strategy]
 
     @property
     def on_gpu(self) -> bool:

@@ -11,7 +11,7 @@ from instrument.config.loading import flag_names, iter_settings
 from instrument.config.schema import Config, Training, load
 from instrument.config.settings import get_setting
 from instrument.diagnosis.records import Bound
-from instrument.strategies import strategy_class
+from instrument.strategies import STRATEGIES
 
 FIRST_STEP, LAST_STEP = 20, 30
 # Settings that do not affect the speed, or that the command sets itself.
@@ -65,7 +65,7 @@ def _nsys_options(config: Config) -> list[str]:
 
 def _train_command(bound: Bound, config: Config) -> list[str]:
     depth = config.training.annotate_modules
-    if bound in MODULE_LEVEL_BOUNDS and not strategy_class(config.training.strategy).captures_step:
+    if bound in MODULE_LEVEL_BOUNDS and not STRATEGIES[config.training.strategy].captures_step:
         depth = depth or 2
     modules = ["--annotate-modules", str(depth)] if depth else []
     steps = ["--steps", str(LAST_STEP), "--capture", f"{FIRST_STEP}:{LAST_STEP}"]

@@ -15,7 +15,7 @@ from instrument.diagnosis.context import StageContext, StageRun
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
-from instrument.strategies import strategy_class
+from instrument.strategies import STRATEGIES, strategy_class
 from instrument.sync import SyncPolicy
 
 
@@ -115,7 +115,7 @@ class PipelineStage:
         learner = context.learner(config.training.precision)
         self._strategy = strategy_class(config.training.strategy)(config, learner, self._meter)
         self._batches = self._strategy.batches(context.loader(config))
-        policy = SyncPolicy.from_text(config.training.sync, self._strategy.sync_interval)
+        policy = SyncPolicy.from_text(config.training.sync, STRATEGIES[config.training.strategy].sync_interval)
         self._late = policy.losses(context.device)
         self._count = config.training.accumulation
         self._step = self._first = 0
@@ -177,7 +177,7 @@ def _mixed_title(config: Config) -> str:
 
 
 def _pipeline_title(config: Config) -> str:
-    auto = strategy_class(config.training.strategy).sync_interval
+    auto = STRATEGIES[config.training.strategy].sync_interval
     every = SyncPolicy.from_text(config.training.sync, auto).every
     return f"{config.training.strategy}, {'sync event' if every is None else f'sync {every}'}"
 

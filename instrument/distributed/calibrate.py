@@ -22,7 +22,7 @@ from instrument.distributed.world import World
 from instrument.distributed.wrap import is_sharded, unwrap
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
-from instrument.strategies import strategy_class
+from instrument.strategies import STRATEGIES
 from instrument.streams import Event
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.recover import is_out_of_memory
@@ -75,7 +75,7 @@ def gather_scaling(
     steady = [step for step in steps if step.step >= steps[0].step + WARM_UP_STEPS] or steps
     figures = None
     if steady and all(step.step_ms is not None for step in steady):
-        overlaps = strategy_class(config.training.strategy).copies_ahead
+        overlaps = STRATEGIES[config.training.strategy].copies_ahead
         figures = RankFigures(
             world.rank,
             step_ms=_median(step.step_ms for step in steady),

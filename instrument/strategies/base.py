@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ _DATA_LOAD, _COPY = phase(DATA_LOAD), phase(COPY)
 class Strategy:
     """Copies and computes on the current stream, one after the other.
 
-    Subclasses override `batches` and `step`, and set the class attributes below. All strategies run in the same loop
-    with the same sync policy. With the same seed, all give the same losses and weights.
+    Subclasses override `batches` and `step`; `STRATEGIES` declares their capabilities. All strategies run in the same
+    loop with the same sync policy. With the same seed, all give the same losses and weights.
 
     Args:
         config: the configuration of the run.
@@ -34,25 +34,7 @@ class Strategy:
         micro: splits batches that do not fit into memory; None to not split.
         reduced: returns a context for the passes of a micro-batch. Its argument is whether the micro-batch is the last
             one of the step, after which ranks reduce gradients.
-
-    Attributes:
-        pins: which host batches the loader makes in pinned memory: "none", "kept" (those used for several steps) or
-            "all".
-        copies_ahead: whether the next batch is loaded and copied while the current one computes.
-        captures_step: whether a step is one CUDA graph.
-        blocks_host: whether the host waits inside each step, whatever the sync policy.
-        several_processes: whether it supports several processes (torchrun).
-        splits_batches: whether a batch that does not fit into memory can be run again in parts.
-        sync_interval: number of steps between waits under the sync policy "auto".
     """
-
-    pins: ClassVar[Literal["none", "kept", "all"]] = "none"
-    copies_ahead: ClassVar[bool] = False
-    captures_step: ClassVar[bool] = False
-    blocks_host: ClassVar[bool] = False
-    several_processes: ClassVar[bool] = True
-    splits_batches: ClassVar[bool] = True
-    sync_interval: ClassVar[int] = 10
 
     def __init__(
         self,

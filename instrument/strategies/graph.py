@@ -33,10 +33,6 @@ NOT_MEASURED = "the step is one CUDA graph, whose parts have no times"
 class Graph(Prefetch):
     """Records a step once and replays it. All batches must have the same shapes."""
 
-    captures_step = True
-    several_processes = False
-    splits_batches = False
-
     _graph: torch.cuda.CUDAGraph | None = None
     _side: Stream | None = None
     _steps = 0

@@ -14,7 +14,5 @@ from instrument.strategies.base import Strategy
 class Pinned(Strategy):
     """Makes batches in pinned memory and copies them on the compute stream."""
 
-    pins = "all"
-
     def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)

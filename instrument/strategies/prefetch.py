@@ -17,9 +17,6 @@ from instrument.trainer.learner import Batch
 class Prefetch(Strategy):
     """Pins and copies batches ahead on a background thread and a copy stream; compute waits for an event."""
 
-    pins = "kept"
-    copies_ahead = True
-
     _loader: PrefetchLoader | None = None
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:

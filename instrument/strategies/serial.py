@@ -11,6 +11,3 @@ from instrument.strategies.base import Strategy
 
 class Serial(Strategy):
     """Copies from pageable memory, which block the host, so nothing overlaps."""
-
-    blocks_host = True
-    sync_interval = 1

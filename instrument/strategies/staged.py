@@ -37,12 +37,6 @@ from instrument.trainer.learner import Batch
 class Staged(Strategy):
     """Overlaps the backward of a micro-batch with the forward of the next one, on the GPU and on the host."""
 
-    pins = "kept"
-    copies_ahead = True
-    blocks_host = True  # a step joins the thread that calls backward
-    several_processes = False
-    splits_batches = False
-
     _loader: PrefetchLoader | None = None
     _streams: Streams | None = None
     _backward: ThreadPoolExecutor | None = None

@@ -16,6 +16,7 @@ from instrument.losses import Losses
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
+from instrument.strategies import STRATEGIES
 from instrument.strategies.base import Strategy
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import CaptureRange
@@ -122,7 +123,8 @@ class TrainingLoop:
         self._stop, self._minimum = stop, minimum
         self._flops_mark = None if flops is None else flops_name(flops)
         device = strategy.device
-        self._late = SyncPolicy.from_text(config.training.sync, strategy.sync_interval).losses(device)
+        interval = STRATEGIES[config.training.strategy].sync_interval
+        self._late = SyncPolicy.from_text(config.training.sync, interval).losses(device)
         self._capture = CaptureRange(config.capture.start, config.capture.stop, device)
         self._saved: int | None = None
         self._unconfirmed: int | None = None

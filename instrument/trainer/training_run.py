@@ -31,7 +31,7 @@ from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
 from instrument.ranges import annotate_collections
-from instrument.strategies import strategy_class
+from instrument.strategies import STRATEGIES, strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.capture import is_profiled, missing_ranges_reason
 from instrument.trainer.interrupts import Interrupts
@@ -89,7 +89,7 @@ def with_device(config: Config, device: torch.device, world: World) -> Config:
     """Return the configuration with the selected device, and check what depends on it."""
     config = replace(config, training=replace(config.training, device=str(device)))
     strategy = config.training.strategy
-    if world.size > 1 and not strategy_class(strategy).several_processes:
+    if world.size > 1 and not STRATEGIES[strategy].several_processes:
         raise ConfigError(f"strategy {strategy} supports a single process; with torchrun use --strategy prefetch")
     if device.type == "cpu" and config.training.precision == "fp16":
         raise ConfigError("precision fp16 needs a GPU; on the CPU use --precision bf16 or fp32")
@@ -98,7 +98,7 @@ def with_device(config: Config, device: torch.device, world: World) -> Config:
 
 def uses_pinned_batches(config: Config, device: torch.device) -> bool:
     """Return whether the loader pins its batches. Strategies that copy ahead pin other batches themselves."""
-    pins = strategy_class(config.training.strategy).pins
+    pins = STRATEGIES[config.training.strategy].pins
     return device.type == "cuda" and (pins == "all" or (pins == "kept" and config.data.kept))
 
 
@@ -198,7 +198,7 @@ class _TrainingRun:
     def _micro_batches(self) -> MicroBatches | None:
         """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""
         training = self.config.training
-        if self.world.size > 1 or not strategy_class(training.strategy).splits_batches:
+        if self.world.size > 1 or not STRATEGIES[training.strategy].splits_batches:
             return None
         return MicroBatches(
             self.config.data.batch,

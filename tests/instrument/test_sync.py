@@ -15,7 +15,7 @@ from instrument import losses  # noqa: E402
 from instrument.config.schema import Training  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.losses import LateLosses  # noqa: E402
-from instrument.strategies import strategy_class  # noqa: E402
+from instrument.strategies import STRATEGIES  # noqa: E402
 from instrument.sync import MAX_STEPS_AHEAD, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -272,7 +272,7 @@ def test_events_are_reused(gpu: type[LateEvent]) -> None:
     ],
 )
 def test_policy_from_text(text: str, strategy: str, every: int | None) -> None:
-    assert SyncPolicy.from_text(text, strategy_class(strategy).sync_interval) == SyncPolicy(every)
+    assert SyncPolicy.from_text(text, STRATEGIES[strategy].sync_interval) == SyncPolicy(every)
 
 
 @pytest.mark.parametrize("text", ["", "never", "0", "-1", "1.5", "Every", "²"])
