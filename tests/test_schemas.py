@@ -25,6 +25,7 @@ CASES = {
     "fleet": ("fleet", "--no-html", "--workers", "1", "ranks"),
     "fleet of one": ("fleet", "--no-html", "--workers", "1", "ddp2.sqlite"),
     "info": ("info", "dual.sqlite"),
+    "rules": ("rules", "host_bound"),
     "info torch": ("info", "torch_profiler/graph.json.gz"),
 }
 

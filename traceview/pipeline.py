@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceview.measure import MEASURES
+from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
 from traceview.measure.counters import measure_counters
@@ -28,6 +28,7 @@ from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
@@ -128,7 +129,7 @@ def _measure(
     devices = tuple(with_host_states(host_idle, device) for device in devices)
     host = measure_host(trace, activities)
     given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration, whole, host_idle)
-    tables = fill_tables(MEASURES, given, CaptureMeasure)
+    tables = fill_tables(all_measures(), given, CaptureMeasure)
     return Analysis(
         info=trace.info,
         trace=trace,
@@ -137,7 +138,7 @@ def _measure(
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        notes=tuple(_notes(trace.info, tables, iterations)),
+        notes=tuple(_notes(trace.info, devices, tables, iterations)),
         charts=partial(_measure_charts, trace, devices, iterations, places, host_idle, whole=whole),
         projected=partial(project_ranges, trace, projection),
         whole=whole,
@@ -153,13 +154,17 @@ def _measure_charts(*given: Any, **options: Any) -> Charts:
     return measure_charts(*given, **options)
 
 
-def _notes(info: ReportInfo, tables: Mapping[str, Table], iterations: Iterations | NotMeasured) -> Iterator[Note]:
+def _notes(
+    info: ReportInfo, devices: Sequence[DeviceUse], tables: Mapping[str, Table], iterations: Iterations | NotMeasured
+) -> Iterator[Note]:
     """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
     yield from info.health
     yield from (Note("left_out", problem) for problem in info.problems)
     lost_ranges = any(note.id == "lost_ranges" for note in info.health)
-    for table in tables.values():
-        if table.not_measured and not (lost_ranges and table.name == "nvtx"):
-            yield Note(f"no_{table.name}", table.not_measured, affects=(table.name,))
+    every = [table for device in devices for table in device.tables.values()] + list(tables.values())
+    for table in {table.name: table for table in every if table.not_measured}.values():
+        kind = "package" if table.package else "no"
+        if not (lost_ranges and table.name == "nvtx"):
+            yield Note(f"{kind}_{table.name}", str(table.not_measured), affects=(table.name,))
     if isinstance(iterations, NotMeasured):
         yield Note("no_iterations", iterations.reason, affects=("iterations",))

@@ -42,9 +42,12 @@ from traceview.report.schema import (
     type_schema,
 )
 from traceview.report.whatif import PREDICTION
+from traceview.rules.catalogue import ExplainedRule, ListedMeasure
 
 NOTES = array(type_schema(Note))
 WINDOW = {**array(WHOLE), "minItems": 2, "maxItems": 2}
+# Tables of other packages by name, if there are any (docs/extending.md "In your own package").
+EXTENSIONS = {"extensions": mapping({"type": ["array", "object", "null"]})}
 UNPROFILED = {"unprofiled_ns": optional(mapping(WHOLE)), "unprofiled_source": optional(TEXT)}
 
 
@@ -56,13 +59,15 @@ def analyze_schema() -> Schema:
     steady = closed(
         {"window_ns": WINDOW, **use, **exposed, "causes": mapping(WHOLE), "profiler_ns": optional(mapping(WHOLE))}
         | states
-        | _tables(PartMeasure)
+        | _tables(PartMeasure),
+        EXTENSIONS,
     )
     gaps = {"count": WHOLE, "total_ns": WHOLE, "causes": mapping(WHOLE), **states, "longest": array(_gap())}
     device = closed(
         {"id": TEXT, "name": optional(TEXT), "process_ids": array(WHOLE), "window_ns": WINDOW, **use}
         | _tables(PartMeasure, DeviceMeasure)
-        | {"gaps": closed(gaps), "steady": steady}
+        | {"gaps": closed(gaps), "steady": steady},
+        EXTENSIONS,
     )
     report = {"file": TEXT, **dict.fromkeys(("nsys_version", "schema_version"), optional(TEXT)), "profiler": TEXT}
     return document_schema(
@@ -80,12 +85,13 @@ def analyze_schema() -> Schema:
             "unmatched": type_schema(Unmatched),
             "notes": NOTES,
         },
+        EXTENSIONS,
     ) | {"$defs": {"finding": _finding()}}
 
 
 def _tables(*kinds: type) -> dict[str, Schema]:
     tables = (measure.table for measure in MEASURES if isinstance(measure, kinds))
-    return {table.name: table_schema(table) for table in tables if table.in_json}
+    return {table.name: table_schema(table) for table in tables if table.in_json} | EXTENSIONS
 
 
 def _gap() -> Schema:
@@ -238,10 +244,17 @@ def info_schema() -> Schema:
     return document_schema("traceview info", type_schema_of_fields(CaptureContents))
 
 
+def rules_schema() -> Schema:
+    """Return the schema of `traceview rules --json`."""
+    rules, measures = (array(type_schema(kind)) for kind in (ExplainedRule, ListedMeasure))
+    return document_schema("traceview rules", {"rules": rules, "measures": measures})
+
+
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "analyze": analyze_schema,
     "compare": compare_schema,
     "fleet": fleet_schema,
     "info": info_schema,
+    "rules": rules_schema,
     "whatif": whatif_schema,
 }

@@ -25,7 +25,7 @@ def test_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -
     names: dict[str, Any] = {"frozen": frozen, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
     names |= {"PartInput": PartInput, "PartMeasure": PartMeasure}
     exec(dedent(measure.__doc__.split("For example::")[1]), names)
-    monkeypatch.setattr(devices, "MEASURES", (*measure.MEASURES, names["LONGEST_KERNELS"]))
+    monkeypatch.setattr(devices, "all_measures", lambda: (*measure.MEASURES, names["LONGEST_KERNELS"]))
     trace = made_trace([(0, 10, "compute", 0, None), (20, 50, "compute", 0, None), (60, 80, "compute", 1, None)])
     analysis = analyze(trace)
     assert "Longest kernels on GPU 0" in terminal.render(analysis)

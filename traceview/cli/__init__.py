@@ -33,6 +33,7 @@ COMMANDS = {
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
     "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
+    "rules": ("traceview.cli.rules", "List and explain the rules that find lost time."),
     "schema": ("traceview.cli.schema", "Print the JSON Schema of a command's output."),
     "serve": ("traceview.cli.serve", "Serve a capture's page with every event at any zoom."),
     "whatif": ("traceview.cli.whatif", "Predict the effect of changes from one capture."),

@@ -1,6 +1,7 @@
 """Measures: pure functions from the typed frames of a Trace to typed rows.
 
-To add a measure, write a module in this package, add its measure to MEASURES, and write a test. `column`
+To add a measure, write a module in this package, add its measure to MEASURES, and write a test; a measure of another
+package has the same form (docs/extending.md "In your own package"). `column`
 (traceview/model/columns.py) declares the rows' columns; JSON, terminal, page and CSV are derived from this declaration.
 For example::
 
@@ -21,12 +22,13 @@ For example::
     )
 """
 
-from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
+from traceview.measure.base import Measure
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.memory import MEMORY_USE
 from traceview.measure.nvtx.ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
+from traceview.measure.packages import measures_of_packages
 from traceview.measure.places.table import KERNEL_PLACES, MODULES
 from traceview.measure.rates.collectives import COLLECTIVES
 from traceview.measure.rates.precisions import MATRIX_PRECISIONS
@@ -35,7 +37,7 @@ from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 
 # In the order in which JSON and tables show them.
-MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
+MEASURES: tuple[Measure, ...] = (
     COPIES,
     COMMUNICATION,
     COLLECTIVES,
@@ -53,3 +55,8 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     RANGES,
     PHASES,
 )
+
+
+def all_measures() -> tuple[Measure, ...]:
+    """Return MEASURES and the measures of other packages."""
+    return (*MEASURES, *measures_of_packages(frozenset(measure.table.name for measure in MEASURES)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from traceview.frozen import frozen
 from traceview.measure.activity import Activity, ShapeSums
@@ -22,6 +22,8 @@ from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
+
+Input = TypeVar("Input")
 
 MEASURES_AT_ONCE = 2
 
@@ -63,45 +65,34 @@ class CaptureInput:
 
 
 @frozen
-class PartMeasure:
-    """A measure of each device's window and steady part. `rows` returns instances of `table.row_type`."""
+class _Measure(Generic[Input]):
+    """A table and the function that fills it. `rows` returns instances of `table.row_type`, or why there are none."""
 
     table: Table
-    rows: Callable[[PartInput], tuple[Any, ...]]
+    rows: Callable[[Input], tuple[Any, ...] | NotMeasured]
 
-    def fill_table(self, given: PartInput) -> Table:
-        """Return the table with its rows."""
-        return self.table.with_rows(self.rows(given))
-
-
-@frozen
-class DeviceMeasure:
-    """A measure of each device's window. `rows` returns instances of `table.row_type`."""
-
-    table: Table
-    rows: Callable[[DeviceInput], tuple[Any, ...]]
-
-    def fill_table(self, given: DeviceInput) -> Table:
-        """Return the table with its rows."""
-        return self.table.with_rows(self.rows(given))
-
-
-@frozen
-class CaptureMeasure:
-    """A measure of the capture. `rows` returns instances of `table.row_type`, or the reason why there are none."""
-
-    table: Table
-    rows: Callable[[CaptureInput], tuple[Any, ...] | NotMeasured]
-
-    def fill_table(self, given: CaptureInput) -> Table:
+    def fill_table(self, given: Input) -> Table:
         """Return the table with its rows, or with the reason why there are none."""
         rows = self.rows(given)
         return self.table.unmeasured(rows.reason) if isinstance(rows, NotMeasured) else self.table.with_rows(rows)
 
 
-def fill_tables(
-    measures: Iterable[PartMeasure | DeviceMeasure | CaptureMeasure], given: Any, *kinds: type
-) -> dict[str, Table]:
+class PartMeasure(_Measure[PartInput]):
+    """A measure of each device's window and steady part. `rows` reads a PartInput."""
+
+
+class DeviceMeasure(_Measure[DeviceInput]):
+    """A measure of each device's window. `rows` reads a DeviceInput."""
+
+
+class CaptureMeasure(_Measure[CaptureInput]):
+    """A measure of the capture. `rows` reads a CaptureInput."""
+
+
+Measure: TypeAlias = "PartMeasure | DeviceMeasure | CaptureMeasure"
+
+
+def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type) -> dict[str, Table]:
     """Return the filled tables of the measures of these kinds, by name. Two measures run at once."""
     chosen = [measure for measure in measures if isinstance(measure, kinds)]
     with ThreadPoolExecutor(MEASURES_AT_ONCE) as pool:

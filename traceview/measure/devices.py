@@ -13,7 +13,7 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import Times
-from traceview.measure import MEASURES
+from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
 from traceview.measure.gaps.causes import attribute, device_gaps, find_idle_gaps
@@ -41,9 +41,10 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity, pla
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
     given = DeviceInput(trace, activity, places, threads, idle)
-    tables = fill_tables(MEASURES, given, PartMeasure, DeviceMeasure)
+    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure)
     entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)
-    of_parts = {entry.table.name: tables[entry.table.name] for entry in MEASURES if isinstance(entry, PartMeasure)}
+    names = [measure.table.name for measure in all_measures() if isinstance(measure, PartMeasure)]
+    of_parts = {name: tables[name] for name in names}
     return DeviceUse(
         **entire.figures(),
         device=activity.device,
@@ -61,7 +62,7 @@ def with_steady_part(
     if part.window == device.window:
         return device
     given = PartInput(trace, part, places)
-    tables = fill_tables(MEASURES, given, PartMeasure)
+    tables = fill_tables(all_measures(), given, PartMeasure)
     gaps = _clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=_measure_part(trace, part, gaps, tables))
 

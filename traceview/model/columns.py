@@ -107,7 +107,8 @@ class Table:
     `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
     what the JSON holds elsewhere; one that is not `listed` is in the JSON only. The summary shows `first` rows if
-    the reader does not ask for another number. `not_measured` is the reason for missing rows.
+    the reader does not ask for another number. `not_measured` is the reason for missing rows. `package` is the name and
+    version of the package whose measure it is; "" for measures of traceview.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Table:
     first: int | None = None
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
+    package: str = ""
 
     @property
     def columns(self) -> tuple[Column, ...]:

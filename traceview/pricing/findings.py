@@ -21,6 +21,7 @@ from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, Finding
 from traceview.pricing.figures import largest_positions
 from traceview.pricing.host_places import FindingPlace, find_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
+from traceview.pricing.packages import PackageRule
 from traceview.units import SIZES, TIMES, duration, share
 
 RULE_THREADS = 2
@@ -42,7 +43,9 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
         drafts_by_rule = pool.map(lambda rule: list(rule(facts)), rules)
         ledgers = {device.use.device: _ledger(device) for device in facts.devices}
         priced = [
-            result for drafts in drafts_by_rule for draft in drafts for result in _price_draft(facts, draft, ledgers)
+            result
+            for rule, drafts in zip(rules, drafts_by_rule, strict=True)
+            for result in _price_drafts(facts, rule, drafts, ledgers)
         ]
     notes = tuple(result for result in priced if isinstance(result, Note))
     doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
@@ -96,6 +99,19 @@ def _end_of_work(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> int |
     is_copying = sum(intervals.length(times) for times in copying.values()) > intervals.length(work.compute)
     copies = [times.end[-1] for times in copying.values() if is_copying and len(times.end)]
     return int(max(kernels + copies)) if kernels or copies else None
+
+
+def _price_drafts(
+    facts: CaptureFacts, rule: Rule, drafts: Sequence[FindingDraft | Note], ledgers: dict[int, Ledger]
+) -> Iterator[tuple[FindingDraft, Finding] | Note]:
+    """Yield the findings and notes of a rule. A draft of another package can have claims that do not fit the device."""
+    try:
+        for draft in drafts:
+            yield from _price_draft(facts, draft, ledgers)
+    except BaseException as error:
+        if not isinstance(rule, PackageRule):
+            raise
+        yield rule.failure(error)
 
 
 def _price_draft(

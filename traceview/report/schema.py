@@ -17,9 +17,9 @@ SCALARS: Mapping[object, str] = {str: "string", int: "integer", float: "number",
 TEXT, WHOLE, NUMBER = ({"type": name} for name in ("string", "integer", "number"))
 
 
-def document_schema(title: str, properties: Mapping[str, Schema]) -> Schema:
+def document_schema(title: str, properties: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
     """Return the schema of a document with these properties beside its version."""
-    return {"$schema": DIALECT, "title": title, **closed({"schema_version": {"const": 1}, **properties})}
+    return {"$schema": DIALECT, "title": title, **closed({"schema_version": {"const": 1}, **properties}, optional)}
 
 
 def closed(properties: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:

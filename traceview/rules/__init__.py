@@ -9,6 +9,7 @@ from traceview.measure.activity import Activity
 from traceview.model.analysis import Analysis
 from traceview.pricing.base import Rule, collect_facts
 from traceview.pricing.findings import build_findings
+from traceview.pricing.packages import rules_of_packages
 from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.copy_bound import copy_bound
@@ -61,6 +62,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+def all_rules() -> tuple[Rule, ...]:
+    """Return the rules of other packages, then RULES. Those know the program, so they claim first."""
+    return (*rules_of_packages(), *RULES)
+
+
 def with_findings(analysis: Analysis, activities: Sequence[Activity] = ()) -> Analysis:
     """Return the analysis with the findings of all devices, the costliest first, and with notes from rules.
 
@@ -68,5 +74,5 @@ def with_findings(analysis: Analysis, activities: Sequence[Activity] = ()) -> An
     window if Analysis.whole, and those of its compute to at most `compute_ns`. `activities` saves collecting the work
     of these devices in their windows again.
     """
-    findings, notes = build_findings(collect_facts(analysis, activities), RULES)
+    findings, notes = build_findings(collect_facts(analysis, activities), all_rules())
     return replace(analysis, findings=findings, notes=(*analysis.notes, *notes))

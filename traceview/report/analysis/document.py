@@ -93,12 +93,20 @@ def _host_states(states: HostStates) -> dict[str, Json]:
 
 
 def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
-    """Return the declared tables, each a list of rows or, where it is single, one object."""
-    return {
-        table.name: plain_values(table.rows[0] if table.single else table.rows)
-        for table in tables.values()
-        if table.in_json
-    }
+    """Return the declared tables, each a list of rows or, where it is single, one object.
+
+    Those of other packages are under `extensions`, so that their names can equal other keys.
+    """
+    shown = [table for table in tables.values() if table.in_json]
+    extensions: dict[str, Json] = {table.name: _rows(table) for table in shown if table.package}
+    own = {table.name: _rows(table) for table in shown if not table.package}
+    return {**own, "extensions": extensions} if extensions else own
+
+
+def _rows(table: Table) -> Json:
+    if table.single:
+        return plain_values(table.rows[0]) if table.rows else None
+    return plain_values(table.rows)
 
 
 def _gap(gap: Gap, analysis: Analysis) -> Json:

@@ -1,0 +1,163 @@
+"""Rules and measures of other packages: the example package, and a faulty one made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.metadata import distributions, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import ROOT, sample
+from tests.cli.command import Command
+from traceview import plugins
+from traceview.measure import MEASURES
+from traceview.model.analysis import Analysis
+from traceview.model.columns import columns
+from traceview.pipeline import analyze
+from traceview.report.analysis import brief, page, terminal
+from traceview.report.analysis.document import document
+from traceview.schemas import analyze_schema
+
+EXAMPLE = ROOT / "docs" / "example_package"
+FAULTY = """
+from dataclasses import replace
+from traceview.measure.base import PartMeasure, CaptureMeasure
+from traceview.model.columns import Table, column
+from traceview.frozen import frozen
+from traceview.pricing.base import FindingDraft
+from traceview.pricing.ledger import IdleClaim
+import numpy as np
+
+@frozen
+class Row:
+    ns: int = column("ns", "time", "A time.")
+
+def divides(facts):
+    yield 1 // len(())
+
+def yields_text(facts):
+    yield "text"
+
+def claims_gaps_of_another(facts):
+    claims = (IdleClaim(("host",), rows=np.array([10**9])),)
+    yield FindingDraft(id="x", title="x", advice="x", device=facts.devices[0], claims=claims)
+
+FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda given: given.nothing)
+UNFIT = CaptureMeasure(Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),))
+TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
+"""
+FAULTY_RULES = ("divides", "yields_text", "claims_gaps_of_another", "missing")
+FAULTY_MEASURES = {"fails": "FAILS", "unfit": "UNFIT", "taken": "TAKEN", "absent": "ABSENT", "unsuitable": "Row"}
+
+
+def install(folder: Path, name: str, module: str, groups: dict[str, dict[str, str]]) -> None:
+    """Write a module and its metadata into a folder, as pip does."""
+    (folder / f"{name}.py").write_text(module)
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    sections = (
+        f"[{group}]\n" + "".join(f"{key} = {name}:{value}\n" for key, value in entries.items())
+        for group, entries in groups.items()
+    )
+    (metadata / "entry_points.txt").write_text("\n".join(sections))
+
+
+def example_entry_points() -> dict[str, dict[str, str]]:
+    sections = re.findall(r'entry-points."(.+?)"\]\n((?:.+\n)+)', (EXAMPLE / "pyproject.toml").read_text())
+    return {group: dict(re.findall(r'(\w+) = "traceview_example:(\w+)"', lines)) for group, lines in sections}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Install both packages for the tests of this module."""
+    installed = tmp_path_factory.mktemp("packages")
+    module = (EXAMPLE / "traceview_example.py").read_text()
+    install(installed, "traceview_example", module, example_entry_points())
+    rules = {name: name for name in FAULTY_RULES}
+    install(installed, "faulty", FAULTY, {"traceview.rules": rules, "traceview.measures": FAULTY_MEASURES})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(installed)
+        yield installed
+
+
+@pytest.fixture(scope="module")
+def plain() -> Analysis:
+    return analyze(sample("dual.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def extended(plain: Analysis, folder: Path) -> Analysis:
+    """Return the analysis with both packages; `plain` is the one before they were installed."""
+    return analyze(plain.trace)
+
+
+def test_example_reaches_every_report(plain: Analysis, extended: Analysis) -> None:
+    found = next(finding for finding in extended.findings if finding.id == "event_polling")
+    api = plain.devices[0].steady.gaps.causes["api"]
+    assert 0.98 * api < found.cost_ns <= api  # time after the last kernel is not lost
+    assert found.remedy == "Wait for the event instead of polling it."
+    own = document(extended)["devices"][0]["extensions"]["short_kernels"]  # type: ignore[index, call-overload]
+    kernels = plain.trace.operations.filter(plain.trace.operations["source"].cast(str) == "kernel")
+    short = (kernels["end"] - kernels["start"]).filter(kernels["end"] - kernels["start"] < 5_000)
+    assert (sum(row["count"] for row in own), sum(row["total_ns"] for row in own)) == (len(short), short.sum())  # type: ignore[index, misc, call-overload]
+    assert "Short kernels on GPU 0" in terminal.render(extended)
+    assert '"Short kernels"' in page.render(extended)
+
+
+def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, extended: Analysis) -> None:
+    notes = {note.id: note.text for note in extended.notes if note.id.startswith("package_")}
+    assert set(notes) == {f"package_{name}" for name in (*FAULTY_RULES, *FAULTY_MEASURES)}
+    assert all("of the package faulty 1.0" in text and "\n" not in text for text in notes.values())
+    assert (
+        "the rule `divides` of the package faulty 1.0 failed (ZeroDivisionError in faulty.py, line "
+        in notes["package_divides"]
+    )
+    assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
+    assert "another name than 'copies'" in notes["package_taken"]
+    assert "faulty 1.0" in brief.render(extended)
+    assert [note for note in extended.notes if note.id not in notes] == list(plain.notes)
+    assert [device.gaps.causes for device in extended.devices] == [device.gaps.causes for device in plain.devices]
+    assert {finding.id for finding in extended.findings} == {"event_polling", *(item.id for item in plain.findings)}
+
+
+def test_documents_fit_the_schema(extended: Analysis) -> None:
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator(analyze_schema()).validate(json.loads(json.dumps(document(extended))))
+
+
+def test_search_agrees_with_importlib(folder: Path) -> None:
+    for group in (plugins.RULES, plugins.MEASURES):
+        expected = {(entry.name, entry.value) for entry in entry_points(group=group)}
+        assert {(plugin.name, plugin.target) for plugin in plugins.plugins(group)} == expected
+        assert {plugin.package for plugin in plugins.plugins(group)} == {"faulty 1.0", "traceview_example 1.0"}
+    assert {"faulty", "traceview_example"} <= {distribution.name for distribution in distributions()}
+
+
+def test_command_lists_and_explains(traceview: Command, folder: Path) -> None:
+    listed = traceview("rules")
+    assert re.search(
+        r"^  event_polling +The program polls CUDA events\. \[traceview_example 1\.0\]$", listed.out, re.MULTILINE
+    )
+    assert re.search(r"^  short_kernels +Short kernels \[traceview_example 1\.0\]$", listed.out, re.MULTILINE)
+    assert "failed (AttributeError) and is left out" in listed.out
+    explained = traceview("rules", "launch_bound", "event_polling")
+    assert explained.out.count("Remedy: ") == 2
+    rows: list[dict[str, Any]] = json.loads(traceview("rules", "--json", "-").out)["rules"]
+    own = [row for row in rows if row["package"].startswith("traceview 0")]
+    assert [row["name"] for row in own if None in (row["symptom"], row["cause"], row["remedy"])] == []
+    assert rows[-len(own) :] == own
+    unknown = traceview("rules", "nothing")
+    assert (unknown.code, unknown.err.count("\n")) == (2, 1) and "no rule is called 'nothing'" in unknown.err
+
+
+def test_declared_columns_of_the_example(folder: Path) -> None:
+    from traceview_example import SHORT_KERNELS
+
+    assert [column.unit for column in columns(SHORT_KERNELS.table.row_type)] == ["id", "count", "ns"]
+    assert SHORT_KERNELS.table.name not in {measure.table.name for measure in MEASURES}
