@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.captures import sample
-from tests.fleet.reports import merged, process_alone
+from tests.captures import ALL, sample, shared
+from tests.fleet.reports import merged, process_alone, result_of
+from traceview.fleet.clocks import estimate_clocks
+from traceview.fleet.groups import split_by_common_ends
+from traceview.fleet.match import match_collectives
 from traceview.model.fleet import Fleet
 
 # The ends of one collective differ: by 7 µs in this run, whose processes share a clock.
@@ -26,7 +30,8 @@ def test_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
     reference, other = fleet.clocks
     assert (reference.method, other.method, other.drift) == ("reference", "collectives", 0)
     assert abs(other.offset - shift) < TOLERANCE_NS
-    assert other.uncertainty is not None and other.uncertainty < TOLERANCE_NS
+    assert other.uncertainty is not None and abs(other.offset - shift) <= other.uncertainty < 2 * TOLERANCE_NS
+    assert other.scatter < TOLERANCE_NS
     assert other.session is None  # a redacted sample has no session start
     for alone, together in zip(fleet.ranks, two_in_one.ranks, strict=True):
         assert alone.last_count == together.last_count
@@ -34,6 +39,18 @@ def test_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
         # Each of the seven collectives per iteration is off by no more than the clock.
         assert abs(alone.wait - together.wait) < 7 * TOLERANCE_NS
     assert [late.rank for late in fleet.stragglers] == [late.rank for late in two_in_one.stragglers]
+
+
+@pytest.mark.parametrize("name", ["ddp2.sqlite", "trainer/ddp.sqlite", "public/nsys2026.2_2gpu_nccl.sqlite"])
+def test_uncertainty_bounds_the_error(name: str) -> None:
+    """Two GPUs of one report share its clock, so the true offset is 0."""
+    ranks = result_of(shared(name) if name in ALL else sample(name)).ranks
+    files = ["first", "second"]
+    matches = match_collectives(ranks, files, anchored=False)
+    groups = [group for match in matches.matched for group in split_by_common_ends(match, [0, 0], files, [])]
+    _, clock = estimate_clocks(groups, np.arange(2), files, [None, None]).clocks
+    assert clock.method == "collectives"
+    assert abs(clock.offset) <= (clock.uncertainty or 0) < 150_000
 
 
 def test_drifting_clock(tmp_path: Path, two_in_one: Fleet) -> None:

@@ -17,7 +17,9 @@ NAMED = ("label", "file", "reports", "skipped", "notes", "title", "text")
 
 def of_fleet(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -> Iterator[str]:
     """Yield each violated invariant of a document of `fleet`."""
-    yield from signs(result, "", {"start_ns", "end_ns", "offset_ns", "session_offset_ns", "lag_ns", "part_lag_ns"})
+    yield from signs(
+        result, "", {"start_ns", "end_ns", "offset_ns", "session_offset_ns", "origin_ns", "lag_ns", "part_lag_ns"}
+    )
     skipped, ranks = result["skipped"], result["ranks"]
     if len(result["reports"]) + len(skipped) != len(case.inputs):
         yield "a report is neither read nor skipped"

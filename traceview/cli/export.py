@@ -1,4 +1,4 @@
-"""The `export` command: a capture in the format of another tool."""
+"""The `export` command: a capture in the format of another tool, or many in one Perfetto trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, REPORT, reading_options
+from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
+from traceview.cli.options import CAPTURE, FILE, reading_options
 from traceview.cli.outputs import print_bytes, print_out
 from traceview.cli.progress import progress
 from traceview.errors import OutputError, RequestError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from traceview.export import Format
     from traceview.model.trace import Trace
 
+ALL_RANKS = "all-ranks.pftrace"
 NAMES = ("perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
 
 
@@ -29,7 +31,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 
 
 @click.command()
-@REPORT
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @click.option(
     "--format",
     "format_name",
@@ -67,9 +69,10 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     "traceview export report.sqlite --format perfetto",
     "traceview export report.sqlite --format csv -o tables",
     "traceview export report.sqlite --format speedscope -o idle.json",
+    "traceview export 'rank*.sqlite' --format perfetto -o all-ranks.pftrace",
 )
 def export(
-    report: Path,
+    reports: tuple[str, ...],
     format_name: str,
     output: Path | None,
     start: str | None,
@@ -83,15 +86,28 @@ def export(
     perfetto and chrome write a file for ui.perfetto.dev or chrome://tracing; csv and parquet write a folder of tables.
     speedscope and collapsed write the idle time of GPUs by stack for speedscope.app and flame graph tools;
     collapsed-host writes the time of Python threads, which speedscope has too.
+
+    Several reports, a folder or a quoted pattern become one Perfetto trace on one clock, with arrows between the ranks
+    of a collective.
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
-    from traceview.export import FORMATS, FileFormat, collect
+    from traceview.export import FORMATS, FileFormat
+    from traceview.fleet.sources import find_reports
 
     form = next(form for form in FORMATS if form.name == format_name)
+    paths = find_reports(reports)
+    if len(paths) > 1:
+        if (start, end, range_name, device) != (None, None, None, None):
+            raise RequestError("--from, --to, --range and --device narrow one report, and here are several")
+        _export_many(paths, form, output, quiet)
+        return
+    report = CAPTURE.convert(paths[0], None, click.get_current_context())
+    assert isinstance(report, Path), "the type of CAPTURE's paths"
     target = output or report.with_name(f"{_stem(report)}{form.suffix}")
-    _check_target(report, form, target)
+    _check_target((report,), form, target)
     with progress(quiet) as step:
+        from traceview.export import collect
         from traceview.pipeline import open_trace
 
         step("read", 0.0)
@@ -115,18 +131,51 @@ def _stem(report: Path) -> str:
     return Path(report.stem).stem if packed else report.stem
 
 
-def _check_target(report: Path, form: Format, target: Path) -> None:
+def _export_many(paths: tuple[Path, ...], form: Format, output: Path | None, quiet: bool) -> None:
+    """Write one Perfetto trace of several reports; exit with the code of `fleet` if some cannot be read."""
+    if form.name != "perfetto":
+        raise RequestError(f"--format {form.name} takes one report; --format perfetto takes several")
+    target = output or common_folder(paths) / ALL_RANKS
+    _check_target(paths, form, target)
+    with progress(quiet) as step:
+        from traceview.export import write_trace
+        from traceview.fleet.analyze_reports import analyze_reports
+        from traceview.fleet.merged_trace import merged_trace
+        from traceview.fleet.worker import Job
+        from traceview.read.limits import MAX_DECODED
+        from traceview.read.nsys_rep import CHOSEN
+
+        job = Job(nsys=CHOSEN.get(), max_decoded=MAX_DECODED.get())
+        fleet = analyze_reports(paths, job, progress=lambda text, done: step(text, done / 2))
+        count = len(fleet.reports)
+        pieces = merged_trace(paths, fleet, lambda done: step(f"write {done:,} of {count:,}", (1 + done / count) / 2))
+        if is_stdout(target):
+            print_bytes(pieces)
+        else:
+            write_trace(target, pieces)
+    if not quiet and not is_stdout(target):
+        from traceview.report.fleet.phrases import clocks_line
+        from traceview.report.format import plain
+
+        print_out(f"{plain(str(target), 4000)}\n{clocks_line(fleet)}\n")
+    report_skipped(fleet)
+    if fleet.skipped:
+        sys.exit(EXIT_SKIPPED)
+
+
+def _check_target(reports: tuple[Path, ...], form: Format, target: Path) -> None:
     from traceview.export import FolderFormat
     from traceview.read.formats import check_capture
 
-    check_capture(report)
+    if len(reports) == 1:
+        check_capture(reports[0])
     if is_stdout(target):
         if isinstance(form, FolderFormat):
             raise OutputError(f"--format {form.name} writes a folder of tables, not standard output")
         if form.name == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is binary; send it to a file or a program, not to a terminal")
         return
-    check_different((report,), (target,))
+    check_different(reports, (target,))
     form.check(target)
 
 

@@ -136,7 +136,7 @@ def fleet(
 
     checks = tuple(parse(condition) for condition in conditions)
     paths = find_reports(reports)
-    page = None if no_html else html or _default_page(paths)
+    page = None if no_html else html or common_folder(paths) / PAGE
     check_outputs(paths, (page, json_path))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     with progress(quiet) as step:
@@ -166,8 +166,9 @@ def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Pa
     return Tls(ca_file, cert, key)
 
 
-def _default_page(paths: tuple[Path, ...]) -> Path:
-    return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
+def common_folder(paths: tuple[Path, ...]) -> Path:
+    """Return the deepest folder that contains all paths."""
+    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
 
 def _summary(fleet: Fleet, verbose: bool, top: int) -> str:
@@ -176,13 +177,18 @@ def _summary(fleet: Fleet, verbose: bool, top: int) -> str:
     return (render if verbose else render_brief)(fleet, screen(), top=top)
 
 
-def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:
-    """Print the skipped reports and the conditions that hold; exit with their code."""
+def report_skipped(fleet: Fleet) -> None:
+    """Print the skipped reports as errors."""
     for report in fleet.skipped[:MAX_LISTED_SKIPPED]:
         print_error(f"traceview: skipped {report.file}: {report.reason}")
     if len(fleet.skipped) > MAX_LISTED_SKIPPED:
         more = len(fleet.skipped) - MAX_LISTED_SKIPPED
         print_error(f"traceview: skipped {more} more; the JSON and the page list all")
+
+
+def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:
+    """Print the skipped reports and the conditions that hold; exit with their code."""
+    report_skipped(fleet)
     for line in failed:
         print_error(f"traceview: --fail-if {line}")
     if failed:

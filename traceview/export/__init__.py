@@ -19,7 +19,7 @@ from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
 from traceview.frozen import frozen
 
-__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "collect"]
+__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "collect", "write_trace"]
 
 GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
 
@@ -38,8 +38,7 @@ class FileFormat:
 
     def write(self, contents: ExportContents, path: Path) -> None:
         """Write the file atomically, gzip-compressed if the name ends with .gz. Raises OutputError."""
-        pieces = self.pieces(contents)
-        write_pieces(path, _gzipped(pieces) if path.name.endswith(".gz") else pieces)
+        write_trace(path, self.pieces(contents))
 
 
 @frozen
@@ -72,6 +71,11 @@ FORMATS: tuple[Format, ...] = (
     FolderFormat("csv", ".csv-tables", tables.write_csv, tables.CSV_FILES),
     FolderFormat("parquet", ".parquet-tables", tables.write_parquet, tables.PARQUET_FILES),
 )
+
+
+def write_trace(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write the file atomically, gzip-compressed if the name ends with .gz. Raises OutputError."""
+    write_pieces(path, _gzipped(pieces) if path.name.endswith(".gz") else pieces)
 
 
 def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -2,11 +2,12 @@
 
 The field numbers are from protos/perfetto/trace in Perfetto's repository. Timestamps are ns on the capture's clock, so
 that `ts` in trace_processor equals the time in the report. A capture with negative times is shifted to begin at 0.
+A trace of several captures has a track for each, above its GPUs, with a slice that states the capture's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from traceview.export import wire
 from traceview.export.contents import ExportContents
 from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
 from traceview.export.tracks import Track
+from traceview.frozen import frozen
 from traceview.intervals import Times
 
 BLOCK = 1 << 16  # slices
@@ -33,119 +35,236 @@ BEGIN, END, COUNT = 1, 2, 4
 ANNOTATION_NAME_IID, INT_VALUE, STRING_VALUE_IID = 1, 4, 17
 # InternedData
 EVENT_CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES, ANNOTATION_STRINGS = 1, 2, 3, 29
+# The same fields with a text in place of an interned id
+CATEGORY, EVENT_NAME, ANNOTATION_NAME, STRING_VALUE, PROCESS_NAME = 22, 23, 10, 6, 6
 ARGUMENTS = (*NUMBERS, *TEXTS)
-EVENT_SEQUENCE = wire.uint(SEQUENCE, 1)
-# Tracks have their own sequence. A thread described on the event sequence would become the thread of all its events.
-TRACK_SEQUENCE = wire.uint(SEQUENCE, 2)
+FLOWS_PER_CAPTURE = 1 << 32
+MAX_PID = 1 << 22  # the largest on Linux
+
+
+@frozen
+class PlacedCapture:
+    """A capture in a trace of several.
+
+    `to_trace` returns times of the capture as times of the trace. `collective` has a number for each operation that is
+    a collective of several captures, the same number in all of them, and -1 for others. `clock` describes the clock.
+    """
+
+    contents: ExportContents
+    label: str
+    to_trace: Callable[[Times], Times]
+    collective: Times
+    clock: Mapping[str, int | str]
+
+
+@frozen
+class _Place:
+    """What keeps the packets, tracks and arrows of one capture apart from those of others.
+
+    Tracks have their own sequence. A thread described on the event sequence would become the thread of all its events.
+    """
+
+    number: int
+    to_trace: Callable[[Times], Times]
+    first_track: int = 0
+    root: int = 0
+    label: str = ""
+    pids: Mapping[int, int] | None = None
+
+    @property
+    def events(self) -> bytes:
+        return wire.uint(SEQUENCE, 2 * self.number + 1)
+
+    @property
+    def tracks(self) -> bytes:
+        return wire.uint(SEQUENCE, 2 * self.number + 2)
+
+    def packet(self, *parts: bytes) -> bytes:
+        return wire.message(1, self.events, *parts)
+
+    def pid(self, process: int) -> int:
+        return process if self.pids is None else self.pids.get(process, process)
 
 
 def pieces(contents: ExportContents) -> Iterator[bytes]:
-    """Yield the trace in pieces."""
-    builder, origin, described = SliceBuilder(contents), min(contents.first, 0), 0
-    created = builder.tracks.created
-    yield _packet(wire.uint(FLAGS, STATE_CLEARED))
-    yield _interned_packet(EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
-    yield _interned_packet(ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
+    """Yield the trace of one capture in pieces."""
+    origin = min(contents.first, 0)
+    yield from _capture_pieces(SliceBuilder(contents), _Place(0, lambda times: times - origin))
+
+
+def merged_pieces(captures: Iterable[PlacedCapture], count: int) -> Iterator[bytes]:
+    """Yield the trace of `count` captures in pieces. Each capture is dropped before the next is taken."""
+    used_pids: set[int] = set()
+    first_track = count
+    for number, capture in enumerate(captures):
+        pids = _distinct_pids(capture.contents, used_pids)
+        place = _Place(number, capture.to_trace, first_track, number + 1, capture.label, pids)
+        builder = SliceBuilder(capture.contents, capture.collective)
+        yield _clock_slice(capture, place)
+        yield from _capture_pieces(builder, place)
+        first_track += len(builder.tracks.created)
+
+
+def _distinct_pids(contents: ExportContents, used: set[int]) -> dict[int, int]:
+    """Return a number for each process that no earlier capture uses, which is its own number if possible.
+
+    Processes of two containers or nodes may have the same number. trace_processor would take them for one process.
+    """
+    pids = {}
+    for process in contents.trace.threads["process"].unique().sort():
+        pid = process
+        if pid in used:
+            pid = max(MAX_PID, *used) + 1
+        used.add(pid)
+        pids[process] = pid
+    return pids
+
+
+def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
+    """Return the track of a capture, and a slice on it that lasts as long as the capture and describes its clock."""
+    descriptor = wire.uint(UUID, place.root) + wire.text(NAME, place.label)
+    descriptor += wire.uint(ORDERING, EXPLICIT) + wire.uint(RANK, place.root)
+    window = [device.window for device in capture.contents.activities]
+    first, last = min(each.start for each in window), max(each.end for each in window)
+    begin, end = (int(time) for time in capture.to_trace(np.array([first, last], np.int64)))
+    event = wire.uint(TRACK_UUID, place.root) + wire.text(CATEGORY, "clock")
+    event += wire.text(EVENT_NAME, "clock")
+    for name, value in capture.clock.items():
+        field = wire.text(STRING_VALUE, value) if isinstance(value, str) else wire.uint(INT_VALUE, value)
+        event += wire.message(ANNOTATION, wire.text(ANNOTATION_NAME, name), field)
+    return b"".join(
+        (
+            wire.message(1, place.tracks, wire.message(DESCRIPTOR, descriptor)),
+            place.packet(wire.uint(FLAGS, STATE_CLEARED)),
+            place.packet(wire.uint(TIMESTAMP, begin), wire.message(TRACK_EVENT, wire.uint(TYPE, BEGIN), event)),
+            place.packet(
+                wire.uint(TIMESTAMP, end),
+                wire.message(TRACK_EVENT, wire.uint(TYPE, END), wire.uint(TRACK_UUID, place.root)),
+            ),
+        )
+    )
+
+
+def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
+    created, described = builder.tracks.created, 0
+    yield place.packet(wire.uint(FLAGS, STATE_CLEARED))
+    yield _interned_packet(place, EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
+    yield _interned_packet(place, ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
     for slices in builder.parts():
-        yield from _descriptors(created[described:])
+        yield from _descriptors(created[described:], place)
         described = len(created)
-        yield from _interned_texts(builder.texts, slices)
+        yield from _interned_texts(place, builder.texts, slices)
         for first in range(0, len(slices), BLOCK):
-            yield _slice_packets(slices[first : first + BLOCK], origin)
+            yield _slice_packets(slices[first : first + BLOCK], place)
     for counter in builder.counters():
-        yield from _descriptors(created[described:])
+        yield from _descriptors(created[described:], place)
         described = len(created)
-        yield _counter_packets(counter, origin)
+        yield _counter_packets(counter, place)
 
 
-def _packet(*parts: bytes) -> bytes:
-    return wire.message(1, EVENT_SEQUENCE, *parts)
+def _descriptors(tracks: Sequence[Track], place: _Place) -> Iterator[bytes]:
+    return (wire.message(1, place.tracks, wire.message(DESCRIPTOR, *_descriptor(track, place))) for track in tracks)
 
 
-def _descriptors(tracks: Sequence[Track]) -> Iterator[bytes]:
-    return (wire.message(1, TRACK_SEQUENCE, wire.message(DESCRIPTOR, *_descriptor(track))) for track in tracks)
-
-
-def _descriptor(track: Track) -> Iterator[bytes]:
-    yield wire.uint(UUID, track.id)
+def _descriptor(track: Track, place: _Place) -> Iterator[bytes]:
+    yield wire.uint(UUID, place.first_track + track.id)
     if track.parent:
-        yield wire.uint(PARENT, track.parent)
-    yield wire.uint(RANK, track.id)
+        yield wire.uint(PARENT, place.first_track + track.parent)
+    elif place.root and track.kind == "device":
+        yield wire.uint(PARENT, place.root)
+    yield wire.uint(RANK, place.first_track + track.id)
     yield wire.uint(ORDERING, EXPLICIT)
     if track.kind == "process":
-        yield wire.message(PROCESS, wire.uint(1, track.process))
+        name = wire.text(PROCESS_NAME, f"{place.label} {track.name}") if place.label else b""
+        yield wire.message(PROCESS, wire.uint(1, place.pid(track.process)), name)
         return
     if track.kind == "thread":
-        yield wire.message(THREAD, wire.uint(1, track.process), wire.uint(2, track.tid), wire.text(5, track.name))
+        pid = place.pid(track.process)
+        yield wire.message(THREAD, wire.uint(1, pid), wire.uint(2, track.tid), wire.text(5, track.name))
         return
     yield wire.text(NAME, track.name)
     # A viewer merges the lanes of one stream, but not two streams of the same name.
     yield wire.uint(MERGE, BY_KEY)
-    yield wire.uint(MERGE_KEY, track.lane_of)
+    yield wire.uint(MERGE_KEY, place.first_track + track.lane_of)
     if track.kind == "counter":
         yield wire.message(COUNTER, wire.uint(3, BYTES_UNIT))
 
 
-def _interned_texts(texts: Sequence[str], slices: pl.DataFrame) -> Iterator[bytes]:
+def _interned_texts(place: _Place, texts: Sequence[str], slices: pl.DataFrame) -> Iterator[bytes]:
     """Yield the texts that these slices use. A text's id is its index + 1."""
     used = slices["name"].unique().sort()
     for first in range(0, len(used), MAX_NAMES_PER_PACKET):
-        yield _interned_packet(EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
+        yield _interned_packet(place, EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
     for name in TEXTS:
         if name in slices.columns:
-            yield _interned_packet(ANNOTATION_STRINGS, texts, slices[name].unique().drop_nulls().sort().to_list())
+            yield _interned_packet(
+                place, ANNOTATION_STRINGS, texts, slices[name].unique().drop_nulls().sort().to_list()
+            )
 
 
-def _interned_packet(field: int, texts: Sequence[str], places: Sequence[int]) -> bytes:
-    entries = [wire.message(field, wire.uint(1, place + 1), wire.text(2, texts[place])) for place in places]
-    return _packet(wire.uint(FLAGS, NEEDS_STATE), wire.message(INTERNED, *entries))
+def _interned_packet(place: _Place, field: int, texts: Sequence[str], indices: Sequence[int]) -> bytes:
+    entries = [wire.message(field, wire.uint(1, index + 1), wire.text(2, texts[index])) for index in indices]
+    return place.packet(wire.uint(FLAGS, NEEDS_STATE), wire.message(INTERNED, *entries))
 
 
-def _counter_packets(counter: Counter, origin: int) -> bytes:
-    event = [wire.uint(TYPE, COUNT) + wire.uint(TRACK_UUID, counter.track), *wire.uints(COUNTER_VALUE, counter.value)]
-    return wire.matrix(len(counter.at), _event_packet(counter.at - origin, event)).tobytes()
+def _counter_packets(counter: Counter, place: _Place) -> bytes:
+    track = wire.uint(TRACK_UUID, place.first_track + counter.track)
+    event = [wire.uint(TYPE, COUNT) + track, *wire.uints(COUNTER_VALUE, counter.value)]
+    return wire.matrix(len(counter.at), _event_packet(place, counter.at, event)).tobytes()
 
 
-def _event_packet(at: Times, event: list[wire.Part]) -> list[wire.Part]:
-    head = EVENT_SEQUENCE + wire.uint(FLAGS, NEEDS_STATE)
-    return wire.messages(1, [head, *wire.uints(TIMESTAMP, at), *wire.messages(TRACK_EVENT, event)])
+def _event_packet(place: _Place, at: Times, event: list[wire.Part]) -> list[wire.Part]:
+    head = place.events + wire.uint(FLAGS, NEEDS_STATE)
+    return wire.messages(1, [head, *wire.uints(TIMESTAMP, place.to_trace(at)), *wire.messages(TRACK_EVENT, event)])
 
 
-def _slice_packets(block: pl.DataFrame, origin: int) -> bytes:
+def _slice_packets(block: pl.DataFrame, place: _Place) -> bytes:
     """Return the begin and end packets of slices.
 
     Slices with the same arguments and the same number of arrows are encoded together. The end of a slice directly
     follows its begin: trace_processor sorts by time with a stable sort, and an end closes the slice that began last.
     """
     shape = block["flows"].to_numpy().astype(np.int64) << len(ARGUMENTS)
-    for place, name in enumerate(ARGUMENTS):
+    for index, name in enumerate(ARGUMENTS):
         if name not in block.columns:
             continue
-        shape |= block[name].is_not_null().to_numpy().astype(np.int64) << place
+        shape |= block[name].is_not_null().to_numpy().astype(np.int64) << index
     groups = []
     for value in np.unique(shape):
         rows = np.flatnonzero(shape == value)
-        groups.append((rows, _begin_end_pairs(block[rows], origin)))
+        groups.append((rows, _begin_end_pairs(block[rows], place)))
     return wire.interleaved(len(block), groups).tobytes()
 
 
-def _begin_end_pairs(alike: pl.DataFrame, origin: int) -> NDArray[np.uint8]:
+def _begin_end_pairs(alike: pl.DataFrame, place: _Place) -> NDArray[np.uint8]:
     """Return a begin and an end packet for each slice; all have the same arguments and number of arrows."""
-    track = wire.uints(TRACK_UUID, alike["track"].to_numpy())
+    track = wire.uints(TRACK_UUID, place.first_track + alike["track"].to_numpy().astype(np.int64))
     begin: list[wire.Part] = [
         wire.uint(TYPE, BEGIN),
         *track,
         *wire.uints(CATEGORY_IIDS, alike["category"].to_numpy() + 1),
         *wire.uints(NAME_IID, alike["name"].to_numpy() + 1),
     ]
-    for place, name in enumerate(ARGUMENTS):
+    for index, name in enumerate(ARGUMENTS):
         if name in alike.columns and alike[name].null_count() == 0:
             value = alike[name].to_numpy()
             field = wire.uints(STRING_VALUE_IID, value + 1) if name in TEXTS else wire.uints(INT_VALUE, value)
-            begin += wire.messages(ANNOTATION, [wire.uint(ANNOTATION_NAME_IID, place + 1), *field])
-    arrows = alike["flow"].to_numpy().astype(np.int64)[:, None] + np.arange(int(alike["flows"][0]))
-    begin += wire.fixed64s(FLOW_IDS, arrows)
+            begin += wire.messages(ANNOTATION, [wire.uint(ANNOTATION_NAME_IID, index + 1), *field])
+    begin += wire.fixed64s(FLOW_IDS, _arrows(alike, place))
     end = [wire.uint(TYPE, END), *track]
-    times = (alike[name].to_numpy() - origin for name in ("start", "end"))
-    parts = [part for at, event in zip(times, (begin, end), strict=True) for part in _event_packet(at, event)]
+    parts = [
+        part
+        for name, event in (("start", begin), ("end", end))
+        for part in _event_packet(place, alike[name].to_numpy(), event)
+    ]
     return wire.matrix(len(alike), parts)
+
+
+def _arrows(alike: pl.DataFrame, place: _Place) -> Times:
+    """Return the numbers of the arrows at each slice: to or from its launches, and to the other ranks."""
+    own = place.number * FLOWS_PER_CAPTURE + alike["flow"].to_numpy().astype(np.int64)[:, None]
+    arrows = own + np.arange(int(alike["flows"][0]))
+    if "collective" not in alike.columns or alike["collective"].null_count():
+        return arrows
+    # Below 0, so that no arrow of a launch has the number.
+    return np.column_stack([arrows, -1 - alike["collective"].to_numpy()])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CATEGORIES = ("kernel", "communication", "graph", "copy", "memset", "cuda_api", "nvtx", "idle")
 # The order of causes inside a gap. All lengths are exact; the positions of the last two are exact, too.
 ORDER_IN_GAP = ("unknown", "host", "api", "memory", "blocking_copy", "sync", "profiler", "launch", "queued")
-NUMBERS = ("correlation", "bytes", "gap")
+NUMBERS = ("correlation", "bytes", "gap", "collective")
 TEXTS = ("kind", "memory", "role", "domain")
 SLICES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
@@ -49,10 +49,14 @@ class Counter:
 
 
 class SliceBuilder:
-    """Builds slices part by part. `tracks.created` and `texts` grow with each part."""
+    """Builds slices part by part. `tracks.created` and `texts` grow with each part.
 
-    def __init__(self, contents: ExportContents) -> None:
+    `collective` has the number of the collective of each operation of `contents`, or -1.
+    """
+
+    def __init__(self, contents: ExportContents, collective: Times | None = None) -> None:
         self.contents = contents
+        self.collective = collective
         self.tracks = Tracks(contents)
         self.texts: list[str] = []
 
@@ -118,7 +122,12 @@ def _operation_slices(builder: SliceBuilder, flows: tuple[Times, Times]) -> Colu
     category = np.array([CATEGORIES.index({"memcpy": "copy"}.get(name, name)) for name in SOURCES], np.uint8)[source]
     is_communication = frame["class"].to_physical().to_numpy() == CLASSES.index("communication")
     category[is_communication] = CATEGORIES.index("communication")
+    number = builder.collective
+    collective = (
+        {} if number is None else {"collective": pl.Series(number, dtype=pl.Int64).set(pl.Series(number < 0), None)}
+    )
     return {
+        **collective,
         "start": start,
         "end": end,
         "track": track,

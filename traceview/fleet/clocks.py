@@ -1,19 +1,21 @@
 """Estimates one clock for all reports; every nsys session counts from its own zero.
 
 A collective ends at nearly the same moment on all its ranks. The median difference of the ends is therefore the offset
-of two clocks, and the median absolute deviation its uncertainty. If the difference changes steadily, the clocks drift.
+of two clocks. If the difference changes steadily, the clocks drift. The error of the offset can exceed the scatter of
+the ends, so the stated uncertainty is what causality allows: no rank ends a collective before all have begun it.
 The times of day when the sessions began are reported too; they are used for reports without shared collectives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.groups import MIN_COLLECTIVES_FOR_CLOCKS
+from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
 from traceview.fleet.match import MatchedCollectives
 from traceview.frozen import frozen
 from traceview.intervals import Times
@@ -26,17 +28,19 @@ DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this time
 
 @frozen
 class Clocks:
-    """The clock of every report, and the time from which its drift counts."""
+    """The clock of every report."""
 
     clocks: tuple[Clock, ...]
-    origin: Times
 
     def to_common(self, times: NDArray[np.int64], reports: Times) -> NDArray[np.int64]:
         """Return times (one row per rank) on the common clock; `reports` has the report of each row."""
-        offset = np.array([clock.offset for clock in self.clocks], np.int64)[reports, None]
-        drift = np.array([clock.drift for clock in self.clocks], np.int64)[reports, None]
-        moved: NDArray[np.int64] = times - offset - (times - self.origin[reports, None]) * drift // SECOND
-        return moved
+        return np.stack([to_common(row, self.clocks[report]) for row, report in zip(times, reports, strict=True)])
+
+
+def to_common(times: NDArray[np.int64], clock: Clock) -> NDArray[np.int64]:
+    """Return times of one report on the common clock."""
+    moved: NDArray[np.int64] = times - clock.offset - (times - clock.origin) * clock.drift // SECOND
+    return moved
 
 
 def estimate_clocks(
@@ -44,7 +48,6 @@ def estimate_clocks(
 ) -> Clocks:
     """Estimate every report's clock; `reports` has the index of each rank's report."""
     clocks: list[Clock | None] = [None] * len(files)
-    origin = np.zeros(len(files), np.int64)
     first_epoch = next((epoch for epoch in epochs if epoch is not None), None)
     sessions = [None if epoch is None or first_epoch is None else first_epoch - epoch for epoch in epochs]
     largest_first = sorted(groups, key=lambda group: -group.end.size)
@@ -60,9 +63,9 @@ def estimate_clocks(
                 known = np.array([clocks[report] is not None for report in group_reports])
                 if known.all() or not known.any():
                     continue
-                _set_unknown_clocks(group, group_reports, known, clocks, origin, files, sessions)
+                _set_unknown_clocks(group, group_reports, known, clocks, files, sessions)
                 changed = True
-    return Clocks(tuple(clock for clock in clocks if clock is not None), origin)
+    return Clocks(tuple(clock for clock in clocks if clock is not None))
 
 
 def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
@@ -79,22 +82,47 @@ def _set_unknown_clocks(
     group_reports: Times,
     known: NDArray[np.bool_],
     clocks: list[Clock | None],
-    origin: Times,
     files: Sequence[str],
     sessions: Sequence[int | None],
 ) -> None:
     """Set the unknown clocks of a group's reports from the known ones."""
-    known_clocks = Clocks(tuple(clock or Clock("", "unknown", 0, 0, None, 0, None) for clock in clocks), origin)
-    reference = np.median(known_clocks.to_common(group.end[known], group_reports[known]), axis=0)
+    known_clocks = Clocks(tuple(clock or Clock("", "unknown", 0, 0, None, 0, None) for clock in clocks))
+    start, end = (known_clocks.to_common(times[known], group_reports[known]) for times in (group.start, group.end))
+    known_error = np.array([known_clocks.clocks[report].uncertainty or 0 for report in group_reports[known]])
+    reference = np.median(end, axis=0)
     kinds = np.array(group.kind)
     for report in np.unique(group_reports[~known]):
-        at = np.median(group.end[group_reports == report], axis=0)
-        fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in _rows_by_kind(kinds)]
-        best = min(fits, key=lambda fit: (fit.uncertainty, -fit.collectives))
-        origin[report] = best.origin
-        clocks[report] = Clock(
-            files[report], "collectives", best.offset, best.drift, best.uncertainty, best.collectives, sessions[report]
+        rows = group_reports == report
+        at = np.median(group.end[rows], axis=0)
+        fits = [_fit_offset(at[places], at[places] - reference[places]) for places in _rows_by_kind(kinds)]
+        best = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
+        clock = Clock(
+            files[report],
+            "collectives",
+            best.offset,
+            best.drift,
+            0,
+            best.collectives,
+            sessions[report],
+            best.scatter,
+            best.origin,
         )
+        own_start, own_end = (to_common(times[rows], clock) for times in (group.start, group.end))
+        # The earliest end and the latest start of the report's own ranks, which share its clock.
+        error = _largest_error(own_start.max(axis=0), own_end.min(axis=0), start, end) + known_error
+        clocks[report] = replace(clock, uncertainty=max(int(error.min()), best.scatter))
+
+
+def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:
+    """Return the largest error, in ns, of a clock relative to each known rank (a row of `start` and `end`).
+
+    If the clock is late by x, then own_start - x <= end and start <= own_end - x in each collective. A match may be
+    wrong in one collective of MAX_IMPOSSIBLE_SHARE, so as many bounds are set aside.
+    """
+    aside = own_start.shape[-1] // MAX_IMPOSSIBLE_SHARE
+    late = np.sort(own_end - start, axis=1)[:, aside]
+    early = np.sort(end - own_start, axis=1)[:, aside]
+    return np.maximum(late, early)
 
 
 def _rows_by_kind(kinds: NDArray[np.str_]) -> list[NDArray[np.intp]]:
@@ -112,7 +140,7 @@ class _ClockFit(NamedTuple):
     offset: int
     drift: int
     origin: int
-    uncertainty: int
+    scatter: int
     collectives: int
 
 

@@ -12,6 +12,7 @@ from traceview.intervals import Times
 
 # One rank sends or receives: it does not wait for the others, and they do not end together.
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
+MAX_IMPOSSIBLE_SHARE = 100  # a group may have one impossible collective in this many
 MIN_COLLECTIVES_FOR_CLOCKS = 4  # fewer collectives do not compare the clocks of two reports
 # The ends of one collective on two H200 with a common clock differ by less than this (docs/fleet.md "Clocks").
 MAX_END_DIFFERENCE_NS = 50_000

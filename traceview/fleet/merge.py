@@ -9,7 +9,7 @@ import numpy as np
 
 from traceview.fleet.clocks import Clocks, estimate_clocks
 from traceview.fleet.collectives import MAX_COLLECTIVES
-from traceview.fleet.groups import count_impossible, rank_sets, set_notes, split_by_common_ends
+from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, count_impossible, rank_sets, set_notes, split_by_common_ends
 from traceview.fleet.iterations import align_iterations
 from traceview.fleet.match import MatchedCollectives, match_collectives
 from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows, iteration_columns, measure_lags
@@ -19,9 +19,8 @@ from traceview.intervals import Times
 from traceview.model.fleet import CollectiveTimes, Fleet, RankResult, ReportResult, Skipped
 from traceview.model.trace import Note
 
-TOLERANCE_TO_UNCERTAINTY = 5  # times in a valid match may be off by this times the clocks' uncertainty
+TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
 MIN_TOLERANCE_NS = 5_000
-MAX_IMPOSSIBLE_SHARE = 100  # a group may have one impossible collective in this many
 DEFAULT_MARGIN = 0.05
 SUFFIX = re.compile(r"(\.sqlite(\.\w{2,3})?|\.nsys-rep)$")
 
@@ -75,12 +74,16 @@ def merge(
     )
 
 
+def report_label(file: str) -> str:
+    """Return a report's name without its suffix."""
+    return SUFFIX.sub("", file)
+
+
 def _rank_labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
     """Return the report's name for each rank, with the GPU if the report has several."""
     return [
-        stem if len(result.ranks) == 1 else f"{stem} · {rank.device}"
+        report_label(file) if len(result.ranks) == 1 else f"{report_label(file)} · {rank.device}"
         for file, result in zip(files, results, strict=True)
-        for stem in [SUFFIX.sub("", file)]
         for rank in result.ranks
     ]
 
@@ -101,8 +104,8 @@ def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Clocks
 
 def _is_possible(group: MatchedCollectives, report_of: Times, clocks: Clocks, notes: list[str]) -> bool:
     """Return whether the match is possible (no rank ends before all have begun); add a note if not."""
-    uncertainty = max(clocks.clocks[report].uncertainty or 0 for report in report_of[group.ranks])
-    count = count_impossible(group, max(TOLERANCE_TO_UNCERTAINTY * uncertainty, MIN_TOLERANCE_NS))
+    scatter = max(clocks.clocks[report].scatter for report in report_of[group.ranks])
+    count = count_impossible(group, max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS))
     if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):
         return True
     notes.append(

@@ -107,8 +107,9 @@ class Skipped:
 class Clock:
     """One report's clock relative to the clock of the first report of its component.
 
-    Subtract `offset` from its times, and `drift` more for each second, in ns. `uncertainty` is the median absolute
-    deviation over `count` collectives. `method` is "reference", "collectives", "session start" or "unknown".
+    Subtract `offset` from its times, and `drift` more for each second after `origin`, in ns. `scatter` is the median
+    absolute deviation over `count` collectives. `uncertainty` bounds the error of the offset, because no collective
+    ends on one rank before all have begun it. `method` is "reference", "collectives", "session start" or "unknown".
     """
 
     file: str
@@ -118,6 +119,8 @@ class Clock:
     uncertainty: int | None
     count: int
     session: int | None  # the offset according to the start times of the sessions
+    scatter: int = 0
+    origin: int = 0
 
 
 @frozen

@@ -24,6 +24,8 @@ CLOCK = {
     "uncertainty": "uncertainty_ns",
     "count": "collectives",
     "session": "session_offset_ns",
+    "scatter": "scatter_ns",
+    "origin": "origin_ns",
 }
 
 
