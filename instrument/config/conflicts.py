@@ -49,7 +49,7 @@ def _has_prompt(config: Config) -> bool:
 CONFLICTS = (
     Conflict(
         ("training.strategy", "model.compile"),
-        lambda config: config.model.compile and _captures_step(config),
+        lambda config: config.model.compile is not None and _captures_step(config),
         "a CUDA graph cannot hold a compiled model; remove --compile or use --strategy prefetch",
     ),
     Conflict(
@@ -76,6 +76,11 @@ CONFLICTS = (
             and config.training.device.startswith("cuda")
         ),
         "flash attention on a GPU supports only half precision; use --precision bf16 or --attention efficient",
+    ),
+    Conflict(
+        ("distributed.shard_precision", "training.precision"),
+        lambda config: config.distributed.shard_precision == "bf16" and config.training.precision != "bf16",
+        "parameters that are gathered in bf16 are computed with in bf16; use --precision bf16",
     ),
     Conflict(
         ("model.prompt", "model.name"),

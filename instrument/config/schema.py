@@ -27,6 +27,9 @@ ModelName = Literal["transformer", "dit", "flow", "mlm"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine"]
+Checkpointing = Literal["full", "selective"]
+CompileScope = Literal["full", "blocks"]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 PromptForm = Literal["none", "loop", "vectorised"]
 OnNan = Literal["stop", "skip", "continue"]
 
@@ -84,8 +87,20 @@ class Model:
     vocabulary: int = setting(8192, "vocabulary size in tokens (transformer, mlm)", low=2, cpu=1024)
     features: int = setting(4096, "input features per position (transformer)", low=1, cpu=512)
     attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
-    checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    compile: bool = setting(False, "compile the model with torch.compile")
+    checkpointing: Checkpointing | None = setting(
+        None,
+        "recompute activations in the backward pass to save memory: of full blocks (without a value), or selective: "
+        "all but the results of matrix products and attention",
+        bare="full",
+    )
+    compile: CompileScope | None = setting(
+        None,
+        "compile with torch.compile: the full model (without a value), or its blocks, each once, which starts sooner",
+        bare="full",
+    )
+    compile_mode: CompileMode = setting("default", "mode of torch.compile")
+    compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
+    float8: bool = setting(False, "compute linear layers in float8 (needs torchao and an H100 or newer)")
     prompt: PromptForm = setting("none", "how apply_prompt inserts the prompt: with a Python loop or vectorised (mlm)")
     prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
     side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
@@ -150,6 +165,15 @@ class Distributed:
     """How several GPUs share the work, under torchrun."""
 
     shard: bool = setting(False, "shard parameters (FSDP2) instead of replicating them on each GPU (DDP)")
+    shard_precision: Literal["fp32", "bf16"] = setting(
+        "fp32", "precision in which sharded parameters are gathered; gradients are reduced in fp32 (FSDP2)"
+    )
+    reshard_after_forward: bool = setting(
+        True, "free gathered parameters after the forward and gather them again for the backward (FSDP2)"
+    )
+    shard_prefetch: int = setting(
+        0, "number of blocks whose parameters are gathered ahead; 0: as FSDP2 schedules them", low=0
+    )
     bucket_mb: float = setting(25.0, "size of a gradient bucket in MiB (DDP)", above=0)
     gradient_as_bucket_view: bool = setting(True, "store gradients in the buckets, without a copy (DDP)")
     static_graph: bool = setting(False, "declare that every step uses the same parameters (DDP)")

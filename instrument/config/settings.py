@@ -60,7 +60,7 @@ class Setting:
         flag: name of the flag, by default the field's name. Two fields of a section with the same flag are given
             together, as "FIRST:SECOND".
         off: name of the flag that turns a switch off, by default "no-" and the flag's name.
-        bare: value of the flag if it is given without a value.
+        bare: value of the flag if it is given without a value, and of true; the setting is then optional.
         choices: the words allowed, if the type hint does not list them.
         metavar: placeholder for the value in the help.
         cpu: default for a run without a GPU; None means the field's default.
@@ -141,16 +141,25 @@ def _from_text(base: type, text: str) -> object:
 
 
 def check_section(section: Any) -> None:
-    """Check each field of a section against its type and its `Setting`.
+    """Check each field of a section against its type and its `Setting`; replace switches by their value.
 
     Raises:
         FieldError: a value is not allowed.
     """
     owner: type = type(section)
+    _replace_switches(section)
     for field in dataclasses.fields(section):
         value, kind = getattr(section, field.name), field_kinds(owner)[field.name]
         if not (kind.optional and value is None) and not _is_allowed(kind, get_setting(field), value):
             raise FieldError(_refusal_reason(kind, get_setting(field), value), f"{owner.__name__.lower()}.{field.name}")
+
+
+def _replace_switches(section: Any) -> None:
+    """Replace True by the value of the bare flag, and False by None, in settings that were switches once."""
+    for field in dataclasses.fields(section):
+        value, bare = getattr(section, field.name), get_setting(field).bare
+        if bare is not None and isinstance(value, bool):
+            object.__setattr__(section, field.name, bare if value else None)
 
 
 def _is_allowed(kind: Kind, allowed: Setting, value: object) -> bool:

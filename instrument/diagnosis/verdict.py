@@ -178,7 +178,7 @@ def _compute_remedy(times: StageTimes) -> Remedy:
     if times.on_gpu and model.attention == "math":
         return Remedy("--attention auto", "a fused attention kernel does not write the scores to memory")
     if model.checkpointing:
-        return Remedy("--no-checkpointing", "activations are computed twice; use checkpointing only to save memory")
+        return Remedy("--checkpointing none", "activations are computed twice; use checkpointing only to save memory")
     if not model.compile and not times.strategy.captures_step:
         return Remedy("--compile", "only the kernels are left; torch.compile can fuse some of them")
     return Remedy("", "only the kernels are left; use a faster GPU or several (torchrun --nproc-per-node 2)")

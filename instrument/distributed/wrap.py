@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from instrument.config.schema import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
+from instrument.models.tuning import repeated_blocks
 
 _first_pass_done: WeakSet[nn.Module] = WeakSet()
 
@@ -28,7 +29,7 @@ def wrap(model: nn.Module, config: Distributed, world: World, device: torch.devi
         ConfigError: sharding is configured for a single process, or torch has no FSDP2.
     """
     if config.shard:
-        return _shard(model, world)
+        return _shard(model, config, world)
     if world.size == 1:
         return model
     return DistributedDataParallel(
@@ -86,21 +87,35 @@ def _without_reduction(model: nn.Module) -> Iterator[None]:
         set_sync(True)
 
 
-def _shard(model: nn.Module, world: World) -> nn.Module:
+def _shard(model: nn.Module, config: Distributed, world: World) -> nn.Module:
     """Shard each block of a ModuleList, so that one is gathered while another computes, then the root module."""
     if world.size == 1:
         raise ConfigError("--shard needs several processes; start with torchrun --nproc-per-node 2 or more")
     try:
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError as error:
         raise ConfigError(f"--shard needs torch 2.6 or later; this is torch {torch.__version__}") from error
     _broadcast_weights(model)
-    # modules() yields outer modules first; inner ones must be sharded first.
-    for blocks in [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]:
+    # Autocast casts the inputs. Norms and losses get them in the precision that autocast chooses.
+    in_bf16 = config.shard_precision == "bf16"
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if in_bf16 else None,
+        reduce_dtype=torch.float32 if in_bf16 else None,
+        cast_forward_inputs=False,
+    )
+    for blocks in repeated_blocks(model):  # inner modules must be sharded first
         for block in blocks:
-            fully_shard(block)
-    fully_shard(model)
+            fully_shard(block, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
+        _prefetch(list(blocks), config.shard_prefetch)
+    fully_shard(model, mp_policy=policy)
     return model
+
+
+def _prefetch(blocks: Sequence[Any], ahead: int) -> None:
+    """Gather the next `ahead` blocks while a block computes: the following ones in forward, the earlier in backward."""
+    for number, block in enumerate(blocks if ahead else ()):
+        block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
+        block.set_modules_to_backward_prefetch(blocks[max(number - ahead, 0) : number][::-1])
 
 
 def _broadcast_weights(model: nn.Module) -> None:

@@ -18,6 +18,7 @@ from instrument.models.dit import Dit
 from instrument.models.flow import Flow
 from instrument.models.mlm import MaskedLanguageModel
 from instrument.models.transformer import Transformer
+from instrument.models.tuning import compile_model, convert_to_float8
 
 MODELS: Mapping[ModelName, Callable[[Model, Data], nn.Module]] = {
     "transformer": Transformer,
@@ -46,8 +47,9 @@ def build(model: Model, data: Data, device: torch.device | str, *, precision: Pr
     device = torch.device(device)
     check(model, data, device, precision)
     built = MODELS[model.name](model, data).to(device)
-    if model.compile:
-        built.compile()
+    if model.float8:
+        convert_to_float8(built, device)
+    compile_model(built, model)
     return built
 
 

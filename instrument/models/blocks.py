@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - as torch's own documentation writes it
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.schema import Attention, Model
+from instrument.config.schema import Attention, Checkpointing, Model
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
+_aten = torch.ops.aten
+# Expensive operations: selective checkpointing stores their results.
+SAVED_OPERATIONS = [
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten._scaled_mm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+SAVE_SELECTED = partial(create_selective_checkpoint_contexts, SAVED_OPERATIONS)
 
 
 class SelfAttention(nn.Module):
@@ -64,18 +79,24 @@ class Block(nn.Module):
 
 
 class Stack(nn.ModuleList):
-    """A sequence of blocks. With checkpointing, each block stores only its inputs and recomputes in backward."""
+    """A sequence of blocks. With checkpointing, each block stores only its inputs and recomputes in backward.
 
-    def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: bool) -> None:
+    Selective checkpointing also stores the results of `SAVED_OPERATIONS`, so that only cheap operations run again.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: Checkpointing | None) -> None:
         super().__init__(blocks)
+        # Blocks draw no random numbers, and saving the generator state would break CUDA graph capture.
+        self._options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        if checkpointing == "selective":
+            self._options["context_fn"] = SAVE_SELECTED
         self.checkpointing = checkpointing
 
     def forward(self, tokens: Tensor, *conditions: Tensor) -> Tensor:
         """Apply every block to tokens (batch, sequence, width); all blocks get the same conditions."""
         for block in self:
             if self.checkpointing and self.training:
-                # Blocks draw no random numbers, and saving the generator state would break CUDA graph capture.
-                tokens = checkpoint(block, tokens, *conditions, use_reentrant=False, preserve_rng_state=False)
+                tokens = checkpoint(block, tokens, *conditions, **self._options)
             else:
                 tokens = block(tokens, *conditions)
         return tokens

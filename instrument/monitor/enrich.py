@@ -74,7 +74,7 @@ def flops_per_sample(config: Config) -> int:
     The count is that of the model itself: it excludes the second forward pass of checkpointing and counts attention by
     its formula. The state of the random number generators does not change.
     """
-    model = replace(config.model, checkpointing=False, compile=False, attention="auto")
+    model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto")
     with torch.random.fork_rng(devices=[]), torch.device("meta"):  # on meta, weights are not initialised, which is slow
         built = build(model, config.data, "meta")
     sample = Synthetic(model, config.data, 0)[0]

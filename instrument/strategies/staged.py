@@ -28,6 +28,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from instrument.config.schema import Model
+from instrument.models.tuning import compile_model
 from instrument.prefetch import PrefetchLoader
 from instrument.strategies.base import Strategy, mean
 from instrument.streams import Event, Stream, Streams, hand_over
@@ -45,7 +47,7 @@ class Staged(Strategy):
     @property
     def twin(self) -> nn.Module:
         """A copy of the model with its own parameters over the same memory."""
-        self._twin = self._twin or twin_of(self.learner.model, compiled=self.config.model.compile)
+        self._twin = self._twin or twin_of(self.learner.model, self.config.model)
         return self._twin
 
     @property
@@ -124,12 +126,12 @@ class Staged(Strategy):
         return total
 
 
-def twin_of(model: nn.Module, *, compiled: bool = False) -> nn.Module:
-    """Return a copy of `model` whose parameters and buffers share its memory."""
+def twin_of(model: nn.Module, settings: Model | None = None) -> nn.Module:
+    """Return a copy of `model` whose parameters and buffers share its memory, compiled as `settings` say."""
     shared: dict[int, object] = {id(buffer): buffer for buffer in model.buffers()}
     for parameter in model.parameters():
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
     twin = copy.deepcopy(model, shared)
-    if compiled:
-        twin.compile()
+    if settings is not None:
+        compile_model(twin, settings)
     return twin

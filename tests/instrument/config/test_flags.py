@@ -82,7 +82,7 @@ def test_no_flags_give_the_defaults() -> None:
             Config(data=Data(batch=8, workers=2, pin_memory=True)),
         ),
         ("--gradient-checkpointing", Config(model=Model(checkpointing=True))),
-        ("--compile --no-torch-compile", Config()),
+        ("--compile --torch-compile none", Config()),
         ("--model flow --compile", Config(model=Model("flow", compile=True))),
         ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
         ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
@@ -118,7 +118,7 @@ def test_other_options_of_a_command_are_parsed() -> None:
     [
         (["--strategy", "fast"], "--strategy: invalid value 'fast'; allowed: serial, pinned, prefetch, staged, graph"),
         (["--steps", "many"], "--steps: invalid value 'many'; expected a whole number of at least 0"),
-        (["--strategy", "graph", "--compile"], "--strategy and --compile: graph with True: "),
+        (["--strategy", "graph", "--compile"], "--strategy and --compile: graph with full: "),
         (["--capture", "9:5"], "--capture: capture 9:5 is empty"),
         (["--config", "none.yaml"], "none.yaml: file not found"),
     ],
@@ -127,7 +127,7 @@ def test_invalid_value_is_one_line(arguments: list[str], message: str) -> None:
     assert refusal(*arguments).startswith(message)
 
 
-@pytest.mark.parametrize("arguments", [["--stesp", "5"], ["--steps"], ["5"], ["--compile=yes"], ["--every", "5"]])
+@pytest.mark.parametrize("arguments", [["--stesp", "5"], ["--steps"], ["5"], ["--shard=yes"], ["--every", "5"]])
 def test_usage_error_is_one_line(arguments: list[str]) -> None:
     assert refusal(*arguments).endswith("(--help lists the flags)")
     assert arguments[0].split("=")[0] in refusal(*arguments)

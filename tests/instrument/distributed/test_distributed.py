@@ -100,6 +100,24 @@ def sharded_accumulating_reducing_each(world: World, _folder: Path) -> Any:
     return train(with_(CONFIG, shard=True, accumulation=2, no_sync=False), world)
 
 
+def sharded_gathering_ahead(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, shard=True, reshard_after_forward=False, shard_prefetch=1), world)
+
+
+def gathered_in_bf16(world: World, _folder: Path) -> Any:
+    """Return the dtypes of a block's parameter in forward, of its gradient and of its shard, and the loss."""
+    config = with_(replace(CONFIG, training=replace(CONFIG.training, precision="bf16")), shard=True)
+    config = replace(config, distributed=replace(config.distributed, shard_precision="bf16"))
+    wrapped = wrap(build(config.model, config.data, CPU), config.distributed, world, CPU)
+    taught, block = Learner(wrapped, config.training, STEPS, CPU), wrapped.blocks[0]
+    seen = []
+    block.mlp.register_forward_pre_hook(lambda module, _inputs: seen.append(module[0].weight.dtype))
+    loss = taught.forward(next(iter(build_loader(config, rank=world.rank, world=world.size))))
+    taught.backward(loss)
+    weight = block.mlp[0].weight
+    return [*seen, weight.grad.dtype, weight.dtype, bool(torch.isfinite(loss))]
+
+
 def blocks_sharded(world: World, _folder: Path) -> Any:
     model = learner(with_(CONFIG, shard=True), world).model
     return [name for name, module in model.named_modules() if hasattr(module, "set_requires_gradient_sync")]
@@ -107,13 +125,14 @@ def blocks_sharded(world: World, _folder: Path) -> Any:
 
 SCENARIOS = (
     ddp, ddp_static_graph_accumulating, ddp_static_graph_without_views, ddp_accumulating,
-    ddp_accumulating_reducing_each, sharded, sharded_accumulating, sharded_accumulating_reducing_each,
+    ddp_accumulating_reducing_each, sharded, sharded_gathering_ahead, sharded_accumulating,
+    sharded_accumulating_reducing_each,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    return ranks.run((*SCENARIOS, blocks_sharded), tmp_path_factory.mktemp("two"))
+    return ranks.run((*SCENARIOS, blocks_sharded, gathered_in_bf16), tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +176,10 @@ def test_all_ranks_have_the_same_weights(two: Mapping[str, list[Any]]) -> None:
 
 def test_each_block_is_sharded_separately(two: Mapping[str, list[Any]]) -> None:
     assert two["blocks_sharded"] == [["", "blocks.0", "blocks.1"]] * 2
+
+
+def test_parameters_are_gathered_in_bf16_and_kept_in_fp32(two: Mapping[str, list[Any]]) -> None:
+    assert two["gathered_in_bf16"] == [[torch.bfloat16, torch.float32, torch.float32, True]] * 2
 
 
 def test_one_process_is_not_wrapped() -> None:

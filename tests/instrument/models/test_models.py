@@ -66,10 +66,11 @@ def test_prompt_does_not_change_other_weights() -> None:
     assert all(torch.equal(without[key], with_it[key]) for key in without)
 
 
+@pytest.mark.parametrize("checkpointing", ["full", "selective"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_checkpointing_changes_neither_loss_nor_gradients(name: str) -> None:
+def test_checkpointing_changes_neither_loss_nor_gradients(name: str, checkpointing: str) -> None:
     given = batch(variant(name))
-    plain, checkpointed = (awakened(built(variant(name, checkpointing=on))) for on in (False, True))
+    plain, checkpointed = (awakened(built(variant(name, checkpointing=on))) for on in (None, checkpointing))
     assert torch.equal(plain(given), checkpointed(given))
     expected, found = gradients(plain, given), gradients(checkpointed, given)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
@@ -84,6 +85,16 @@ def test_checkpointing_saves_less_for_backward() -> None:
         return sum(sizes)
 
     assert kept(True) < kept(False) / 2
+
+
+def test_selective_checkpointing_repeats_no_matrix_product() -> None:
+    def products(checkpointing: str | None) -> int:
+        net, given = built(tiny("transformer", checkpointing=checkpointing)), batch(tiny("transformer"))
+        with Called() as called:
+            net(given).backward()
+        return called.matrix_products
+
+    assert products("selective") == products(None) < products("full")
 
 
 @pytest.mark.parametrize("attention", ["flash", "math"])
@@ -101,9 +112,11 @@ class Called(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.matrix_products = 0
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.add(function.overloadpacket.__name__)
+        self.matrix_products += function.overloadpacket.__name__ in {"mm", "addmm", "bmm"}
         return function(*args, **(kwargs or {}))
 
 
@@ -180,11 +193,14 @@ def test_patches_round_trip() -> None:
 
 
 def test_compiled_model_keeps_the_names_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
-    net = build(tiny("transformer", compile=True), DATA, "cpu")
-    assert compiled == [net]
+    compiled: list[tuple[nn.Module, object]] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append((self, options["mode"])))
+    net = build(tiny("transformer", compile=True, compile_mode="max-autotune"), DATA, "cpu")
+    assert compiled == [(net, "max-autotune")]
     assert set(net.state_dict()) == set(built(tiny("transformer")).state_dict())
+    compiled.clear()
+    net = build(tiny("transformer", compile="blocks"), DATA, "cpu")
+    assert compiled == [(block, "default") for block in net.blocks]
 
 
 @pytest.mark.parametrize("name", NAMES)
