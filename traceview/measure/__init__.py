@@ -23,6 +23,7 @@ For example::
 """
 
 from traceview.measure.base import Measure
+from traceview.measure.gpu_metrics import GPU_METRICS, ITERATION_METRICS
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.memory import MEMORY_USE
@@ -47,6 +48,8 @@ MEASURES: tuple[Measure, ...] = (
     KERNEL_PLACES,
     MODULES,
     MATRIX_PRECISIONS,
+    GPU_METRICS,
+    ITERATION_METRICS,
     SPEED_OF_LIGHT,
     SYNC_CALLS,
     IMPLICIT_CALLS,

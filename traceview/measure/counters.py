@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from traceview.measure.gpu_metrics import metric_curves
 from traceview.measure.memory import memory_curves
 from traceview.model.counters import CounterSeries
 from traceview.model.trace import Trace
 
-COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = (memory_curves,)
+COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = (memory_curves, metric_curves)
 
 
 def measure_counters(trace: Trace) -> tuple[CounterSeries, ...]:

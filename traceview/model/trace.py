@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.frozen import frozen
+from traceview.model.gpu_metrics import GPU_METRICS
 from traceview.model.memory import MEMORY
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.scopes import CAPTURES, SCOPES, no_scopes
@@ -202,6 +203,7 @@ class Trace:
     sizes: WorkSizes = field(default_factory=WorkSizes)
     scopes: pl.DataFrame = field(default_factory=no_scopes)
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(MEMORY)))
+    gpu_metrics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(GPU_METRICS)))
     captures: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(CAPTURES)))
 
     def __post_init__(self) -> None:
@@ -217,6 +219,7 @@ class Trace:
         _check("scopes", self.scopes, SCOPES)
         _check("captures", self.captures, CAPTURES)
         _check("memory", self.memory, MEMORY)
+        _check("gpu_metrics", self.gpu_metrics, GPU_METRICS)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 

@@ -11,6 +11,7 @@ import polars as pl
 from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
+from traceview.normalise.gpu_metrics import gpu_metric_frame
 from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import kernel_captures, take_graph_nodes
@@ -82,6 +83,7 @@ def normalise(capture: RawCapture) -> Trace:
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
         memory=memory_frame(tables, devices, links, threads, api),
+        gpu_metrics=gpu_metric_frame(tables, devices),
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,
     )

@@ -19,6 +19,8 @@ CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
 MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"  # torch.profiler's `[memory]` events become this table too
+GPU_METRICS = "GPU_METRICS"
+GPU_METRIC_NAMES = "TARGET_INFO_GPU_METRICS"
 CUPTI_OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 STRINGS = "StringIds"
@@ -136,6 +138,8 @@ TABLES: Mapping[str, WantedColumns] = {
         ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType"),
         health=("correlationId", "globalTid", "totalBytes"),
     ),
+    GPU_METRICS: WantedColumns(("timestamp", "typeId", "metricId", "value")),
+    GPU_METRIC_NAMES: WantedColumns(("typeId", "metricId", "metricName"), text=("metricName",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     GRAPH_NODES: WantedColumns(("start", "globalTid", GRAPH_NODE), health=("originalGraphNodeId",)),

@@ -81,6 +81,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "TARGET_INFO_SYSTEM_ENV": ("devStateName", *_SETTINGS),
     "TARGET_INFO_GPU": ("name", "busLocation", "chipName"),
     "DIAGNOSTIC_EVENT": ("text",),
+    raw.GPU_METRIC_NAMES: ("metricName",),
     **{f"ENUM_{name}": ("name", "label") for name in _ENUMS},
 }
 # Columns with names that the program chose.

@@ -25,6 +25,7 @@ from traceview.rules.launch_bound import launch_bound
 from traceview.rules.missing_data import missing_data
 from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.profiler_overhead import profiler_overhead
+from traceview.rules.shared_gpu import shared_gpu
 from traceview.rules.shared_stream import shared_stream
 from traceview.rules.slow_calls import slow_calls
 from traceview.rules.slow_kernels import slow_kernels
@@ -38,6 +39,7 @@ from traceview.rules.whole_graphs import whole_graphs
 RULES: tuple[Rule, ...] = (
     missing_data,
     cut_capture,
+    shared_gpu,
     whole_graphs,
     profiler_overhead,
     idle_stream,

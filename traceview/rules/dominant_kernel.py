@@ -17,6 +17,7 @@ from traceview.measure.activity import COMPUTE
 from traceview.model.trace import Note
 from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, DeviceFacts
+from traceview.rules.shared_gpu import metric_sentence
 from traceview.units import duration, quantity, share
 
 MIN_COMPUTE = 0.8  # share of the steady part
@@ -44,5 +45,5 @@ def _note(facts: CaptureFacts, device: DeviceFacts) -> Note:
         "dominant_kernel",
         f"{use.id} computes {share(use.compute_ns, whole)} of the time, so only faster kernels make the program much "
         f"faster. {categories(names)[most]} takes {share(min(float(total[most]), whole), whole)} of the time: "
-        f"{quantity(count, 'run')} of {duration(mean)} on average.",
+        f"{quantity(count, 'run')} of {duration(mean)} on average.{metric_sentence(use)}",
     )

@@ -34,6 +34,7 @@ from traceview.rules.advice.compute import (
     STRIDED_COPIES,
     ZEROED_GRADIENTS,
 )
+from traceview.rules.shared_gpu import metric_sentence
 from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
 from traceview.units import duration
 
@@ -145,7 +146,8 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         id=subject.id,
         device=device,
         title=subject.title,
-        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
+        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone."
+        f"{metric_sentence(device.use) if subject.id == 'fp32_matrix' else ''} {fix.advice}",
         code=fix.code,
         change=speedup.name if speedup in SPEEDUPS else "",
         # Subtract the time of kernels that the change makes slower.

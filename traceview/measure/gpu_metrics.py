@@ -1,0 +1,129 @@
+"""Means of a GPU's hardware counters by what the GPU does and by iteration, and their curves for the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals
+from traceview.measure.activity import Activity
+from traceview.measure.base import CaptureInput, CaptureMeasure, PartInput, PartMeasure
+from traceview.measure.kernels import shape_kinds
+from traceview.model.analysis import NotMeasured
+from traceview.model.columns import Table
+from traceview.model.counters import CounterSeries
+from traceview.model.gpu_metrics import CLOCKS, METRICS, SHARES, IterationMetrics, MetricMeans
+from traceview.model.trace import Trace
+
+FILLED = 0.9  # a sample counts for what fills this part of it
+DIGITS = 4
+PERCENT = 100
+SHOWN = (
+    *("part", "count", "sm_active", "sm_issue", "tensor_active", "warps", "dram_read", "dram_write"),
+    *("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx", "gpc_clock_mhz"),
+)
+
+
+def metric_curves(trace: Trace) -> Iterator[CounterSeries]:
+    """Yield each metric of each device over time, without those that are 0 all the time."""
+    for (device,), samples in trace.gpu_metrics.group_by("device", maintain_order=True):
+        start = samples["start"].to_numpy()
+        for unit, names in (("%", SHARES), ("MHz", CLOCKS)):
+            for metric, name in names.items():
+                if samples[metric].max():
+                    value = samples[metric].fill_null(0).to_numpy()
+                    yield CounterSeries(name, unit, start, value, int(str(device)))
+
+
+def _parts(given: PartInput) -> tuple[MetricMeans, ...]:
+    """Return the means of the window or its part, and of what the device does in it, where samples show that alone."""
+    samples = given.trace.gpu_metrics.filter(pl.col("device") == given.activity.device)
+    if samples.is_empty():
+        return ()
+    start, end = (samples[name].to_numpy() for name in ("start", "end"))
+    rows = []
+    for part, members in _work_by_part(given.trace, given.activity):
+        counted = intervals.covered_length(members, start, end) >= FILLED * (end - start)
+        if counted.any():
+            rows.append(MetricMeans(part=part, **_means(samples.filter(pl.Series(counted)))))
+    return tuple(rows)
+
+
+def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals]]:
+    """Yield the parts of a device's time, with their names: all, kernels by family, communication, copies, idle."""
+    window = work.window
+    everything = Intervals(*(np.array([moment], np.int64) for moment in (window.start, window.end)))
+    yield "all the time", everything
+    yield "compute", work.compute
+    families = np.array([kind.family for kind in shape_kinds(trace.shapes)])
+    shape = work.select(trace.operations["shape"].to_numpy())
+    chosen = np.unique(families[np.unique(shape[shape > 0])]).tolist()
+    for family in chosen:
+        rows = np.flatnonzero((families == family)[shape] & (shape > 0))
+        yield f"{family} kernels", intervals.union(work.start[rows], work.end[rows])
+    kernels = intervals.union(*(np.concatenate(times) for times in zip(work.compute, work.communication, strict=True)))
+    yield "communication alone", intervals.subtract(work.communication, work.compute)
+    yield "copies alone", intervals.subtract(work.busy, kernels)
+    yield "idle", intervals.complement(work.busy, window.start, window.end)
+
+
+def _means(samples: pl.DataFrame) -> dict[str, Any]:
+    """Return the number of samples and the mean of each metric, shares as fractions."""
+    means = samples.select(pl.col(METRICS).mean()).row(0, named=True)
+    shares = {name: None if means[name] is None else round(means[name] / PERCENT, DIGITS) for name in SHARES}
+    clocks = {name: None if means[name] is None else round(means[name]) for name in CLOCKS}
+    return {"count": len(samples), **shares, **clocks}
+
+
+def _iterations(given: CaptureInput) -> tuple[IterationMetrics, ...]:
+    """Return the means of each counted iteration on each device whose samples are short enough to lie in it."""
+    iterations, trace = given.iterations, given.trace
+    if trace.gpu_metrics.is_empty() or isinstance(iterations, NotMeasured):
+        return ()
+    counted = iterations.per_iteration[iterations.skipped :]
+    bounds = np.array([(each.start_ns, each.end_ns) for each in counted], np.int64).reshape(-1, 2)
+    rows = []
+    for device in given.devices:
+        samples = trace.gpu_metrics.filter(pl.col("device") == device.device)
+        index = _iteration_of(samples["start"].to_numpy(), samples["end"].to_numpy(), bounds)
+        inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)
+        for (at,), own in inside.group_by("iteration", maintain_order=True):
+            number = int(str(at))
+            means, place = _means(own), iterations.skipped + number
+            rows.append(IterationMetrics(part=counted[number].name, **means, device=device.id, iteration=place))
+    return tuple(rows)
+
+
+def _iteration_of(start: NDArray[np.int64], end: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of `bounds`, ascending [start, end), that holds most of each sample; -1 where none fills it."""
+    at = np.searchsorted(bounds[:, 0], (start + end) // 2, side="right") - 1
+    first, last = bounds[np.maximum(at, 0)].T
+    inside = np.minimum(end, last) - np.maximum(start, first)
+    return np.where((at >= 0) & (inside >= FILLED * (end - start)), at, -1)
+
+
+GPU_METRICS = PartMeasure(
+    Table(
+        name="gpu_metrics",
+        title="GPU metrics",
+        row_type=MetricMeans,
+        note="Means of hardware counters of the GPU, which include the work of other programs.",
+        shown=SHOWN,
+    ),
+    _parts,
+)
+ITERATION_METRICS = CaptureMeasure(
+    Table(
+        name="iteration_metrics",
+        title="GPU metrics of each iteration",
+        row_type=IterationMetrics,
+        shown=("label", *SHOWN[1:]),
+        first=5,
+    ),
+    _iterations,
+)

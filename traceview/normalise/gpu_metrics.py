@@ -1,0 +1,119 @@
+"""Samples of a GPU's hardware counters (`nsys profile --gpu-metrics-devices=all`), with one name for each metric.
+
+The names differ by the GPU and by the version of nsys: `SM Active`, later `SMs Active [Throughput %]`. Where a metric
+has several quantities, only the share of the peak is read. `typeId & 0xFF` is the number of the GPU in
+TARGET_INFO_GPU, as nsys's recipe gpu_metric_util_map reads it. Clocks are in Hz, written as 32 bits with a sign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import polars as pl
+
+from traceview.model.gpu_metrics import CLOCKS, GPU_METRICS, METRICS
+from traceview.normalise.devices import DEVICE_KEY, Devices
+from traceview.normalise.valid_rows import MAX_TIME
+from traceview.read import raw
+
+MEMORY = ("dram", "vram", "gpu memory")
+# Each column's hardware counter, and its names in the metric sets of nsys 2022 to 2025, in small letters.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "sm_active": ("sm active", "sms active"),  # sm__cycles_active
+    "sm_issue": ("sm issue", "sm issue active"),  # sm__inst_executed_realtime
+    "tensor_active": ("tensor active",),  # sm__pipe_tensor_cycles_active_realtime
+    "warps": ("compute warps in flight", "compute warps"),  # tpc__warps_active_shader_cs_realtime
+    # dram__read_throughput, dramc__read_throughput, and the same of writing
+    "dram_read": tuple(f"{memory} read {what}" for memory in MEMORY for what in ("bandwidth", "throughput")),
+    "dram_write": tuple(f"{memory} write {what}" for memory in MEMORY for what in ("bandwidth", "throughput")),
+    "pcie_rx": ("pcie rx throughput", "pcie read throughput", "pcie read bandwidth"),  # pcie__read_bytes
+    "pcie_tx": ("pcie tx throughput", "pcie write throughput", "pcie write bandwidth"),  # pcie__write_bytes
+    # The parts of nvlrx__bytes and nvltx__bytes add up.
+    "nvlink_rx": ("nvlink bytes received", "nvlink rx bandwidth"),
+    "nvlink_tx": ("nvlink bytes transmitted", "nvlink tx bandwidth"),
+    "gpc_clock_mhz": ("gpc clock frequency",),  # gpc__cycles_elapsed
+    "sys_clock_mhz": ("sys clock frequency",),  # sys__cycles_elapsed
+}
+_COLUMN_OF = {name: column for column, names in NAMES.items() for name in names}
+_NVLINK_PART = re.compile(r"nvlink ([rt]x) (requests|responses) (protocol|user) data")
+_QUANTITY = re.compile(r" \[(.*)\]$")
+READ_QUANTITIES = ("throughput %", "mhz")
+MAX_SHARE = 200  # percent; a GPU that boosts can exceed its sustained peak, damage exceeds any limit
+MAX_CLOCK = 10_000  # MHz
+SAMPLE_KEY = ["device", "timestamp"]
+
+
+def metric_column(name: str) -> str | None:
+    """Return the column of GPU_METRICS for a metric's name in a capture; None if it is not read."""
+    text = name.lower()
+    quantity = _QUANTITY.search(text)
+    if quantity is not None:
+        if quantity[1] not in READ_QUANTITIES:
+            return None
+        text = text[: quantity.start()]
+    part = _NVLINK_PART.fullmatch(text)
+    return f"nvlink_{part[1]}" if part else _COLUMN_OF.get(text)
+
+
+def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
+    """Return model.GPU_METRICS. Samples of GPUs that did none of the captured work are left out."""
+    samples, names = (tables.get(name, pl.DataFrame()) for name in (raw.GPU_METRICS, raw.GPU_METRIC_NAMES))
+    if samples.is_empty() or names.is_empty():
+        return pl.DataFrame(schema=dict(GPU_METRICS))
+    columns = [metric_column(name or "") for name in names["metricName"].to_list()]
+    metrics = names.with_columns(pl.Series("metric", columns, dtype=pl.String)).drop_nulls("metric")
+    in_hertz = pl.col("metric").is_in(list(CLOCKS))
+    megahertz = (pl.col("value") & 0xFFFFFFFF) // 1_000_000
+    value = pl.when(in_hertz).then(megahertz).otherwise("value")
+    values = (
+        samples.lazy()
+        .filter(pl.col("timestamp").is_between(-MAX_TIME, MAX_TIME))
+        .join(metrics.unique(["typeId", "metricId"]).lazy(), on=["typeId", "metricId"])
+        .join(_gpus_of_devices(tables, devices).lazy(), left_on=pl.col("typeId") & 0xFF, right_on="gpu")
+        .unique(["device", "timestamp", "metricId"], keep="first")
+        .with_columns(value.alias("value"))
+        .filter(pl.col("value").is_between(0, pl.when(in_hertz).then(MAX_CLOCK).otherwise(MAX_SHARE)))
+        .group_by(*SAMPLE_KEY, "metric")
+        .agg(pl.col("value").sum())
+        .collect()
+    )
+    if values.is_empty():
+        return pl.DataFrame(schema=dict(GPU_METRICS))
+    wide = values.pivot("metric", index=SAMPLE_KEY, values="value").sort(SAMPLE_KEY)
+    absent = [pl.lit(None, pl.Int16).alias(name) for name in METRICS if name not in wide.columns]
+    return _with_ends(wide.with_columns(absent)).select(pl.col(name).cast(GPU_METRICS[name]) for name in GPU_METRICS)
+
+
+def _with_ends(samples: pl.DataFrame) -> pl.DataFrame:
+    """Add start and end: a sample lasts until the next, but no longer than two periods, because samples can be lost."""
+    step = (pl.col("timestamp").shift(-1) - pl.col("timestamp")).over("device")
+    period = step.median().over("device").cast(pl.Int64)
+    return (
+        samples.with_columns(step.alias("step"), period.alias("period"))
+        .with_columns(pl.min_horizontal(pl.col("step").fill_null(pl.col("period")), 2 * pl.col("period")).alias("step"))
+        .with_columns(pl.col("timestamp").alias("start"), (pl.col("timestamp") + pl.col("step")).alias("end"))
+        .filter(pl.col("step") > 0)
+    )
+
+
+def _gpus_of_devices(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
+    """Return the columns gpu (the number in TARGET_INFO_GPU) and device (row of Trace.devices), each gpu once."""
+    gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
+    cuda_devices = tables.get("TARGET_INFO_CUDA_DEVICE", pl.DataFrame())
+    schema = {"gpu": pl.Int64, "device": pl.Int32}
+    known = pl.DataFrame(schema=schema)
+    if {"gpuId", "cudaId", "pid"} <= set(cuda_devices.columns):
+        ordinals = cuda_devices.select(
+            pl.col("gpuId").alias("gpu"),
+            (pl.col("pid") & 0xFFFFFF).cast(pl.Int32).alias("process"),
+            pl.col("cudaId").alias("deviceId"),
+        )
+        known = ordinals.join(devices.pairs, on=DEVICE_KEY).select("gpu", "device")
+    if known.is_empty() and {"id", "cuDevice"} <= set(gpus.columns):
+        ordinals = gpus.select(pl.col("id").alias("gpu"), pl.col("cuDevice").alias("deviceId"))
+        known = ordinals.join(devices.pairs, on="deviceId").select("gpu", "device")
+    if known.is_empty() and len(devices.frame) == 1:
+        known = tables[raw.GPU_METRICS].select((pl.col("typeId") & 0xFF).alias("gpu"), device=pl.lit(0, pl.Int32))
+        known = known.unique() if known["gpu"].n_unique() == 1 else known.clear()
+    return known.drop_nulls().unique("gpu", keep="first", maintain_order=True).cast(schema)  # type: ignore[arg-type]
