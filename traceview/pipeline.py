@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,15 +92,17 @@ def analyze(
         trace = trace.with_window(window)
     report_step("measure", 0.35)
     activities = active_devices(trace, device)
-    analysis = _measure(trace, activities, iteration, skip, top, whole, flops_per_iteration)
+    analysis, given = _measure(trace, activities, iteration, skip, top, whole, flops_per_iteration)
     report_step("find", 0.65)
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
-    work = LaunchedWork.from_analysis(analysis)
-    if costs is not None:
-        analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
-    # The model needs no findings, and rules leave a core unused.
+    # The time without the profiler needs no tables, and the model no findings: each runs beside the other.
     with ThreadPoolExecutor(1) as aside:
+        tables = aside.submit(fill_tables, all_measures(), given, CaptureMeasure)
+        work = LaunchedWork.from_analysis(analysis)
+        if costs is not None:
+            analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
+        analysis = _with_tables(analysis, tables.result())
         model = aside.submit(model_of_run, analysis, work)
         analysis = with_findings(analysis, activities)
         return with_answer(with_predictions(analysis, model.result()))
@@ -113,8 +116,8 @@ def _measure(
     top: int,
     whole: bool,
     flops_per_iteration: int | None,
-) -> Analysis:
-    """Return the analysis without findings. Data that only measures need is freed on return."""
+) -> tuple[Analysis, CaptureInput]:
+    """Return the analysis without findings and tables, and the input of the tables."""
     threads = ThreadStates.from_trace(trace)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
@@ -129,22 +132,28 @@ def _measure(
     devices = tuple(with_host_states(host_idle, device) for device in devices)
     host = measure_host(trace, activities)
     given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration, whole, host_idle)
-    tables = fill_tables(all_measures(), given, CaptureMeasure)
-    return Analysis(
+    analysis = Analysis(
         info=trace.info,
         trace=trace,
         devices=tuple(with_longest_gaps(trace, device, top) for device in devices),
         host=host,
-        tables=tables,
+        tables={},
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        notes=tuple(_notes(trace.info, devices, tables, iterations)),
+        notes=(),
         charts=partial(_measure_charts, trace, devices, iterations, places, host_idle, whole=whole),
         projected=partial(project_ranges, trace, projection),
         whole=whole,
         host_time=host_idle,
         counters=partial(measure_counters, trace),
     )
+    return analysis, given
+
+
+def _with_tables(analysis: Analysis, tables: Mapping[str, Table]) -> Analysis:
+    """Return the analysis with its tables, and with the notes on what they and the capture lack."""
+    notes = _notes(analysis.info, analysis.devices, tables, analysis.iterations)
+    return replace(analysis, tables=tables, notes=(*notes, *analysis.notes))
 
 
 def _measure_charts(*given: Any, **options: Any) -> Charts:

@@ -68,17 +68,17 @@ NEVER = np.iinfo(np.int64).min // 4
 
 def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: int) -> Operations:
     """Return the operations that the calls launch, and those launched before `begin` that end after it."""
-    rows = np.arange(len(trace.operations))
-    end = trace.operations["end"].to_numpy()
+    end = selection.edges[selection.last]
+    low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
     launch = trace.operations["launch"].fill_null(-1).to_numpy()
-    process = trace.operations["process"].to_numpy() == selection.process
-    api_start = trace.api["start"].to_numpy()
-    early = np.where(launch >= 0, api_start[launch], begin) < begin
-    outer = _outer_calls(trace, calls, launch)
-    chosen = rows[process & ((outer >= 0) | (early & (end > begin)))]
+    running = (launch >= low) | (trace.operations["end"].to_numpy() > begin)
+    rows = np.flatnonzero((launch >= 0) & (launch < high) & running)
+    rows = rows[trace.operations["process"].to_numpy()[rows] == selection.process]
+    outer = _outer_calls(calls, launch[rows])
+    known = (outer >= 0) | (launch[rows] < low)
+    chosen, call = rows[known], outer[known]
     frame = trace.operations[chosen]
     column = {name: frame[name].to_physical().fill_null(-1).to_numpy().astype(np.int64) for name in ("kind", "memory")}
-    call = outer[chosen]
     return Operations(
         chosen,
         frame["start"].to_numpy(),
@@ -96,12 +96,10 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
     )
 
 
-def _outer_calls(trace: Trace, calls: GraphCalls, launch: Codes) -> Codes:
-    """Return the modelled call that launched each operation or contains its launch; -1 for none."""
-    table = np.full(len(trace.api) + 1, -1, np.int64)
-    table[calls.row] = np.arange(len(calls.row))
-    call: Codes = table[launch]
-    return np.where(launch >= 0, call, -1)
+def _outer_calls(calls: GraphCalls, launch: Codes) -> Codes:
+    """Return the modelled call that each of these rows of Trace.api is; -1 for none."""
+    place = np.minimum(np.searchsorted(calls.row, launch), max(len(calls.row) - 1, 0))
+    return np.where(calls.row[place] == launch, place, -1) if len(calls.row) else np.full(len(launch), -1, np.int64)
 
 
 def machine_facts(trace: Trace, calls: GraphCalls, ops: Operations) -> MachineFacts:

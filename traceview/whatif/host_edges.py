@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, covered_length, union
+from traceview.frozen import frozen
+from traceview.intervals import Intervals, Times, clip, covered_length, union
 from traceview.model.trace import ROLES, Trace
 from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN
@@ -29,11 +30,11 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     """Return the outermost calls in [begin, end) that launch, synchronize, block, allocate or wait for an event."""
     low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
     frame = trace.api[low:high].with_row_index("row", low).filter(pl.col("process") == selection.process)
-    launches = _launching_calls(trace, pl.lit(True))
+    launched = _Launched.between(trace, low, high)
     role = frame["role"].to_physical()
     frame = frame.filter(
         role.is_in([ROLES.index(name) for name in ("sync", "blocking_copy", "memory")])
-        | pl.Series(launches[frame["row"].to_numpy()])
+        | pl.Series(launched.launches[frame["row"].to_numpy() - low])
         | frame["name"].cast(pl.String).str.contains("StreamWaitEvent")
     )
     frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
@@ -54,19 +55,21 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         (thread != selection.thread) | backward,
         codes == ROLES.index("memory"),
     )
-    named = _loading_ranges(trace, selection)
+    kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
+    named = _loading_ranges(trace, selection, begin, end, kernels)
     if len(named.start):
         return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
-    return replace(calls, loading=_time_before_batches(trace, selection, calls, returned))
+    copied = launched.copied[calls.row - low]
+    return replace(calls, loading=_time_before_batches(copied, selection, calls, returned))
 
 
-def _time_before_batches(trace: Trace, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
+def _time_before_batches(size: Times, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
     """Return the host time that precedes the copies of each iteration's batch, beyond the thread's usual gaps.
 
     A batch is all that a thread copies to the GPU without other calls between, MIN_BATCH bytes or more. The longest
-    pause before a batch in each iteration is that of the loader.
+    pause before a batch in each iteration is that of the loader. `size` is the number of bytes that each call copies to
+    the GPU.
     """
-    size = _copied_bytes(trace, calls)
     chosen = np.zeros(len(size), np.int64)
     rows = np.flatnonzero((calls.thread == selection.thread) & (calls.iteration >= 0))
     if not len(rows) or not (size[rows] >= MIN_BATCH).any():
@@ -85,31 +88,41 @@ def _time_before_batches(trace: Trace, selection: Selection, calls: GraphCalls, 
     return chosen
 
 
-def _copied_bytes(trace: Trace, calls: GraphCalls) -> Times:
-    """Return the bytes that each call copies to the GPU."""
-    copies = trace.operations.filter((pl.col("kind") == "h2d") & pl.col("launch").is_not_null())
-    size = np.zeros(len(trace.api), np.int64)
-    np.add.at(size, copies["launch"].to_numpy(), copies["bytes"].to_numpy())
-    return size[calls.row]
+@frozen
+class _Launched:
+    """What the calls [low, high) of Trace.api launch.
+
+    `launches` marks the calls that launch work, `kernels` those that launch kernels. `copied` is the number of bytes
+    that each call copies to the GPU.
+    """
+
+    launches: NDArray[np.bool_]
+    kernels: NDArray[np.bool_]
+    copied: Times
+
+    @classmethod
+    def between(cls, trace: Trace, low: int, high: int) -> _Launched:
+        """Collect the operations of these calls."""
+        launch = trace.operations["launch"].fill_null(-1).to_numpy()
+        rows = np.flatnonzero((launch >= low) & (launch < high))
+        work = trace.operations.select("class", "kind", "bytes")[rows]
+        call, size = launch[rows] - low, np.zeros(high - low, np.int64)
+        launches, kernels = np.zeros(high - low, np.bool_), np.zeros(high - low, np.bool_)
+        launches[call] = True
+        kernels[call[(work["class"] == "compute").to_numpy()]] = True
+        copies = (work["kind"] == "h2d").fill_null(False).to_numpy()
+        np.add.at(size, call[copies], work["bytes"].to_numpy()[copies])
+        return cls(launches, kernels, size)
 
 
-def _loading_ranges(trace: Trace, selection: Selection) -> Intervals:
-    """Return the ranges named after loading that launch no kernel: an iteration may be called `batch 7`."""
-    named = _ranges_matching(trace, selection, LOADING)
-    if not len(named.start):
-        return named
-    launching = _launching_calls(trace, pl.col("class") == "compute")
-    launches = trace.api["start"].to_numpy()[launching]
+def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, launches: Times) -> Intervals:
+    """Return the ranges in [begin, end) named after loading in which no kernel is launched.
+
+    An iteration may be called `batch 7`. `launches` are the times of the launches of kernels.
+    """
+    named = clip(_ranges_matching(trace, selection, LOADING), begin, end)
     idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
     return Intervals(named.start[idle], named.end[idle])
-
-
-def _launching_calls(trace: Trace, operations: pl.Expr) -> NDArray[np.bool_]:
-    """Return which of Trace.api launch some of Trace.operations."""
-    launched = trace.operations.lazy().filter(operations, pl.col("launch").is_not_null()).select("launch").collect()
-    calls = np.zeros(len(trace.api), np.bool_)
-    calls[launched["launch"].to_numpy()] = True
-    return calls
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:

@@ -56,8 +56,8 @@ class TracedEvents:
     slowdown: float
 
 
-def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
-    """Return the events from the first to the last call of a graph, which has calls."""
+def traced_events(trace: Trace, graph: DependencyGraph, slowdown: float) -> TracedEvents:
+    """Return the events from the first to the last call of a graph, which has calls; `slowdown` is the host's."""
     calls = graph.calls
     begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
     api = _from_to(trace.api.with_row_index("row"), begin, end, process)
@@ -80,7 +80,7 @@ def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
                 np.full(len(both), float(RANGE_EVENT)),
             ]
         ),
-        host_slowdown(trace, process),
+        slowdown,
     )
 
 

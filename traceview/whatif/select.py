@@ -10,6 +10,7 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
 from traceview.model.trace import CLASSES, Trace
 from traceview.whatif.graph import Codes
+from traceview.whatif.profiler_costs import host_slowdown
 
 MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
 LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
@@ -24,7 +25,7 @@ class Selection:
 
     `thread` annotates the iterations or, without ranges, is the main thread. `iteration` is the iteration of the launch
     of each row of Trace.operations, -1 if it is before the first iteration or from another process. `measured_ns` is
-    Iterations.time_ns, the mean over the `steady` iterations.
+    Iterations.time_ns, the mean over the `steady` iterations. `slowdown` is that of LaunchedWork.
     """
 
     process: int
@@ -38,6 +39,7 @@ class Selection:
     last: int
     steady: int
     measured_ns: int
+    slowdown: float
 
 
 @frozen
@@ -45,7 +47,7 @@ class LaunchedWork:
     """The GPU work that a process launches in each iteration, for `select`.
 
     `iteration` is that of each row of Trace.operations, -1 for none. `finish`, `start` and `counts` are the last end,
-    the first start and the number of operations of each iteration.
+    the first start and the number of operations of each iteration. `slowdown` is that of the host (host_slowdown).
     """
 
     process: int
@@ -54,6 +56,7 @@ class LaunchedWork:
     finish: Times
     start: Times
     counts: Times
+    slowdown: float
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> LaunchedWork | None:
@@ -64,7 +67,8 @@ class LaunchedWork:
         process, each = iterations.process_id if other_process is None else other_process, iterations.per_iteration
         edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
         iteration = _iteration_of_operations(analysis.trace, process, edges)
-        return cls(process, edges, iteration, *_iteration_times(analysis.trace, iteration, iterations.count))
+        times = _iteration_times(analysis.trace, iteration, iterations.count)
+        return cls(process, edges, iteration, *times, host_slowdown(analysis.trace, process))
 
 
 def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedWork | None = None) -> Selection | str:
@@ -102,6 +106,7 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedW
         last=chosen[1],
         steady=iterations.count - iterations.skipped,
         measured_ns=max(iterations.time_ns, 1),
+        slowdown=work.slowdown,
     )
 
 
