@@ -16,7 +16,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 try:
     import nvtx
@@ -36,6 +36,19 @@ VALIDATE = "validate"
 PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CHECKPOINT, VALIDATE)
 MAX_ITERATION_NAMES = 100_000
 MAX_KEPT_RANGES = 1024
+
+
+class RangeRecorder(Protocol):
+    """Gets the ranges of every thread, beside nvtx."""
+
+    def push(self, name: str) -> None:
+        """Open a range on the calling thread."""
+
+    def pop(self) -> None:
+        """Close the innermost range of the calling thread; do nothing if it was opened before the recorder was set."""
+
+
+_second_recorder: RangeRecorder | None = None
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Suspendable = Any  # a generator or a coroutine
@@ -89,11 +102,15 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
     def __enter__(self) -> annotate:
         if self._range is not None:
             self._range.__enter__()
+        if _second_recorder is not None:
+            _second_recorder.push(self._name or "")
         return self
 
     def __exit__(self, *_raised: object) -> None:
         if self._range is not None:
             self._range.__exit__(None, None, None)
+        if _second_recorder is not None:
+            _second_recorder.pop()
 
     def __call__(self, function: AnyFunction) -> AnyFunction:
         """Return `function` with a range around each call.
@@ -151,6 +168,12 @@ def annotate_collections() -> Iterator[None]:
         yield
     finally:
         gc.callbacks.remove(on_collection)
+
+
+def record_ranges(recorder: RangeRecorder | None) -> None:
+    """Give every range that opens from now on to `recorder` too; None ends that."""
+    global _second_recorder
+    _second_recorder = recorder
 
 
 def iteration_name(step: int) -> str:

@@ -224,6 +224,9 @@ class Monitor:
         None, "log to this Weights & Biases project; WANDB_MODE=offline logs locally", metavar="PROJECT"
     )
     progress: bool = setting(True, "show a progress bar if standard error is a terminal")
+    failure_records: Path | None = setting(
+        None, "if the run fails, write the GPU's memory history and the collectives of each rank to this folder"
+    )
     power_every: int = setting(10, "number of steps between readings of GPU power and utilisation; 0: never", low=0)
 
     def __post_init__(self) -> None:
@@ -232,17 +235,21 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The steps that nsys records with `-c cudaProfilerApi`: from start up to, but not including, stop."""
+    """The steps that a profiler records: from start up to, but not including, stop."""
 
     start: int | None = setting(
-        None, "steps that nsys records with -c cudaProfilerApi: START <= step < STOP", low=0, flag="capture"
+        None, "steps to record, by nsys -c cudaProfilerApi or --profiler: START <= step < STOP", low=0, flag="capture"
     )
     stop: int | None = setting(None, "first step after the capture", low=1, flag="capture")
+    profiler: Literal["nsys", "torch"] = setting("nsys", "who records these steps: nsys, or torch.profiler into a file")
+    trace_file: Path = setting(Path("trace.json.gz"), "file that torch.profiler writes, for traceview and Perfetto")
 
     def __post_init__(self) -> None:
         check_section(self)
         if (self.start is None) != (self.stop is None):
             raise FieldError("give both capture.start and capture.stop, or neither", "capture.start", "capture.stop")
+        if self.profiler == "torch" and self.start is None:
+            raise FieldError("torch.profiler needs the steps to record: --capture START:STOP", "capture.profiler")
         if self.start is not None and self.stop is not None and self.start >= self.stop:
             reason = f"capture {self.start}:{self.stop} is empty; START must be less than STOP"
             raise FieldError(reason, "capture.start", "capture.stop")

@@ -1,15 +1,21 @@
-"""The capture range of nsys, and a check that nsys records NVTX ranges."""
+"""The steps that nsys or torch.profiler records, and checks that they will be recorded with their ranges."""
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerAction
 
+from instrument import ranges
+from instrument.config.schema import Capture
 from instrument.devices import usable_device
+from instrument.errors import ConfigError
 
 FIRST_LOST_VERSION = (0, 2, 12)  # first version of nvtx that nsys 2022.4 to 2024.2 does not record
 # Environment variables that nsys sets in the programs it starts.
@@ -66,6 +72,99 @@ class CaptureRange:
     def _call(self, name: str) -> None:
         if self._device.type == "cuda":
             getattr(torch.cuda.cudart(), name)()  # type: ignore[no-untyped-call]
+
+
+class TorchCapture:
+    """Records steps with torch.profiler into a Chrome trace, which `traceview analyze` reads.
+
+    It has the methods of `CaptureRange`. The profiler warms up in the step before the first one. Ranges of
+    `instrument.annotate` are in the trace too.
+
+    Args:
+        start: the first step to record.
+        stop: the first step after the capture.
+        path: the trace file, "trace.json" or "trace.json.gz".
+
+    Raises:
+        ConfigError: the folder of the file does not exist.
+    """
+
+    def __init__(self, start: int, stop: int, path: Path) -> None:
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: its folder does not exist; create it or use another --trace-file")
+        self._start, self._stop, self._path = start, stop, path
+        self._profile: torch.profiler.profile | None = None
+
+    def before(self, step: int) -> None:
+        """Tell the profiler that a step begins."""
+        if self._profile is None:
+            # The profiler counts from 0 at its start; a resumed run starts at a later step.
+            self._profile = torch.profiler.profile(
+                schedule=lambda count: self._action(step + count), on_trace_ready=self._write
+            )
+            self._profile.start()
+        else:
+            self._profile.step()
+        recording = self._start <= step < self._stop
+        ranges.record_ranges(_TorchRanges() if recording else None)
+
+    def close(self) -> None:
+        """Write the steps recorded so far, if the capture has not ended."""
+        ranges.record_ranges(None)
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+
+    def _action(self, step: int) -> ProfilerAction:
+        if step == self._stop - 1:
+            return ProfilerAction.RECORD_AND_SAVE
+        if self._start <= step < self._stop:
+            return ProfilerAction.RECORD
+        return ProfilerAction.WARMUP if step == self._start - 1 else ProfilerAction.NONE
+
+    def _write(self, profile: torch.profiler.profile) -> None:
+        profile.export_chrome_trace(str(self._path))
+
+
+class _TorchRanges(threading.local):
+    """Gives ranges to torch.profiler, which takes them from `record_function` alone."""
+
+    def __init__(self) -> None:
+        self._open: list[torch.autograd.profiler.record_function] = []
+
+    def push(self, name: str) -> None:
+        opened = torch.autograd.profiler.record_function(name)
+        opened.__enter__()  # type: ignore[no-untyped-call]
+        self._open.append(opened)
+
+    def pop(self) -> None:
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
+
+
+def open_capture(settings: Capture, device: torch.device, rank: int = 0) -> CaptureRange | TorchCapture:
+    """Return what records the steps of a run. Of several ranks, torch.profiler records the first one."""
+    if settings.profiler == "torch" and settings.start is not None and settings.stop is not None and rank == 0:
+        return TorchCapture(settings.start, settings.stop, settings.trace_file)
+    in_nsys = settings.profiler == "nsys"
+    return CaptureRange(settings.start if in_nsys else None, settings.stop if in_nsys else None, device)
+
+
+def missing_capture_reason(settings: Capture, device: torch.device) -> str | None:
+    """Return in one line why nsys will not record the steps of `--capture`; None if it will, or none are to be."""
+    if settings.start is None or settings.profiler != "nsys":
+        return None
+    if device.type != "cuda":
+        return (
+            f"--capture {settings.start}:{settings.stop} has no effect without a GPU, because nsys starts at a CUDA "
+            "call; record the whole run (nsys profile -t nvtx), or use --profiler torch"
+        )
+    if not is_profiled():
+        return (
+            f"--capture {settings.start}:{settings.stop} has no effect, because the run is not under nsys; start it "
+            "with nsys profile -c cudaProfilerApi --capture-range-end=stop, or use --profiler torch"
+        )
+    return None
 
 
 def missing_ranges_reason() -> str | None:

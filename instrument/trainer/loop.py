@@ -19,7 +19,7 @@ from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, 
 from instrument.strategies import STRATEGIES
 from instrument.strategies.base import Strategy
 from instrument.sync import SyncPolicy
-from instrument.trainer.capture import CaptureRange
+from instrument.trainer.capture import open_capture
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
 from instrument.trees import tensors
@@ -93,6 +93,7 @@ class TrainingLoop:
         stop: returns whether all ranks stop after this step, given whether this process was requested to.
         minimum: returns the minimum of a value over all ranks.
         flops: floating-point operations of a step, which every step writes into a capture; None if unknown.
+        rank: this process.
 
     Attributes:
         done: number of steps done.
@@ -114,6 +115,7 @@ class TrainingLoop:
         stop: Callable[[bool], bool] = bool,
         minimum: Callable[[int], int] = int,
         flops: int | None = None,
+        rank: int = 0,
     ) -> None:
         self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
         self.done = span.first
@@ -125,7 +127,7 @@ class TrainingLoop:
         device = strategy.device
         interval = STRATEGIES[config.training.strategy].sync_interval
         self._late = SyncPolicy.from_text(config.training.sync, interval).losses(device)
-        self._capture = CaptureRange(config.capture.start, config.capture.stop, device)
+        self._capture = open_capture(config.capture, device, rank)
         self._saved: int | None = None
         self._unconfirmed: int | None = None
 

@@ -33,7 +33,8 @@ from instrument.monitor.peaks import peak_flops
 from instrument.ranges import annotate_collections
 from instrument.strategies import STRATEGIES, strategy_class
 from instrument.strategies.base import Strategy
-from instrument.trainer.capture import is_profiled, missing_ranges_reason
+from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
+from instrument.trainer.failure import failure_records, record_collectives
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
@@ -74,15 +75,20 @@ def train(config: Config, log: LogFunction) -> Outcome:
     Raises:
         InstrumentError: an error the user can correct, in one line.
     """
+    if config.monitor.failure_records is not None:
+        record_collectives()  # before the process group exists
     with distributed.process_group(config.training.device) as world:
         device = distributed.select_device(config, world)
         config = with_device(config, device, world)
         log = log if world.first else _discard
         if is_profiled() and (problem := missing_ranges_reason()):
             log(problem)
+        if problem := missing_capture_reason(config.capture, device):
+            log(problem)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        return _TrainingRun(config, world, device, log).run()
+        with failure_records(config.monitor.failure_records, device, world.rank, log):
+            return _TrainingRun(config, world, device, log).run()
 
 
 def with_device(config: Config, device: torch.device, world: World) -> Config:
@@ -143,6 +149,7 @@ class _TrainingRun:
                 self.config, self.strategy, batches, span, journal, self.meter,
                 checkpoints=checkpoints, parts=parts, stop=distributed.StopVote(self.world),
                 minimum=partial(distributed.min_over_ranks, world=self.world), flops=enricher.flops,
+                rank=self.world.rank,
             )  # fmt: skip
             calibration = self._calibration()
             try:

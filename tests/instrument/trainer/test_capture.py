@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from instrument import annotate  # noqa: E402
 from instrument.config.schema import Capture  # noqa: E402
 from instrument.trainer import capture as capture_module  # noqa: E402
-from instrument.trainer.capture import CaptureRange, is_profiled, missing_ranges_reason  # noqa: E402
+from instrument.trainer.capture import (  # noqa: E402
+    CaptureRange,
+    is_profiled,
+    missing_capture_reason,
+    missing_ranges_reason,
+    open_capture,
+)
 
 GPU = torch.device("cuda", 0)
 
@@ -86,6 +95,39 @@ def test_failed_gpu_is_ignored_on_close(calls: list[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     opened.close()
     assert calls == ["wait", "start", "stop"]
+
+
+def test_torch_profiler_writes_the_steps_with_their_ranges(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    profiled = open_capture(Capture(2, 4, "torch", trace), torch.device("cpu"))
+    for step in range(1, 6):  # a resumed run begins at any step
+        profiled.before(step)
+        with annotate(f"iteration {step}"), annotate("forward"):
+            torch.ones(2, 2) @ torch.ones(2, 2)
+    profiled.close()
+    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("ph") == "X"]
+    names = [event["name"] for event in events]
+    assert [name for name in names if name.startswith("iteration")] == ["iteration 2", "iteration 3"]
+    assert (names.count("forward"), names.count("aten::mm")) == (2, 2)
+
+
+def test_interrupted_torch_capture_is_written(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    profiled = open_capture(Capture(0, 9, "torch", trace), torch.device("cpu"))
+    profiled.before(0)
+    profiled.before(1)
+    profiled.close()
+    assert trace.stat().st_size > 0
+
+
+def test_capture_that_nsys_will_not_record_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_module, "is_profiled", lambda: False)
+    assert missing_capture_reason(Capture(), GPU) is None
+    assert missing_capture_reason(Capture(1, 2, "torch"), torch.device("cpu")) is None
+    assert "1:2 has no effect without a GPU" in str(missing_capture_reason(Capture(1, 2), torch.device("cpu")))
+    assert "not under nsys; start it with nsys profile -c" in str(missing_capture_reason(Capture(1, 2), GPU))
+    monkeypatch.setattr(capture_module, "is_profiled", lambda: True)
+    assert missing_capture_reason(Capture(1, 2), GPU) is None
 
 
 @pytest.fixture
