@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,7 @@ from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Note, ReportInfo, Trace, Window
@@ -104,8 +104,22 @@ def analyze(
             analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
         analysis = _with_tables(analysis, tables.result())
         model = aside.submit(model_of_run, analysis, work)
-        analysis = with_findings(analysis, activities)
-        return with_answer(with_predictions(analysis, model.result()))
+        default = with_findings(analysis, activities)
+        default = with_answer(with_predictions(default, model.result()))
+    if all(device.steady.window == device.window for device in default.devices):
+        return default
+    return replace(default, other_part=cache(partial(_other_part, analysis, default.findings)))
+
+
+def _other_part(analysis: Analysis, findings: Sequence[Finding]) -> Analysis:
+    """Return the analysis with the findings of the window instead of the steady part, or the reverse.
+
+    Changes that are predicted for `findings` keep their prediction; no other change is predicted.
+    """
+    predicted = {finding.change: finding.prediction for finding in findings if finding.prediction}
+    other = with_findings(replace(analysis, whole=not analysis.whole))
+    others = (replace(finding, prediction=predicted.get(finding.change)) for finding in other.findings)
+    return with_answer(replace(other, findings=tuple(others)))
 
 
 def _measure(

@@ -275,10 +275,15 @@ class Analysis:
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
     counters: Counters | None = None  # quantities over time, for the timeline
+    other_part: Callable[[], Analysis] | None = None  # None where the steady part is the window; see `parts`
 
     def part(self, device: DeviceUse) -> DevicePart:
         """Return the part of a device's window that findings, bars and conditions cover."""
         return device if self.whole else device.steady
+
+    def parts(self) -> tuple[Analysis, ...]:
+        """Return this analysis and, if they differ, the one on the other of steady part and window, for a page."""
+        return (self,) if self.other_part is None else (self, self.other_part())
 
     @property
     def program(self) -> Program:

@@ -144,7 +144,8 @@ class LaunchShape:
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
-    `kernels`, `places` and `ranges` are those of the part that findings cover.
+    `kernels`, `places` and `ranges` are those of the part that findings cover; `other_kernels` are those of the other
+    of steady part and window, empty where both are the same.
     """
 
     device: int  # row of Trace.devices
@@ -153,6 +154,7 @@ class DeviceCharts:
     copies: tuple[CopyGroup, ...]
     copies_left_out: int
     kernels: tuple[KernelGrouping, ...] = ()
+    other_kernels: tuple[KernelGrouping, ...] = ()
     places: tuple[PlaceNode, ...] = ()
     ranges: tuple[RangeNode, ...] = ()
 

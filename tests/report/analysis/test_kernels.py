@@ -183,4 +183,4 @@ def test_captures_without_kernels(browser: Browser, tmp_path: Path) -> None:
     graphs = analyze(sample("cudagraph.sqlite"))
     with opened(browser, render(graphs), tmp_path) as page:
         assert page.complaints == []
-        assert page.page.locator("#kernel-tables").inner_text() == "The capture has no single kernels."
+        assert page.page.locator("#kernel-tables").inner_text().startswith("The capture has no single kernels")

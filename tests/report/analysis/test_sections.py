@@ -81,9 +81,18 @@ def test_parts_add_up_to_the_window(name: str) -> None:
             assert busy == view["busy_ns"]
 
 
-def test_bars_and_timeline_show_the_steady_part_first(browser: Browser, tmp_path: Path) -> None:
+def finding_costs(analysis: Analysis) -> list[tuple[str, int, float | None]]:
+    return [(finding.title, finding.cost_ns, finding.unprofiled_cost_fraction) for finding in analysis.findings]
+
+
+def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp_path: Path) -> None:
     path = sample("ddp2.sqlite")
-    with opened(browser, render(analyze(path)), tmp_path) as page:
+    analysis, whole = analyze(path), analyze(path, whole=True)
+    for shown, other in ((analysis, whole), (whole, analysis)):
+        assert finding_costs(shown.parts()[1]) == finding_costs(other) != finding_costs(shown)
+    with opened(browser, render(analysis), tmp_path) as page:
+        assert page.page.locator("#answer-title").inner_text() == analysis.answer
+        page.page.get_by_role("combobox", name="Group the kernels on GPU 0").select_option("family")
         head, line = page.page.locator("#figures .device-head").first, page.page.locator(".device-line").first
         assert "in the counted iterations (4.0% of the window)" in (head.text_content() or "")
         assert line.inner_text().split()[-2:] == ["29.2%", "compute"]
@@ -99,10 +108,22 @@ def test_bars_and_timeline_show_the_steady_part_first(browser: Browser, tmp_path
         page.page.locator("#covers button").nth(1).click()
         assert "from first to last GPU work" in (head.text_content() or "")
         assert line.inner_text().split()[-2:] == ["1.3%", "compute"] and shares.first.inner_text() != first
+        assert page.page.locator("#answer-title").inner_text() == whole.answer
+        titles = [finding.title.replace("`", "") for finding in whole.findings]
+        assert page.page.locator("#all .finding h3").all_inner_texts() == titles
+        for card, title in zip(page.page.locator("#cards .card").all_inner_texts(), titles, strict=False):
+            assert title in card
+        assert page.page.locator("#findings-title").inner_text() == "All findings, from first to last GPU work"
+        assert whole.charts is not None
+        _, _, families = (grouping for grouping in whole.charts().devices[0].kernels[:3])
+        counts = page.page.locator("#kernels .kernels").first.locator("tbody tr > :nth-child(5)").all_inner_texts()
+        assert counts == [f"{group.count:,}" for group in families.groups]
+        page.press("]")
+        assert whole.findings[0].evidence[0].text in page.page.locator("#panel").inner_text()
         page.page.locator("button[data-move=fit]").click()
         page.settle()
         assert page.evaluate("traceview.view.to - traceview.view.from") > 20 * (steady[1] - steady[0])
-    with opened(browser, render(analyze(path, whole=True)), tmp_path) as page:
+    with opened(browser, render(whole), tmp_path) as page:
         assert "from first to last GPU work" in (page.page.locator(".device-head").first.text_content() or "")
         assert page.evaluate("traceview.page.opens") is None
 

@@ -29,7 +29,7 @@ def measure_charts(
 ) -> Charts:
     """Return the figures of the charts of every device, of the iterations and of the stacks.
 
-    The kernels and stacks are those of the steady part, or of the window if `whole`.
+    The stacks are those of the steady part, or of the window if `whole`. The kernels are those of both.
     """
     parts: Sequence[DevicePart] = devices if whole else [device.steady for device in devices]
     return Charts(
@@ -46,7 +46,7 @@ def _stacks(host_idle: HostIdle, parts: Sequence[DevicePart]) -> StackTree:
 
 
 def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
-    part = device if whole else device.steady
+    part, other = (device, device.steady) if whole else (device.steady, device)
     copies, left_out = copy_groups(trace, device)
     place_tree, range_tree = place_trees(trace, device.device, part.window, places)
     return DeviceCharts(
@@ -56,6 +56,9 @@ def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool)
         copies=copies,
         copies_left_out=left_out,
         kernels=kernel_groupings(trace, device.device, part.window, places),
+        other_kernels=()
+        if other.window == part.window
+        else kernel_groupings(trace, device.device, other.window, places),
         places=place_tree,
         ranges=range_tree,
     )

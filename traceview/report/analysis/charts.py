@@ -49,8 +49,9 @@ def charts(analysis: Analysis, zero: int) -> Json:
     """Return the figures of every chart; times count from `zero`, rows have the ids of the timeline."""
     measured = analysis.charts() if analysis.charts is not None else Charts()
     used = {device.device: device for device in analysis.devices}
+    parts = analysis.parts()
     return {
-        "devices": [_device(analysis, used[device.device], device, zero) for device in measured.devices],
+        "devices": [_device(parts, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
         "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
         "shapes": [_shape(shape) for shape in measured.shapes],
@@ -58,7 +59,7 @@ def charts(analysis: Analysis, zero: int) -> Json:
     }
 
 
-def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero: int) -> Json:
+def _device(parts: Sequence[Analysis], device: DeviceUse, measured: DeviceCharts, zero: int) -> Json:
     names = {use.stream: _stream(device, use) for use in device.streams}
     return {
         "id": device.id,
@@ -70,7 +71,10 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         "copies_left_out": measured.copies_left_out,
         "places": [_place_node(node) for node in measured.places],
         "ranges": [[*_place_node(node), node.own_ns] for node in measured.ranges],
-        "kernels": kernel_section(analysis, device, measured.kernels, zero),
+        "kernels": [
+            kernel_section(analysis, device, groupings, zero)
+            for analysis, groupings in zip(parts, (measured.kernels, measured.other_kernels), strict=False)
+        ],
     }
 
 

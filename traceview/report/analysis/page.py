@@ -125,8 +125,8 @@ def _page(
         packing = aside.submit(lambda: packed_json(charts(analysis, zero)))
         work = bands(analysis)
         groups = rows(analysis, names, work, () if whatif is None else whatif.spans)
-        content = {**sections(analysis, zero, work, whatif), "live": server}
         shown = packing.result()
+        content = {**sections(analysis, zero, work, whatif), "live": server}
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))

@@ -53,24 +53,11 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: W
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "answer": analysis.answer,
-        "answer_basis": [
-            line
-            for line in (
-                iteration_line(analysis.iterations),
-                families_line(analysis),
-                *speed_lines(analysis),
-                *outside_lines(analysis),
-            )
-            if line
-        ],
         "opens": _first_view(analysis, zero),
         "covers": _coverages(analysis),
-        "total": total_words(analysis),
+        **_answer(analysis, zero, whatif),
+        "other": next((_answer(other, zero, whatif) for other in analysis.parts()[1:]), None),
         "devices": [_device(analysis, device, work[device.device]) for device in analysis.devices],
-        "findings": [
-            {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
-        ],
         "predictions": None if whatif is None else _predictions(whatif),
         "iterations": _iterations(analysis.iterations),
         "tables": [
@@ -78,6 +65,24 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: W
             *(_table(table) for table in analysis.tables.values() if table.listed),
         ],
         "notes": [{"text": note.text, "affects": note.affects} for note in analysis.notes],
+    }
+
+
+def _answer(analysis: Analysis, zero: int, whatif: WhatIf | None) -> Json:
+    """Return the answer and the findings of the steady part or of the window, as they follow the reader's choice."""
+    basis = (
+        iteration_line(analysis.iterations),
+        families_line(analysis),
+        *speed_lines(analysis),
+        *outside_lines(analysis),
+    )
+    return {
+        "answer": analysis.answer,
+        "answer_basis": [line for line in basis if line],
+        "total": total_words(analysis),
+        "findings": [
+            {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
+        ],
     }
 
 

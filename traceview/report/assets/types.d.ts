@@ -215,29 +215,35 @@ export interface Timeline {
   index?: { n: number; rows: string[]; columns: Record<string, Packed> };
 }
 
+/** What follows the choice between the steady part and the whole window. */
+export interface Answer {
+  /** The answer, and the lines that it rests on. */
+  answer: string;
+  answer_basis: string[];
+  /** What shares of findings refer to. */
+  total: string;
+  findings: Finding[];
+}
+
 /** The page of an analysis: report/analysis/sections.py. A page of a fleet has only `file`. */
-export interface Page {
+export interface Page extends Answer {
   file: string;
   nsys: string | null;
   profiler: string;
   narrowed: boolean;
   live: boolean;
   program: string;
-  /** The answer, and the lines that it rests on. */
-  answer: string;
-  answer_basis: string[];
+  /** The answer for the second of `covers`; null if there is none. */
+  other: Answer | null;
   /** What the bars can cover, the default first. */
   covers: string[];
   /** What they cover now. */
   cover: string;
   /** The time that the timeline shows first, if not all of it. */
   opens: [number, number] | null;
-  /** What shares of findings refer to. */
-  total: string;
   cause_words: Record<string, string>;
   memories: string[];
   devices: Device[];
-  findings: Finding[];
   iterations: Iterations | NotMeasured;
   tables: DeclaredTable[];
   /** What changes would give; the page of a what-if alone has it. */

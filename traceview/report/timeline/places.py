@@ -53,7 +53,8 @@ def _with_surroundings(analysis: Analysis, length: int) -> Iterator[Place]:
 
 
 def _important_places(analysis: Analysis) -> Iterator[Place]:
-    evidence = [part.evidence for finding in analysis.findings for part in finding.by_device]
+    findings = (finding for shown in analysis.parts() for finding in shown.findings)
+    evidence = list(dict.fromkeys(part.evidence for finding in findings for part in finding.by_device))
     # The first place of every finding comes before the second place of any.
     for rank in range(max((len(finding_places) for finding_places in evidence), default=0)):
         yield from (

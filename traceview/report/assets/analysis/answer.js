@@ -4,14 +4,13 @@ import { page } from "../core/page.js";
 import { patternName, swatch } from "../core/palette.js";
 import { countText, duration, percent, timeRange } from "../core/words.js";
 import { showPlace } from "./beside.js";
+import { afterCover, coveredView, showCovers } from "./cover.js";
 
 const CARDS = 3;
 
 const LITTLE = 0.01; // share of the time; smaller parts are behind a button
 
 const MAX_BARS = 4;
-
-const COUNTED = "in the counted iterations";
 
 export function showHead() {
   byId("title").textContent = page.file;
@@ -27,41 +26,21 @@ export function showHead() {
   byId("facts").textContent = words.filter(Boolean).join(" · ");
 }
 
-/** What follows the choice between the steady part and the whole window. @type {(() => void)[]} */
-export const afterCover = [];
-
 export function showAnswer() {
+  showCovers();
+  for (const show of [showSentence, showDevices]) {
+    show();
+    afterCover.push(show);
+  }
+}
+
+function showSentence() {
   byId("answer-title").replaceChildren(...prose(page.answer));
   const [first, ...others] = page.answer_basis;
   const more = others.map((text) => el("p", { class: "soft", text }));
   byId("basis").replaceChildren(
     more.length ? el("details", {}, el("summary", { text: first }), ...more) : el("p", { text: first }),
   );
-  const [steady, whole] = page.covers;
-  page.cover = steady;
-  byId("covers").replaceChildren(...(whole ? [coverButton(steady, true), coverButton(whole, false)] : []));
-  showDevices();
-  afterCover.push(showDevices);
-}
-
-// Shows the shares of the counted iterations or of the whole window.
-function coverButton(words, pressed) {
-  return el("button", {
-    type: "button",
-    "aria-pressed": String(pressed),
-    title: `Show the shares ${words}`,
-    text: words === COUNTED ? "steady part" : "whole window",
-    onclick: (event) => {
-      for (const other of byId("covers").children) other.setAttribute("aria-pressed", String(other === event.target));
-      page.cover = words;
-      for (const follow of afterCover) follow();
-    },
-  });
-}
-
-/** @param {import("../types").Device} device */
-export function coveredView({ views }) {
-  return views.find((view) => view.covers === page.cover) ?? views[0];
 }
 
 function showDevices() {
@@ -184,6 +163,11 @@ function partsList({ parts, window_ns: whole }) {
 }
 
 export function showCards() {
+  drawCards();
+  afterCover.push(drawCards);
+}
+
+function drawCards() {
   const cards = page.findings.slice(0, CARDS).map(findingCard);
   byId("cards").replaceChildren(...(cards.length ? cards : [el("li", { text: "No finding: nothing cost GPU time." })]));
 }

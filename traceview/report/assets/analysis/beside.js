@@ -4,8 +4,9 @@ import { page } from "../core/page.js";
 import { countText, duration, percent } from "../core/words.js";
 import { leaveArea } from "../timeline/area.js";
 import { goTo } from "../timeline/go.js";
-import { showPanel } from "../timeline/panel.js";
+import { showHint, showPanel } from "../timeline/panel.js";
 import { clearSelected } from "../timeline/select.js";
+import { afterCover } from "./cover.js";
 
 /**
  * All places in order, the index of the current one, and the element that shows it as text.
@@ -14,6 +15,14 @@ import { clearSelected } from "../timeline/select.js";
 const beside = { places: [], at: -1, status: null };
 
 export function showBeside() {
+  drawBeside();
+  afterCover.push(drawBeside);
+  document.addEventListener("keydown", onPlaceKey);
+}
+
+function drawBeside() {
+  if (beside.at >= 0) showHint(); // the panel shows a place of the other findings
+  Object.assign(beside, { places: [], at: -1 });
   const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
   beside.status = el("span", { class: "soft", role: "status", text: placeCount() });
   const inner = el(
@@ -45,7 +54,6 @@ export function showBeside() {
     ),
     inner,
   );
-  document.addEventListener("keydown", onPlaceKey);
 }
 
 function placeCount() {

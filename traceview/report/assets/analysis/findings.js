@@ -4,13 +4,20 @@ import { page } from "../core/page.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
 import { showPlace } from "./beside.js";
+import { afterCover, coverWords } from "./cover.js";
 import { declaredSection } from "./tables.js";
 
 const SHOWN_FRAMES = 4;
 
 export function showFindings() {
   if (page.predictions) byId("findings").before(declaredSection(page.predictions));
+  drawFindings();
+  afterCover.push(drawFindings);
+}
+
+function drawFindings() {
   const found = page.findings.map(findingArticle);
+  byId("findings-title").textContent = ["All findings", coverWords()].filter(Boolean).join(", ");
   byId("all").replaceChildren(
     ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "No finding: nothing cost GPU time." })]),
   );

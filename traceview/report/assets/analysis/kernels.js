@@ -14,6 +14,7 @@ import {
 } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
+import { afterCover, coveredPart, coverWords } from "./cover.js";
 
 const FIRST_KERNELS = 20;
 
@@ -25,33 +26,42 @@ const LONGEST = 1;
 
 const SHARE = 0;
 
+// What the reader chose for the table of each device; it stays when the tables show another part of the window.
+const states = new Map();
+
 export async function showKernels() {
   const { devices } = await chartFigures();
-  const all = devices.map(({ kernels }) => kernels).filter(({ groupings }) => groupings.length);
-  byId("kernel-tables").replaceChildren(
-    ...(all.length ? all.map(kernelTable) : [el("p", { text: "The capture has no single kernels." })]),
-  );
+  const draw = () => {
+    const all = devices.map(({ kernels }) => coveredPart(kernels)).filter(({ groupings }) => groupings.length);
+    const none = el("p", { text: `The capture has no single kernels ${coverWords()}`.trim() + "." });
+    byId("kernel-tables").replaceChildren(...(all.length ? all.map(kernelTable) : [none]));
+  };
+  draw();
+  afterCover.push(draw);
 }
 
-// The table of one device with its controls. `state` is what the reader chose.
+// The table of one device with its controls.
 function kernelTable(kernels) {
-  const state = { by: kernels.groupings[0], sort: "total", down: true, filter: "" };
+  const name = kernels.device;
+  const state = states.get(name) ?? { by: "shape", sort: "total", down: true, filter: "" };
+  states.set(name, state);
   const place = el("div", {});
   const status = el("span", { class: "soft", role: "status" });
-  const name = kernels.device;
+  const grouping = () => kernels.groupings.find(({ by }) => by === state.by) ?? kernels.groupings[0];
   const draw = () => {
-    const columns = kernelColumns(kernels, state.by);
-    const rows = sortedRows(filteredRows(kernels, state), columns, state);
+    const chosen = grouping();
+    const columns = kernelColumns(kernels, chosen);
+    const rows = sortedRows(filteredRows(kernels, chosen, state.filter), columns, state);
     const shares = rows.reduce((sum, { values }) => sum + values[SHARE], 0);
     const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
-    status.textContent = `${countText(rows.length)} of ${countText(state.by.rows.length)} rows${share}`;
+    status.textContent = `${countText(rows.length)} of ${countText(chosen.rows.length)} rows${share}`;
     const sort = { heading: state.sort, down: state.down, by: sortBy };
     place.replaceChildren(table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: openLongest }));
     place.querySelector("tbody button")?.setAttribute("tabindex", "0");
   };
   const sortBy = (heading) => {
-    state.down =
-      state.sort === heading ? !state.down : firstDown(kernelColumns(kernels, state.by), state.by.rows, heading);
+    const chosen = grouping();
+    state.down = state.sort === heading ? !state.down : firstDown(kernelColumns(kernels, chosen), chosen.rows, heading);
     state.sort = heading;
     draw();
     focusHeading(place, heading);
@@ -65,11 +75,11 @@ function kernelTable(kernels) {
       "div",
       { class: "bar" },
       page.devices.length > 1 ? el("b", { text: name }) : null,
-      groupMenu(kernels, (by) => {
+      groupMenu(kernels, grouping().by, (by) => {
         Object.assign(state, { by, sort: "total", down: true });
         draw();
       }),
-      filterField(name, (text) => {
+      filterField(name, state.filter, (text) => {
         state.filter = text;
         draw();
       }),
@@ -81,19 +91,22 @@ function kernelTable(kernels) {
   );
 }
 
-function groupMenu({ device, groupings }, choose) {
-  const options = groupings.map(({ by }) => el("option", { value: by, text: groupingWord({ by }) }));
+function groupMenu({ device, groupings }, chosen, choose) {
+  const options = groupings.map(({ by }) =>
+    el("option", { value: by, text: groupingWord({ by }), selected: by === chosen }),
+  );
   const menu = el("select", {
     "aria-label": `Group the kernels on ${device} by`,
-    onchange: () => choose(groupings.find(({ by }) => by === menu.value)),
+    onchange: () => choose(menu.value),
   });
   menu.append(...options);
   return el("label", {}, "By ", menu);
 }
 
-function filterField(device, choose) {
+function filterField(device, text, choose) {
   const field = el("input", {
     type: "search",
+    value: text,
     placeholder: "Filter kernels",
     "aria-label": `Show only kernels on ${device} whose name, family or place contains`,
     autocomplete: "off",
@@ -219,8 +232,8 @@ function searchText(kernels, by, row) {
   return row.text;
 }
 
-function filteredRows(kernels, { by, filter }) {
-  return filter ? by.rows.filter((row) => searchText(kernels, by.by, row).includes(filter)) : by.rows;
+function filteredRows(kernels, { by, rows }, filter) {
+  return filter ? rows.filter((row) => searchText(kernels, by, row).includes(filter)) : rows;
 }
 
 // The buttons of a table are one stop of the Tab key; arrows go between them.

@@ -3,7 +3,7 @@ import { repaintCharts, unpackLibrary } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
-import { byId } from "../core/dom.js";
+import { byId, drawnFrame, nextTask } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
@@ -21,7 +21,7 @@ import { watchExport } from "../timeline/picture.js";
 import { loadRows } from "../timeline/rows.js";
 import { search, watchSearch } from "../timeline/search.js";
 import { area, board, selected, view } from "../timeline/state.js";
-import { afterRedraw, rebuild, schedule, setView, startView } from "../timeline/view.js";
+import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showCards, showHead } from "./answer.js";
 import { showBeside } from "./beside.js";
 import { showFindings } from "./findings.js";
@@ -42,6 +42,10 @@ async function domReady() {
   await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
+async function inflateNames() {
+  return JSON.parse(new TextDecoder().decode(await inflateElement("names")));
+}
+
 // Chunks are ordered from coarse to fine; the browser may draw after each.
 async function loadChunks() {
   for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
@@ -60,20 +64,21 @@ async function start() {
     await repaintCharts();
   });
   for (const show of [showHead, showAnswer, showCards, showSummarised, showBeside]) show();
-  const unpacking = Promise.all([inflateElement("columns"), inflateElement("names")]);
-  byId("frame").getBoundingClientRect(); // the first layout, while the browser unpacks
-  const [buffer, names] = await unpacking;
-  chunks[0] = buffer;
-  page.names = JSON.parse(new TextDecoder().decode(names));
+  document.documentElement.dataset.shown = "answer";
+  const unpacking = Promise.all([inflateElement("columns"), inflateNames()]);
+  await drawnFrame();
+  performance.mark("answer");
+  [chunks[0], page.names] = await unpacking;
   loadRows(page.timeline);
   startLegend();
   showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, drawBookmarks);
-  await rebuild();
-  for (const watch of [watchInput, watchHover, watchSearch, watchExport, watchOverview]) watch();
+  await layOut(nextTask);
   byId("loading").remove();
-  document.documentElement.dataset.shown = "answer";
+  document.documentElement.dataset.shown = "timeline";
+  await nextTask();
+  for (const watch of [watchInput, watchHover, watchSearch, watchExport, watchOverview]) watch();
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
   window.traceview = {
     view,
@@ -92,8 +97,10 @@ async function start() {
   };
   document.documentElement.dataset.drawn = "true";
   await domReady();
-  for (const show of [showFindings, showIterations, showTables, showNotes]) show();
-  await showKernels();
+  for (const show of [showFindings, showIterations, showTables, showNotes, showKernels]) {
+    await show();
+    await nextTask();
+  }
   document.documentElement.dataset.shown = "all";
   watchAddress();
   await loadChunks();

@@ -4,7 +4,7 @@ import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
 import { durationColumn, shareColumn, sortableTable, table, textColumn, unitColumn } from "../core/table.js";
 import { countText, duration } from "../core/words.js";
-import { afterCover, coveredView } from "./answer.js";
+import { afterCover, coveredView } from "./cover.js";
 
 function section(heading, note, ...children) {
   return el(

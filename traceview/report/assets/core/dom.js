@@ -56,3 +56,16 @@ export function prose(text) {
     .split("`")
     .map((part, at, parts) => (at % 2 && at < parts.length - 1 ? el("code", { text: part }) : part));
 }
+
+// Ends the task, so that the browser can draw and answer; the rest comes before the parser goes on with the document.
+export function nextTask() {
+  const { scheduler } = /** @type {any} */ (globalThis);
+  if (!scheduler?.postTask) return new Promise((resolve) => setTimeout(resolve));
+  return scheduler.postTask(() => {}, { priority: "user-blocking" });
+}
+
+// Resolves after the browser has drawn what stands on the page; at once where it draws nothing, as in a hidden tab.
+export async function drawnFrame() {
+  if (!document.hidden) await new Promise(requestAnimationFrame);
+  return nextTask();
+}

@@ -96,7 +96,7 @@ async function start() {
   watchInput();
   map.row = 0;
   map.column = Math.max(0, heat.steady.indexOf(1));
-  document.documentElement.dataset.shown = "";
+  document.documentElement.dataset.shown = "all";
   selectCell(0);
   document.documentElement.dataset.ready = "";
 }

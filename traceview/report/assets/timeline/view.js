@@ -6,11 +6,13 @@ import { duration, momentText } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
+import { visibleSources } from "./levels.js";
 import { drawAreaBars } from "./overlay.js";
 import { placeRows } from "./rows.js";
 import { AXIS, board, view } from "./state.js";
 
 const NARROWEST = 20; // ns
+const SLICE = 25; // ms of work without a pause
 export const afterRedraw = []; // functions to call after each redraw
 
 // The whole time that the view can show, and the part that it shows first.
@@ -81,6 +83,30 @@ function sizeCanvas(canvas, width, height) {
 
 // Lays out and draws everything, after a change of size, theme or rows.
 export async function rebuild() {
+  sizeRows();
+  redraw();
+}
+
+/**
+ * Lays out and draws everything for the first time, in several tasks: the marks in view are unpacked row by row.
+ * @param {() => Promise<void>} nextTask
+ */
+export async function layOut(nextTask) {
+  sizeRows();
+  let began = performance.now();
+  for (const { lanes } of board.shown)
+    for (const lane of lanes ?? []) {
+      if (performance.now() - began > SLICE) {
+        await nextTask();
+        began = performance.now();
+      }
+      visibleSources(lane, view.from, view.to);
+    }
+  await nextTask();
+  redraw();
+}
+
+function sizeRows() {
   const scroll = byId("scroll");
   placeRows();
   showLabels(rebuild);
@@ -92,5 +118,4 @@ export async function rebuild() {
   sizeCanvas(byId("canvas"), view.width, view.height);
   sizeCanvas(byId("axis"), view.width, AXIS);
   readPalette(page.looks, context2d(byId("canvas", HTMLCanvasElement)));
-  redraw();
 }
