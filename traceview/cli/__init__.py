@@ -14,6 +14,7 @@ from typing import TypeVar
 import click
 
 from traceview import __version__
+from traceview.cli.settings import default_map
 from traceview.errors import ReportError, is_out_of_memory
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -24,6 +25,7 @@ CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write a page and a summary."),
+    "baseline": ("traceview.cli.baseline", "Store captures to compare later ones with."),
     "calibrate": ("traceview.cli.calibrate", "Measure what nsys adds to CUDA calls here."),
     "compare": ("traceview.cli.compare", "Show what changed between captures."),
     "completion": ("traceview.cli", "Print a shell completion script."),
@@ -85,6 +87,8 @@ def cli(context: click.Context) -> None:
     """Find where GPU time goes in an Nsight Systems capture, what each loss costs and what to change."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+    else:
+        context.default_map = default_map(Path.cwd())
 
 
 def examples(*lines: str) -> Callable[[Decorated], Decorated]:

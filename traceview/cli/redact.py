@@ -11,17 +11,19 @@ from traceview.cli.options import FILE, REPORT, reading_options
 from traceview.cli.outputs import print_out
 from traceview.cli.progress import progress
 
-
-@click.command()
-@REPORT
-@click.argument("out", type=FILE)
-@click.option(
+NAMES = click.option(
     "--names",
     type=click.Choice(("keep", "hash")),
     default="keep",
     show_default=True,
     help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
 )
+
+
+@click.command()
+@REPORT
+@click.argument("out", type=FILE)
+@NAMES
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 @examples(

@@ -1,0 +1,121 @@
+"""The steps of action.yml, run here as GitHub runs them: `bash -eo pipefail` with the inputs as variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import ROOT, sample
+
+yaml = pytest.importorskip("yaml")
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
+# What `gh` does here: it notes each call, and lists a comment after the first one is written.
+GH = """#!/bin/bash
+case "$*" in
+  *--paginate*) if [ -e "$RUNNER_TEMP/calls" ]; then echo 77; fi ;;
+  *) echo "$*" >> "$RUNNER_TEMP/calls" ;;
+esac
+"""
+
+
+class Runner:
+    """A job with one composite action. `run` does a step and returns its exit code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.summary = folder / "summary"
+        programs = folder / "bin"
+        programs.mkdir()
+        (programs / "traceview").write_text(f'#!/bin/bash\nexec {sys.executable} -m traceview "$@"\n')
+        (programs / "gh").write_text(GH)
+        for program in programs.iterdir():
+            program.chmod(0o755)
+        self.variables = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "RUNNER_TEMP": str(folder),
+            "GITHUB_REPOSITORY": "owner/name",
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+            "GITHUB_OUTPUT": str(folder / "output"),
+            "GITHUB_PATH": str(folder / "path"),
+        }
+
+    def run(self, name: str, **given: str) -> subprocess.CompletedProcess[str]:
+        step = STEPS[name]
+        env = {variable: self.value(text, given) for variable, text in step.get("env", {}).items()}
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(
+            command, cwd=self.folder, env={**self.variables, **env}, capture_output=True, text=True, check=False
+        )
+
+    def value(self, text: str, given: dict[str, str]) -> str:
+        expression = re.fullmatch(r"\$\{\{ ([\w.]+) \}\}", text)
+        assert expression is not None, f"{text}: an input reaches the shell as a variable"
+        name = expression[1].rpartition(".")[2]
+        return given[name] if name in given else self.outputs()[name]
+
+    def outputs(self) -> dict[str, str]:
+        lines = (self.folder / "output").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def captures(before: str, after: str) -> dict[str, str]:
+    return {"before": str(sample(before)), "after": str(sample(after))}
+
+
+def test_gate_fails_after_the_report(runner: Runner) -> None:
+    gate = "regression\ntime > 1000%\n"
+    done = runner.run("Compare", **captures("dual.sqlite", "serial.sqlite"), gate=gate)
+    assert done.returncode == 0, done.stderr
+    outputs = runner.outputs()
+    assert (outputs["code"], outputs["verdict"]) == ("1", "slower")
+    assert json.loads(Path(outputs["json"]).read_text())["against"][0]["verdict"] == "slower"
+    summary = runner.summary.read_text()
+    assert "`dual.sqlite` → `serial.sqlite`: slower" in summary
+    assert "    traceview: --fail-on-regression: serial.sqlite is" in summary and "1000%" not in summary
+    for number in ("first", "second"):
+        assert runner.run("Comment", token="t", number="12").returncode == 0, number
+    calls = (runner.folder / "calls").read_text()
+    assert "--method POST repos/owner/name/issues/12/comments" in calls
+    assert "--method PATCH repos/owner/name/issues/comments/77" in calls
+    comment = (runner.folder / "comment.md").read_text()
+    assert comment.startswith("<!-- traceview compare -->\n### `dual.sqlite`")
+    assert runner.run("Gate").returncode == 1
+
+
+def test_hostile_inputs_are_not_run(runner: Runner) -> None:
+    hostile = "$(touch ran); `touch ran`"
+    done = runner.run("Compare", before=hostile, after=str(sample("dual.sqlite")), gate="")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert not (runner.folder / "ran").exists() and not runner.summary.exists()
+
+
+def test_passed_gate_and_refused_comment(runner: Runner) -> None:
+    assert runner.run("Compare", **captures("dual.sqlite", "dual.sqlite"), gate="time > 3%").returncode == 0
+    assert "failed" not in runner.summary.read_text() and runner.run("Gate").returncode == 0
+    (runner.folder / "bin" / "gh").write_text("#!/bin/bash\nexit 1\n")
+    done = runner.run("Comment", token="t", number="12")
+    assert done.returncode == 0 and "::warning::" in done.stdout
+
+
+def test_inputs_and_outputs_exist() -> None:
+    text = json.dumps(ACTION)
+    used = set(re.findall(r"\binputs\.(\w+)", text))
+    assert used == set(ACTION["inputs"])
+    assert all("${{" not in step["run"] for step in STEPS.values())
+    results: dict[str, Any] = ACTION["outputs"]
+    assert {re.findall(r"outputs\.(\w+)", item["value"])[0] for item in results.values()} == set(results)

@@ -1,0 +1,143 @@
+"""The `baseline` commands: stored captures that later ones are compared with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TypedDict
+
+import click
+
+from traceview.cli import examples
+from traceview.cli.options import (
+    BASELINES,
+    DEVICE,
+    ITERATION,
+    JSON,
+    QUIET,
+    REPORT,
+    SKIP,
+    baseline_path,
+    reading_options,
+)
+from traceview.cli.outputs import print_out
+from traceview.cli.progress import progress
+from traceview.cli.redact import NAMES
+from traceview.errors import OutputError, ReportError, RequestError
+from traceview.files import check_file, check_outputs, is_stdout, new_file, write_text
+
+LEVEL = 4  # for gzip; higher ones take twice as long for a hardly smaller file
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+class StoredBaseline(TypedDict):
+    """What `baseline list` shows of a baseline. `time_ns` is the mean time of an iteration."""
+
+    name: str
+    gpus: list[str]
+    iterations: int | None
+    time_ns: int | None
+    bytes: int
+
+
+@click.group()
+@examples("traceview baseline save main report.sqlite", "traceview baseline list")
+def baseline() -> None:
+    """Store captures to compare later ones with."""
+
+
+@baseline.command()
+@click.argument("name")
+@REPORT
+@NAMES
+@ITERATION
+@SKIP
+@DEVICE
+@reading_options
+@QUIET
+@examples("traceview baseline save main report.sqlite", "traceview compare baseline:main after.sqlite")
+def save(
+    name: str, report: Path, names: str, iteration: str | None, skip: int | None, device: str | None, quiet: bool
+) -> None:
+    """Store a redacted copy of REPORT as the baseline NAME, in .traceview/baselines. It replaces an older one."""
+    if not NAME.fullmatch(name):
+        raise RequestError(f"{name[:40]!r}: a baseline's name has letters, digits, '.', '_' and '-', at most 80")
+    stored = baseline_path(name)
+    try:
+        stored.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{stored.parent}: cannot be made ({error.strerror}); run in another folder") from None
+    check_file(stored)
+    with progress(quiet) as step:
+        from traceview.pipeline import analyze
+        from traceview.redact import redact
+
+        step("analyze", 0.0)
+        analysis = analyze(report, iteration=iteration, skip=skip, device=device)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / f"{name}.sqlite"
+            redact(report, copy, hash_names=names == "hash", progress=step)
+            _compress(copy, stored)
+    figures: StoredBaseline = {
+        "name": name,
+        "gpus": [device.name for device in analysis.devices],
+        "iterations": getattr(analysis.iterations, "count", None),
+        "time_ns": getattr(analysis.iterations, "time_ns", None),
+        "bytes": stored.stat().st_size,
+    }
+    write_text(stored.with_name(f"{name}.json"), json.dumps(figures, indent=2) + "\n")
+    if not quiet:
+        print_out(f"{stored}\n")
+
+
+def _compress(source: Path, target: Path) -> None:
+    """Write a gzip file without a time and a name in its header, so that equal captures give equal bytes."""
+    with (
+        new_file(target) as part,
+        part.open("wb") as raw,
+        source.open("rb") as data,
+        gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as packed,
+    ):
+        shutil.copyfileobj(data, packed)
+
+
+@baseline.command("list")
+@JSON
+@examples("traceview baseline list", "traceview baseline list --json -")
+def list_baselines(json_path: Path | None) -> None:
+    """List the stored baselines by name."""
+    check_outputs((), (json_path,))
+    stored = [_stored_baseline(path) for path in sorted(BASELINES.glob("*.json"))]
+    if json_path is not None:
+        text = json.dumps({"schema_version": 1, "baselines": stored}, indent=2) + "\n"
+        if is_stdout(json_path):
+            print_out(text)
+            return
+        write_text(json_path, text)
+    print_out("".join(f"{_line(row)}\n" for row in stored) or f"no baseline in {BASELINES}\n")
+
+
+def _stored_baseline(path: Path) -> StoredBaseline:
+    try:
+        row = json.loads(path.read_bytes())
+        return {
+            "name": path.stem,
+            "gpus": [str(gpu) for gpu in row["gpus"]],
+            "iterations": None if row["iterations"] is None else int(row["iterations"]),
+            "time_ns": None if row["time_ns"] is None else int(row["time_ns"]),
+            "bytes": int(row["bytes"]),
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ReportError(f"{path}: is damaged; save the baseline again") from None
+
+
+def _line(row: StoredBaseline) -> str:
+    from traceview.report.format import plain
+    from traceview.units import duration, size
+
+    time = "no iterations" if row["time_ns"] is None else f"{duration(row['time_ns'])} per iteration"
+    return f"{row['name']}  {time}, {plain(', '.join(row['gpus']))}, {size(row['bytes'])}"
