@@ -69,8 +69,8 @@ class ModuleAnnotation:
         self.live = True
         self._handles: list[RemovableHandle] = []
 
-    def add(self, module: nn.Module, name: str, *, backward: bool) -> None:
-        """Annotate one more module, with ranges named `name` and, if `backward`, "`name` backward"."""
+    def add(self, module: nn.Module, name: str, *, backward: bool | str) -> None:
+        """Annotate one more module, with ranges named `name` and, if `backward`, "`name` backward" or `backward`."""
         hooks = _Hooks(self, name, backward)
         self._handles += [
             module.register_forward_pre_hook(hooks.enter, prepend=True, with_kwargs=True),
@@ -88,10 +88,11 @@ class ModuleAnnotation:
 class _Hooks:
     """The hooks of one module. They keep no state of a call, so deep copies of the module share them."""
 
-    def __init__(self, annotation: ModuleAnnotation, name: str, backward: bool) -> None:
+    def __init__(self, annotation: ModuleAnnotation, name: str, backward: bool | str) -> None:
         self.annotation = annotation
         self.forward = annotate(name, category=CATEGORY)
-        self.backward = annotate(f"{name} backward", category=CATEGORY) if backward else None
+        after = f"{name} backward" if backward is True else backward
+        self.backward = annotate(after, category=CATEGORY) if after else None
 
     def __deepcopy__(self, _copied: object) -> _Hooks:
         return self

@@ -14,6 +14,7 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
+from instrument.errors import ConfigError
 from instrument.hf.batches import AsyncBatches, StockBatches, Throughput
 from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, annotate, iteration_name, phase
 from instrument.streams import Stream
@@ -101,6 +102,7 @@ class AsyncTrainerMixin:
         self._overlapping = False
         if not (self._training and self.enable_async_dataloader):
             return stock.get_train_dataloader()
+        _refuse_deepspeed(self.accelerator)
         obstacle = _async_obstacle(self.args.device, self.accelerator)
         with nullcontext() if obstacle else _batches_on_host(self.accelerator):
             loader = stock.get_train_dataloader()
@@ -178,6 +180,15 @@ class AsyncTrainerMixin:
             logger.warning(
                 "logging_nan_inf_filter=True makes the host wait for the GPU after every micro-batch: set it to False"
             )
+
+
+def _refuse_deepspeed(accelerator: Any) -> None:
+    """Raise ConfigError under DeepSpeed, whose engine calls backward and the optimizer in ways that were not tested."""
+    if str(getattr(accelerator, "distributed_type", "")).endswith("DEEPSPEED"):
+        raise ConfigError(
+            "AsyncTrainer is not tested with DeepSpeed: use FSDP (--fsdp), which shards in the same way, or "
+            "enable_async_dataloader=False"
+        )
 
 
 def _async_obstacle(device: torch.device, accelerator: Any) -> str | None:
