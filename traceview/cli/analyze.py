@@ -156,7 +156,7 @@ def measure_report(
     """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
-    from traceview.cli.times import window_of_times
+    from traceview.model.times import window_of_times
     from traceview.pipeline import analyze as run
     from traceview.pipeline import open_trace
 

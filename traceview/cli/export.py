@@ -180,8 +180,8 @@ def _check_target(reports: tuple[Path, ...], form: Format, target: Path) -> None
 
 
 def _in_window(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
-    from traceview.cli.times import window_of_times
     from traceview.measure.activity import window_of_range
+    from traceview.model.times import window_of_times
 
     if range_name is not None:
         return trace.with_window(window_of_range(trace, range_name))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import NoReturn
 
-from traceview.cli.times import NANOSECONDS
 from traceview.errors import RequestError
 from traceview.frozen import frozen
+from traceview.model.times import NANOSECONDS
 
 CONDITION = re.compile(
     r"\s*([\w.]+|kernel:\"[^\"]*\"(?:\.\w+)?)\s*(>=|<=|==|!=|>|<)\s*([+-]?)([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(%|ns|us|µs|ms|s)?\s*"

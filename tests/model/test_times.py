@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from traceview.cli.times import parse_time, window_of_times
 from traceview.errors import RequestError
+from traceview.model.times import parse_time, window_of_times
 from traceview.model.trace import Window
 
 FIRST = 1_000_000

@@ -1,0 +1,43 @@
+"""The `mcp` command: tools for agents."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import click
+
+from traceview.cli import examples
+from traceview.cli.options import FILE, reading_options
+from traceview.cli.outputs import print_out
+from traceview.errors import RequestError
+
+
+@click.command()
+@click.argument("captures", nargs=-1, type=FILE)
+@click.option("--skill", is_flag=True, help="Print SKILL.md, which teaches an agent how to use the tools, and exit.")
+@reading_options
+@examples(
+    "traceview mcp",
+    "traceview mcp /data/runs /data/base.sqlite",
+    "traceview mcp --skill > .claude/skills/traceview/SKILL.md",
+)
+def mcp(captures: tuple[Path, ...], skill: bool) -> None:
+    """Serve tools for agents on standard input and output (Model Context Protocol).
+
+    The tools write nothing. They read captures under the working folder, and CAPTURES: files or folders.
+    """
+    if skill:
+        print_out((Path(__file__).parents[1] / "mcp" / "SKILL.md").read_text(encoding="utf-8"))
+        return
+    missing = next((path for path in captures if not path.exists()), None)
+    if missing is not None:
+        raise RequestError(f"{missing}: no such file or folder")
+    try:
+        from traceview.mcp.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise RequestError("`traceview mcp` needs the package mcp: pip install 'traceview[mcp]'") from None
+    gc.enable()  # a server runs for days, unlike other commands
+    serve(captures)

@@ -1,0 +1,104 @@
+"""The captures that a server may read, and the analyses that it keeps."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from traceview.errors import RequestError
+from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.times import window_of_times
+from traceview.model.whatif import WhatIf
+from traceview.pipeline import analyze, open_trace
+from traceview.read.formats import captures_in, is_capture_folder
+from traceview.report.format import plain
+from traceview.whatif.prediction import whatif
+
+Result = TypeVar("Result")
+
+MAX_KEPT = 4  # analyses and predictions; an analysis of a million kernels takes a gigabyte
+MAX_LISTED = 40
+MAX_DEPTH = 3  # folders below the working folder that are searched for captures
+
+
+class Captures:
+    """The files that the user names, and those under the working folder."""
+
+    def __init__(self, named: Sequence[Path], folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.roots = (self.folder, *(path.resolve() for path in named))
+        self.options: dict[Path, dict[str, Any]] = {}
+        self._kept: OrderedDict[tuple[object, ...], object] = OrderedDict()
+
+    def path(self, name: str) -> Path:
+        """Return the path of a capture; a link stands for its target. Raises RequestError if it may not be read."""
+        path = (self.folder / name).resolve()
+        if not any(path.is_relative_to(root) for root in self.roots):
+            raise RequestError(
+                f"{plain(name, 200)} is outside the working folder, and the user did not name it: traceview mcp FILE"
+            )
+        if path.is_dir() and not is_capture_folder(path):
+            raise RequestError(f"{plain(name, 200)} is a folder; `open` without a capture lists the captures")
+        return path
+
+    def analysis(self, name: str, start: str = "", end: str = "", range_name: str = "") -> Analysis:
+        """Return the analysis of a capture, or of a window of it. Raises TraceviewError."""
+
+        def analyzed() -> Analysis:
+            trace = open_trace(self.path(name))
+            window = window_of_times(trace, start or None, end or None)
+            return analyze(trace, window=window, range_name=range_name or None, **self._options(name))
+
+        return self._keep((*self._version(name), start, end, range_name), analyzed)
+
+    def prediction(self, name: str, faster: Mapping[str, float] | None) -> WhatIf | NotMeasured:
+        """Return what changes would give. Raises TraceviewError."""
+        speedups = tuple(sorted((faster or {}).items()))
+        key = (*self._version(name), "whatif", speedups)
+        return self._keep(key, lambda: whatif(self.analysis(name), faster_kernels=faster))
+
+    def _options(self, name: str) -> dict[str, Any]:
+        return self.options.get(self.path(name), {})
+
+    def _version(self, name: str) -> tuple[object, ...]:
+        """Return what the results of a capture depend on: the file, its time and size, and its options."""
+        path = self.path(name)
+        state = path.stat() if path.exists() else None
+        return (path, state and (state.st_mtime_ns, state.st_size), *sorted(self._options(name).items()))
+
+    def _keep(self, key: tuple[object, ...], build: Callable[[], Result]) -> Result:
+        """Return a result, which is built if it is not among the last MAX_KEPT."""
+        if key not in self._kept:
+            result = build()
+            while len(self._kept) >= MAX_KEPT:
+                self._kept.popitem(last=False)
+            self._kept[key] = result
+        self._kept.move_to_end(key)
+        return cast(Result, self._kept[key])
+
+    def listed(self) -> list[dict[str, str]]:
+        """Return the captures that may be read, as names relative to the working folder, with their kinds."""
+        rows = {}
+        for root in dict.fromkeys(self.roots):
+            for path, kind in _captures_under(root):
+                rows[path] = {"capture": self._name(path), "kind": kind}
+        return [rows[path] for path in sorted(rows)][:MAX_LISTED]
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
+
+
+def _captures_under(root: Path, depth: int = MAX_DEPTH) -> list[tuple[Path, str]]:
+    """Return the captures in a folder and the folders below it; a file or a capture that is a folder is one itself."""
+    if not root.is_dir() or is_capture_folder(root):
+        return [(root, "capture")]
+    captures = captures_in(root)
+    if depth:
+        taken = {path for path, _ in captures}
+        below = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+        for path in below:
+            if path not in taken and not path.is_symlink():
+                captures += _captures_under(path, depth - 1)
+    return captures

@@ -1,0 +1,274 @@
+"""The tools: each returns a part of the JSON of `analyze`, `compare` or `whatif`, with the same keys and values.
+
+Keys end in their units: `_ns`, `_bytes`, `_fraction`. The docstrings are what an agent reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traceview.comparison import compare_analyses
+from traceview.errors import RequestError
+from traceview.mcp.answers import Answer, Row, chosen, first_rows, matching
+from traceview.mcp.captures import Captures
+from traceview.model.analysis import Analysis, NotMeasured
+from traceview.report.analysis.document import document
+from traceview.report.comparison.document import document as comparison_document
+from traceview.report.whatif import document as whatif_document
+
+MAX_ROWS = 50
+FINDING = (
+    *("id", "severity", "title", "device", "cost_ns", "cost_fraction", "cost_per_iteration_ns"),
+    *("unprofiled_cost_per_iteration_ns", "claims", "remedy", "prediction", "unsure_because"),
+)
+KERNEL = (
+    *("label", "family", "precision", "tensor_core", "count", "total_ns", "mean_ns", "share", "grid", "block"),
+    *("waves", "occupancy", "occupancy_limit"),
+)
+USE = ("window_ns", "kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
+EXPOSED = ("exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")
+ITERATIONS = ("range", "source", "confidence", "count", "skipped", "time_ns", "unprofiled_ns", "wall_ns")
+PREDICTION = ("change", "title", "iteration_ns", "low_ns", "high_ns")
+CHANGE = ("before_ns", "after_ns", "difference_ns", "verdict")
+STACKS = "it has no samples of stacks: record with `traceview record --python -- COMMAND`"
+HOW_TO_SEE = {  # tables that need options of nsys, and these
+    "lines": STACKS,
+    "memory": "nsys did not record memory: record with --cuda-memory-usage=true",
+}
+
+
+class Tools:
+    """The tools on the captures of a server."""
+
+    def __init__(self, captures: Captures) -> None:
+        self._captures = captures
+
+    def open(self, capture: str = "", iteration: str = "", skip: int = -1) -> Answer:
+        """List the captures (no argument), or describe one: profiler, GPUs, iterations, tables, what it cannot answer.
+
+        `iteration` (a regular expression on NVTX ranges) and `skip` (warm-up iterations) stay in force for the capture.
+        """
+        if not capture:
+            captures = self._captures.listed()
+            return first_rows({"count": len(captures)}, "captures", captures, MAX_ROWS)
+        given = {"iteration": iteration or None, "skip": None if skip < 0 else skip}
+        self._captures.options[self._captures.path(capture)] = {
+            key: value for key, value in given.items() if value is not None
+        }
+        analysis = self._captures.analysis(capture)
+        whole = _document(analysis)
+        tables = {name: len(rows) for name, rows in _tables(whole).items() if rows}
+        missing = [
+            _unanswered(name, whole) for name in ("iterations", "kernels", "lines", "memory") if not _rows(whole, name)
+        ]
+        return {
+            **chosen(whole, "report", "program"),
+            "devices": [chosen(device, "id", "name", "window_ns") for device in whole["devices"]],
+            "iterations": chosen(whole["iterations"], *ITERATIONS, "not_measured"),
+            "rows_of_tables": tables,
+            "notes": [chosen(note, "id", "text", "affects") for note in whole["notes"]],
+            "cannot_be_answered": missing,
+        }
+
+    def summary(self, capture: str) -> Answer:
+        """State where the time went: the answer, the iteration time, use and idle time by cause of each GPU, waits.
+
+        GPUs are in their steady part: from the first counted iteration to the last.
+        """
+        whole = _document(self._captures.analysis(capture))
+        if not whole["devices"]:
+            return {"answer": whole["answer"], **_unanswered("GPU time", whole)}
+        return {
+            "answer": whole["answer"],
+            "iterations": chosen(whole["iterations"], *ITERATIONS, "not_measured"),
+            "devices": [_device(device) for device in whole["devices"]],
+            "host": {
+                name: chosen(use, "count", "blocked_ns", "waited_ns", "starved_ns", "cost_ns")
+                for name, use in whole["host"].items()
+            },
+            "findings": [
+                chosen(finding, "id", "severity", "cost_fraction", "remedy") for finding in whole["findings"][:3]
+            ],
+        }
+
+    def findings(self, capture: str, number: int = 0, rows: int = 5) -> Answer:
+        """List what costs GPU time, the costliest first, with its remedy and predicted gain.
+
+        `number` (from 1) explains one finding: advice, code, places.
+        """
+        every = _document(self._captures.analysis(capture))["findings"]
+        if not number:
+            return first_rows({"count": len(every)}, "findings", [chosen(row, *FINDING) for row in every], _limit(rows))
+        if not 1 <= number <= len(every):
+            raise RequestError(f"finding {number} does not exist; the capture has {len(every)}")
+        return {"number": number, **{key: value for key, value in every[number - 1].items() if key != "others"}}
+
+    def kernels(self, capture: str, match: str = "", by: str = "kernels", device: str = "", rows: int = 6) -> Answer:
+        """List the kernels of the counted iterations, the costliest first.
+
+        `by`: kernels (by launch shape), kernel_families, kernel_places (range, module, operation, line) or modules.
+        `match` keeps rows that contain a text.
+        """
+        if by not in ("kernels", "kernel_families", "kernel_places", "modules"):
+            raise RequestError(f"by={by[:40]!r}: choose kernels, kernel_families, kernel_places or modules")
+        return self.table(capture, by, match, device, rows)
+
+    def lines(self, capture: str, match: str = "", rows: int = 6) -> Answer:
+        """List the source lines where the host was while a GPU was idle, the most idle time first.
+
+        Needs samples of stacks in the capture.
+        """
+        return self.table(capture, "lines", match, "", rows)
+
+    def table(self, capture: str, name: str, match: str = "", device: str = "", rows: int = 6) -> Answer:
+        """List the rows of a table that `open` names: copies, streams, nvtx, calls, gaps, per_iteration, ...
+
+        `match` keeps rows that contain a text.
+        """
+        whole = _document(self._captures.analysis(capture))
+        if name not in (tables := _tables(whole, device)):
+            raise RequestError(f"no table is called {name[:40]!r}; choose from {', '.join(tables)}")
+        if not tables[name]:
+            return _unanswered(name, whole)
+        shown = matching(tables[name], match)
+        if name == "kernels":
+            shown = [chosen(row, "device", *KERNEL) for row in shown]
+        return first_rows({"table": name, "count": len(shown)}, "rows", shown, _limit(rows))
+
+    def window(self, capture: str, start: str = "", end: str = "", range_name: str = "") -> Answer:
+        """State the figures of a time window.
+
+        `start` and `end`: 120ms after the first GPU work, or whole ns on the capture's clock. Or `range_name`: from the
+        first start to the last end of the NVTX ranges of this name.
+        """
+        if not (start or end or range_name):
+            raise RequestError("name a window: start and end, for example 120ms and 150ms, or range_name")
+        whole = _document(self._captures.analysis(capture, start, end, range_name))
+        devices = []
+        for device in whole["devices"]:
+            kernels = [chosen(row, "label", "count", "total_ns", "share") for row in device["kernels"][:4]]
+            gaps = [
+                chosen(gap, "start_ns", "end_ns", "cause", "next_operation", "range")
+                for gap in device["gaps"]["longest"][:3]
+            ]
+            causes = {"idle_causes_ns": _nonzero(device["gaps"]["causes"])}
+            devices.append(
+                {"id": device["id"], **chosen(device, *USE), **causes, "kernels": kernels, "longest_gaps": gaps}
+            )
+        return {"devices": devices, "not_measured": None if devices else "no GPU works in this window"}
+
+    def compare(self, before: str, after: str, rows: int = 4) -> Answer:
+        """State whether `after` is faster than `before`, by how much, and why.
+
+        Times are per iteration: its parts, and the kernels and lines that changed.
+        """
+        analyses = [self._captures.analysis(name) for name in (before, after)]
+        whole: Any = comparison_document(compare_analyses(analyses))
+        against = whole["against"][0]
+        captures = {"base": whole["base"], "capture": against["capture"]}
+        parts = {name: chosen(part, *CHANGE) for name, part in against["mean_parts"].items() if part["difference_ns"]}
+        kernels = [row for row in against["kernels"] if row["status"] != "same"]
+        return {
+            **{name: chosen(row, "file", "count", "skipped", "unprofiled_ns") for name, row in captures.items()},
+            **chosen(against, "verdict", "why", "confidence", "ratio", "ratio_low", "ratio_high", "unprofiled_ratio"),
+            "time": chosen(against["time"], *CHANGE, "low_ns", "high_ns"),
+            "mean_parts": parts,
+            "kernels": [chosen(row, "label", "status", "cost_ns") for row in kernels[: _limit(rows)]],
+            "lines": [
+                {**chosen(row, "file", "line", "function"), "idle": chosen(row["idle"], *CHANGE)}
+                for row in against["lines"][: _limit(rows)]
+            ],
+            "notes": [note["text"] for note in (*whole["notes"], *against["notes"])],
+        }
+
+    def whatif(self, capture: str, change: str = "", faster: dict[str, float] | None = None, rows: int = 6) -> Answer:
+        """Predict the time of an iteration after each change alone, and after several together.
+
+        `change` explains one prediction. `faster` assumes speedups of kernels, for example {"gemm": 1.5}.
+        """
+        result = self._captures.prediction(capture, faster)
+        if isinstance(result, NotMeasured):
+            return {"cannot_be_answered": _because("a prediction", result.reason)}
+        whole: Any = whatif_document(result)
+        head = chosen(whole, "measured_ns", "unprofiled_ns", "replayed_ns", "path_ns")
+        if change:
+            return {**head, **_prediction(whole, change)}
+        together = [chosen(row, *PREDICTION) for row in whole["together"]]
+        every = [chosen(row, *PREDICTION) for row in whole["predictions"]]
+        answer = first_rows({**head, "path_ns": _nonzero(whole["path_ns"])}, "predictions", every, _limit(rows))
+        left_out = [chosen(row, "change", "reason") for row in whole["left_out"]]
+        return {**answer, "together": together, "not_applicable": left_out}
+
+
+def _document(analysis: Analysis) -> Any:
+    return document(analysis)
+
+
+def _limit(rows: int) -> int:
+    return min(max(rows, 1), MAX_ROWS)
+
+
+def _nonzero(values: Row) -> Answer:
+    return {name: value for name, value in values.items() if value}
+
+
+def _device(device: Row) -> Answer:
+    """Return the steady part of a device."""
+    steady = device["steady"]
+    copies = [chosen(row, "kind", "memory", "bytes", "busy_ns", "exposed_ns") for row in steady["copies"]]
+    causes = {"idle_causes_ns": _nonzero(steady["causes"]), "copies": copies}
+    return {**chosen(device, "id", "name"), "steady": {**chosen(steady, *USE, *EXPOSED), **causes}}
+
+
+def _tables(whole: Row, device: str = "") -> dict[str, list[Any]]:
+    """Return every list of rows by name: those of GPUs in their steady part, with the GPU in each row."""
+    devices = [use for use in whole["devices"] if not device or use["id"] == device]
+    if device and not devices:
+        raise RequestError(f"no device is called {device[:40]!r}; `open` names them")
+    tables: dict[str, list[Any]] = {}
+    for use in devices:
+        own = {"streams": use["streams"], **use["steady"], "gaps": use["gaps"]["longest"], **use.get("extensions", {})}
+        for name, rows in own.items():
+            if isinstance(rows, list) and name not in ("window_ns", "process_ids"):
+                tables.setdefault(name, []).extend({"device": use["id"], **row} for row in rows)
+    calls = {"calls": whole["host"]["sync"]["calls"], "implicit_calls": whole["host"]["implicit_sync"]["calls"]}
+    tables |= calls | {"per_iteration": whole["iterations"]["per_iteration"]}
+    others = ("findings", "notes", "devices", "extensions")
+    return tables | {name: rows for name, rows in whole.items() if isinstance(rows, list) and name not in others}
+
+
+def _rows(whole: Row, name: str) -> list[Any]:
+    return _tables(whole).get("per_iteration" if name == "iterations" else name, [])
+
+
+def _unanswered(name: str, whole: Row) -> Answer:
+    """Return why a table has no rows: what the capture lacks; only a count of 0 if it lacks nothing."""
+    if not whole["devices"]:
+        return {"cannot_be_answered": _because(name, "it has no GPU work")}
+    if name in ("iterations", "per_iteration"):
+        return {"cannot_be_answered": _because(name, whole["iterations"]["not_measured"])}
+    if name in HOW_TO_SEE:
+        return {"cannot_be_answered": _because(name, HOW_TO_SEE[name])}
+    notes = (
+        note["text"]
+        for note in whole["notes"]
+        if name in note["affects"] or (note["id"] == "whole_graphs" and "kernel" in name)
+    )
+    reason = next(notes, None)
+    return {"table": name, "count": 0} if reason is None else {"cannot_be_answered": _because(name, reason)}
+
+
+def _because(what: str, reason: str) -> str:
+    return f"{what} cannot be answered from this capture, because {reason}"
+
+
+def _prediction(whole: Mapping[str, Any], change: str) -> Answer:
+    """Return everything on one change."""
+    for row in (*whole["predictions"], *whole["left_out"]):
+        if row["change"] == change and "reason" in row:
+            return {"cannot_be_answered": _because(f"the change {change}", row["reason"])}
+        if row["change"] == change:
+            return {"prediction": row}
+    names = ", ".join(row["change"] for row in (*whole["predictions"], *whole["left_out"]))
+    raise RequestError(f"no change is called {change[:40]!r}; choose from {names}")
