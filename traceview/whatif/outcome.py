@@ -76,9 +76,9 @@ class RunModel:
     graphs: tuple[DependencyGraph, ...] = ()
 
     @classmethod
-    def build(cls, graph: DependencyGraph, selection: Selection) -> RunModel:
+    def build(cls, graph: DependencyGraph, selection: Selection, before: Replay | None = None) -> RunModel:
         """Replay the unchanged graph. Raises CycleError if its times are contradictory."""
-        base = replay(graph)
+        base = replay(graph, before)
         return cls(graph, base, selection, _host_time(path_times(graph, base)))
 
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
@@ -86,7 +86,7 @@ class RunModel:
         bounds = range(len(Bounds._fields))
         events = traced_events(trace, self.graph, self.selection.slowdown)
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
-        model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns))
+        model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns), self.base)
         return replace(model, graphs=graphs)
 
     @property
@@ -127,7 +127,7 @@ def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: C
 
 
 def _replayed_outcome(model: RunModel, graph: DependencyGraph) -> ChangedRun:
-    result = replay(graph)
+    result = replay(graph, model.base)
     path = path_times(graph, result)
     # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
     left = _host_time(path) / model.host if model.host else 1.0

@@ -1,7 +1,7 @@
 """Replay a graph: the time of each node, the time of an iteration, and the critical path.
 
-The replay is one pass in topological order. It is a Python loop because each node depends on earlier nodes. It covers
-a few iterations (at most select.MAX_OPERATIONS operations), not the full capture.
+The replay is one pass over the edges in an order in which each leads forward. It is a Python loop because each node
+depends on earlier nodes. It covers a few iterations (at most select.MAX_OPERATIONS operations), not the full capture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import CLASSES, Trace
 from traceview.model.whatif import PATH, PathSpan
-from traceview.whatif.graph import CALL, GAP, KINDS, QUEUE, RUN, WAIT, Codes, DependencyGraph
+from traceview.whatif.graph import CALL, GAP, KINDS, QUEUE, RUN, WAIT, Codes, DependencyGraph, Edges
 
 COUNTED = tuple(CLASSES.index(name) for name in ("compute", "communication"))
 
@@ -24,45 +24,63 @@ class CycleError(ValueError):
 
 @frozen
 class Replay:
-    """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`."""
+    """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`.
+
+    `positions` are those of the nodes in an order in which every edge leads forward.
+    """
 
     time: Times
     binding: Codes
+    positions: Codes
     begin: int
     end: int
     per_iteration: int
 
 
-def replay(graph: DependencyGraph) -> Replay:
-    """Return the time of each node. Raises CycleError if the edges form a cycle."""
-    edges, count = graph.edges, len(graph.release)
-    order = np.argsort(edges.source, kind="stable")
-    first = np.searchsorted(edges.source[order], np.arange(count + 1)).tolist()
-    target, weight = edges.target[order].tolist(), edges.weight[order].tolist()
+def replay(graph: DependencyGraph, before: Replay | None = None) -> Replay:
+    """Return the time of each node. Raises CycleError if the edges form a cycle.
+
+    `before` is a replay of the same nodes with other edges or weights. It saves time, because its order often fits.
+    """
+    edges = graph.edges
+    positions = None if before is None else before.positions
+    if positions is None or not (positions[edges.source] < positions[edges.target]).all():
+        positions = _node_positions(edges, len(graph.release))
+    order = np.argsort(positions[edges.source], kind="stable")
+    source, target, weight = edges.source[order], edges.target[order], edges.weight[order]
+    time = graph.release.tolist()
+    for start, end, least in zip(source.tolist(), target.tolist(), weight.tolist(), strict=True):
+        earliest = time[start] + least
+        if earliest > time[end]:
+            time[end] = earliest
+    times = np.array(time, np.int64)
+    # The first edge that gives a node its time determines it.
+    exact = np.flatnonzero((times[source] + weight == times[target]) & (times[target] > graph.release[target]))[::-1]
+    binding = np.full(len(times), -1, np.int64)
+    binding[target[exact]] = order[exact]
+    begin, end = _counted_window(graph, times)
+    return Replay(times, binding, positions, begin, end, (end - begin) // graph.counted)
+
+
+def _node_positions(edges: Edges, count: int) -> Codes:
+    """Return the position of each of `count` nodes in an order in which every edge leads forward."""
+    first = np.searchsorted(np.sort(edges.source), np.arange(count + 1)).tolist()
+    target = edges.target[np.argsort(edges.source, kind="stable")].tolist()
     waiting = np.bincount(edges.target, minlength=count).tolist()
-    time, binding = graph.release.tolist(), [-1] * count
     ready = [node for node in range(count) if not waiting[node]]
-    done = 0
+    order = []
     while ready:
         node = ready.pop()
-        done += 1
-        now = time[node]
-        for out in range(first[node], first[node + 1]):
-            other = target[out]
-            earliest = now + weight[out]
-            if earliest > time[other]:
-                time[other] = earliest
-                binding[other] = out
+        order.append(node)
+        for other in target[first[node] : first[node + 1]]:
             waiting[other] -= 1
             if not waiting[other]:
                 ready.append(other)
-    if done < count:
+    if len(order) < count:
         raise CycleError("the dependencies form a cycle")
-    edge = np.array(binding, np.int64)
-    edge[edge >= 0] = order[edge[edge >= 0]]
-    times = np.array(time, np.int64)
-    begin, end = _counted_window(graph, times)
-    return Replay(times, edge, begin, end, (end - begin) // graph.counted)
+    positions = np.empty(count, np.int64)
+    positions[order] = np.arange(count)
+    return positions
 
 
 def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:

@@ -86,9 +86,9 @@ def _unprofiled_time(
             return None
         if given_ns is not None:
             costs = _scaled_to(trace, graph, events, base, costs.alone, measured_ns - given_ns)
-        replays = [replay(without_profiler(trace, graph, events, costs, bound)) for bound in (LOW, MIDDLE, HIGH)]
+        replays = [replay(without_profiler(trace, graph, events, costs, bound), base) for bound in (LOW, MIDDLE, HIGH)]
         full_speed = events.slowdown == 1
-        alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone))
+        alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone), base)
     except CycleError:
         return None
     shares = _shares_of_others(analysis, selection, costs)
@@ -119,7 +119,8 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         graph = build(analysis.trace, other)
         events = traced_events(analysis.trace, graph, other.slowdown)
         try:
-            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, events, costs.alone))
+            base = replay(graph)
+            run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)
         except CycleError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
@@ -134,7 +135,7 @@ def _scaled_to(
     low, high = 0.0, MAX_SCALE
     for _ in range(STEPS):
         middle = (low + high) / 2
-        run = replay(without_profiler(trace, graph, events, costs.scaled(middle)))
+        run = replay(without_profiler(trace, graph, events, costs.scaled(middle)), base)
         low, high = (middle, high) if base.per_iteration - run.per_iteration < saved_ns else (low, middle)
     return costs.scaled(low)
 
