@@ -19,8 +19,10 @@ from traceview.errors import TraceviewError as TraceviewError
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
+    from traceview.fleet.analyze_reports import analyze_fleet
     from traceview.model.analysis import Analysis, Finding
     from traceview.model.comparison import Comparison
+    from traceview.model.fleet import Fleet
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
 
@@ -30,10 +32,12 @@ __all__ = [
     "Analysis",
     "Comparison",
     "Finding",
+    "Fleet",
     "Trace",
     "TraceviewError",
     "Window",
     "analyze",
+    "analyze_fleet",
     "compare",
     "open_trace",
 ]
@@ -42,9 +46,11 @@ _MODULES = {
     "Analysis": "traceview.model.analysis",
     "Comparison": "traceview.model.comparison",
     "Finding": "traceview.model.analysis",
+    "Fleet": "traceview.model.fleet",
     "Trace": "traceview.model.trace",
     "Window": "traceview.model.trace",
     "analyze": "traceview.pipeline",
+    "analyze_fleet": "traceview.fleet.analyze_reports",
     "compare": "traceview.comparison",
     "open_trace": "traceview.pipeline",
 }

@@ -17,11 +17,28 @@ from traceview.fleet.dask_workers import Tls, read_on_cluster
 from traceview.fleet.lifetime import signals_deferred
 from traceview.fleet.merge import DEFAULT_MARGIN, merge
 from traceview.fleet.serialization import deserialize, serialize
-from traceview.fleet.sources import report_names
+from traceview.fleet.sources import find_reports, report_names
 from traceview.fleet.worker import Job, prepare_process, work_in_process
 from traceview.model.fleet import Fleet, ReportResult, Skipped
 
 Progress = Callable[[str, float], None]
+
+
+def analyze_fleet(
+    *reports: str | Path,
+    iteration: str | None = None,
+    skip: int | None = None,
+    workers: int | None = None,
+    margin: float = DEFAULT_MARGIN,
+) -> Fleet:
+    """Combine the reports of many ranks: files, folders and patterns such as "runs/rank*.sqlite".
+
+    `iteration` and `skip` are those of analyze(); `workers` and `margin` are those of analyze_reports().
+
+    Raises TraceviewError if no report is found or can be read; the result names the skipped reports.
+    """
+    paths = find_reports([str(report) for report in reports])
+    return analyze_reports(paths, Job(iteration, skip), workers=workers, margin=margin)
 
 
 def analyze_reports(

@@ -21,6 +21,7 @@ from traceview.model.unprofiled import UnprofiledTime
 
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
+    from traceview.report.notebook import AnalysisFigures
 
 # The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (
@@ -276,6 +277,18 @@ class Analysis:
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
     counters: Counters | None = None  # quantities over time, for the timeline
     other_part: Callable[[], Analysis] | None = None  # None where the steady part is the window; see `parts`
+
+    @property
+    def figures(self) -> AnalysisFigures:
+        """Figures for a notebook, as plotly objects: `analysis.figures.iterations()`."""
+        from traceview.report.notebook import AnalysisFigures
+
+        return AnalysisFigures(self)
+
+    def _repr_html_(self) -> str:
+        from traceview.report.notebook import analysis_html
+
+        return analysis_html(self)
 
     def part(self, device: DeviceUse) -> DevicePart:
         """Return the part of a device's window that findings, bars and conditions cover."""

@@ -135,6 +135,11 @@ class Table:
         """The rows that terminal and page show: rows that count zero events stay in the JSON only."""
         return tuple(row for row in self.rows if getattr(row, "count", 1))
 
+    def _repr_html_(self) -> str:
+        from traceview.report.notebook import table_html
+
+        return table_html(self)
+
     def with_rows(self, rows: tuple[Any, ...]) -> Table:
         """Return the table filled with rows."""
         return replace(self, rows=rows)

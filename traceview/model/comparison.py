@@ -196,3 +196,8 @@ class Comparison:
     notes: tuple[Note, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)
+
+    def _repr_html_(self) -> str:
+        from traceview.report.notebook import comparison_html
+
+        return comparison_html(self)

@@ -6,10 +6,15 @@ processes and machines.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.program import Program
 from traceview.model.trace import Note
+
+if TYPE_CHECKING:
+    from traceview.report.notebook import FleetFigures
 
 # The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
@@ -274,3 +279,15 @@ class Fleet:
     notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]
     times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks
+
+    @property
+    def figures(self) -> FleetFigures:
+        """Figures for a notebook, as plotly objects: `fleet.figures.heat()`."""
+        from traceview.report.notebook import FleetFigures
+
+        return FleetFigures(self)
+
+    def _repr_html_(self) -> str:
+        from traceview.report.notebook import fleet_html
+
+        return fleet_html(self)

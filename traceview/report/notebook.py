@@ -1,0 +1,242 @@
+"""What a notebook shows: analyses, comparisons, fleets and tables as HTML, and their figures as plotly objects.
+
+Texts come from captures, so each is escaped. The colours are those of the page.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from traceview.errors import RequestError
+from traceview.frozen import frozen
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.columns import Table
+from traceview.model.comparison import Comparison
+from traceview.model.devices import DeviceUse
+from traceview.model.fleet import Fleet
+from traceview.report.analysis.answer import iteration_line
+from traceview.report.analysis.terminal import heading
+from traceview.report.comparison.phrases import headline as comparison_headline
+from traceview.report.comparison.phrases import sentence
+from traceview.report.comparison.tables import part_table
+from traceview.report.fleet import phrases
+from traceview.report.format import CAUSE_WORDS, figures, plain
+from traceview.units import TIMES, duration, durations, share
+
+MAX_ROWS = 20
+MAX_FINDINGS = 5
+MAX_BARS = 15
+MAX_NAME, MAX_LABEL = 120, 50
+PALETTE = Path(__file__).parent / "assets" / "core" / "palette.css"
+# Parts of an iteration or a rank -> their colour in palette.css and their name.
+PARTS = {
+    "compute": ("compute", "compute"),
+    "exposed_communication": ("communication", "exposed communication"),
+    "exposed_h2d": ("h2d", "exposed h2d copies"),
+    "exposed_d2h": ("d2h", "exposed d2h copies"),
+    "copies": ("copy", "copies"),
+    "idle": ("idle_host", "idle"),
+    **{f"idle_{cause}": (f"idle_{cause}", f"idle: {words}") for cause, words in CAUSE_WORDS.items()},
+}
+HEAT = ("wall", "own", "compute", "wait")
+
+
+def analysis_html(analysis: Analysis) -> str:
+    """Return the answer, the time of an iteration, and the costliest findings."""
+    rows = [
+        (finding.title, duration(finding.cost_ns), share(finding.decisive_fraction), finding.remedy or finding.advice)
+        for finding in analysis.findings[:MAX_FINDINGS]
+    ]
+    return "".join(
+        (
+            _paragraph(heading(analysis), "b"),
+            _paragraph(analysis.answer),
+            _paragraph(iteration_line(analysis.iterations)),
+            _table(
+                ("finding", "cost", "share", "remedy"), rows, f"Findings{_more(len(analysis.findings), MAX_FINDINGS)}"
+            ),
+        )
+    )
+
+
+def table_html(table: Table) -> str:
+    """Return a declared table with the columns that the reports show."""
+    if table.not_measured is not None:
+        return _paragraph(f"{table.title}: {table.not_measured}")
+    rows = table.shown_rows[:MAX_ROWS]
+    texts = [figures([getattr(row, column.name) for row in rows], column.unit) for column in table.columns]
+    caption = f"{table.title}{_more(len(table.shown_rows), MAX_ROWS)}"
+    return _table([column.title for column in table.columns], zip(*texts, strict=True), caption)
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return the verdict and the parts of the difference, for each capture."""
+    parts = []
+    for against in comparison.against:
+        table = part_table(against)
+        parts.append(_paragraph(f"{comparison.base.file} → {against.capture.file}: {against.verdict}", "b"))
+        parts.append(_paragraph(sentence(comparison_headline(against, comparison.cut))))
+        parts.append(_table(table.head, table.rows, table.title))
+    return "".join(parts)
+
+
+def fleet_html(fleet: Fleet) -> str:
+    """Return the verdict, what to change first, and the ranks."""
+    times = ("wall", "own", "lag", "compute", "idle", "bare_wait")
+    ranks = sorted(fleet.ranks, key=lambda rank: -(rank.lag or 0))[:MAX_ROWS]
+    columns = [durations([getattr(rank, name) for rank in ranks]) for name in times]
+    rows = list(zip([rank.label for rank in ranks], *columns, strict=True))
+    advice = [(row.title, phrases.price(fleet, row), row.text) for row in fleet.advice[:MAX_FINDINGS]]
+    return "".join(
+        (
+            _paragraph(phrases.headline(fleet), "b"),
+            _paragraph(phrases.answer(fleet)),
+            _table(("what to change", "cost", "remedy"), advice, "") if advice else "",
+            _table(("rank", *times[:-1], "wait"), rows, f"Ranks{_more(len(fleet.ranks), MAX_ROWS)}, the latest first"),
+        )
+    )
+
+
+@frozen
+class AnalysisFigures:
+    """The figures of an analysis. Each method returns a plotly.graph_objects.Figure."""
+
+    analysis: Analysis
+
+    def iterations(self) -> Any:
+        """Return the parts of each iteration, as stacked bars. Many iterations share bars, which show their mean."""
+        bars = self.analysis.charts().iterations if self.analysis.charts is not None else ()
+        if not bars or not isinstance(self.analysis.iterations, Iterations):
+            raise RequestError(f"{self.analysis.info.file}: no iterations; `analysis.iterations` has the reason")
+        names = [name for name in PARTS if any(name in bar.parts for bar in bars)]
+        values = {name: [bar.parts.get(name, 0) / bar.count for bar in bars] for name in names}
+        labels = [f"{bar.first}" if bar.count == 1 else f"{bar.first} to {bar.first + bar.count - 1}" for bar in bars]
+        return _stacked(labels, values, "iteration", [max(bar.wall_ns / bar.count for bar in bars)])
+
+    def idle(self) -> Any:
+        """Return the idle time of each GPU by cause, as stacked bars, over the part that findings cover."""
+        parts = {device.id: self.analysis.part(device).gaps.causes for device in self.analysis.devices}
+        names = [cause for cause in CAUSE_WORDS if any(causes.get(cause) for causes in parts.values())]
+        values = {f"idle_{cause}": [causes[cause] for causes in parts.values()] for cause in names}
+        return _stacked([_label(name) for name in parts], values, "GPU", [sum(row.values()) for row in parts.values()])
+
+    def kernels(self, device: int = 0, top: int = MAX_BARS) -> Any:
+        """Return the costliest kernels of a GPU (an index of `analysis.devices`), as bars of their summed time."""
+        rows = sorted(self._part_table(device, "kernels").rows, key=lambda row: -row.total_ns)[:top]
+        return _ranking([row.label for row in rows], [row.total_ns for row in rows], "compute", "GPU time")
+
+    def lines(self, top: int = MAX_BARS) -> Any:
+        """Return the source lines that made the GPU wait, as bars of idle time. The capture needs stacks."""
+        table = self.analysis.tables["lines"]
+        if not table.rows:
+            reason = table.not_measured or "no line made the GPU wait, or the capture has no stacks"
+            raise RequestError(f"{self.analysis.info.file}: {reason}")
+        rows = table.rows[:top]
+        return _ranking([row.place for row in rows], [row.idle_ns for row in rows], "idle_host", "idle time")
+
+    def _part_table(self, device: int, name: str) -> Table:
+        use: DeviceUse = self.analysis.devices[device]
+        tables: Mapping[str, Table] = {**use.tables, **self.analysis.part(use).tables}
+        return tables[name]
+
+
+@frozen
+class FleetFigures:
+    """The figures of a fleet. Each method returns a plotly.graph_objects.Figure."""
+
+    fleet: Fleet
+
+    def ranks(self) -> Any:
+        """Return the parts of each rank's wall time, as stacked bars."""
+        ranks = self.fleet.ranks
+        names = ("compute", "exposed_communication", "copies", "idle")
+        values = {name: [getattr(rank, name) for rank in ranks] for name in names}
+        return _stacked([_label(rank.label) for rank in ranks], values, "rank", [rank.wall for rank in ranks])
+
+    def heat(self, figure: str = "own") -> Any:
+        """Return a figure of each rank in each iteration as a heat map: "wall", "own", "compute" or "wait"."""
+        import plotly.graph_objects as go
+
+        heat = self.fleet.heat
+        if heat is None:
+            raise RequestError("the fleet has no iterations that its ranks share")
+        if figure not in HEAT:
+            raise RequestError(f"{figure!r}: choose one of {', '.join(HEAT)}")
+        ns = getattr(heat, figure)
+        scale, unit = _unit([int(ns.max())])
+        shown = [[None if value < 0 else value / scale for value in row] for row in ns.tolist()]
+        labels = [_label(rank.label) for rank in self.fleet.ranks]
+        drawn = go.Heatmap(z=shown, x=heat.steps.tolist(), y=labels, colorscale="Cividis", colorbar={"title": unit})
+        return _with_axes(go.Figure(drawn), "iteration", "").update_yaxes(autorange="reversed")
+
+
+def _stacked(labels: Sequence[str], values: Mapping[str, Sequence[float]], axis: str, heights: Sequence[float]) -> Any:
+    """Return bars with a stack of parts (keys of PARTS), in ns."""
+    import plotly.graph_objects as go
+
+    scale, unit = _unit(heights)
+    bars = [
+        go.Bar(name=PARTS[name][1], x=labels, y=[ns / scale for ns in column], marker_color=_colours()[PARTS[name][0]])
+        for name, column in values.items()
+    ]
+    drawn = _with_axes(go.Figure(bars), axis, unit).update_layout(barmode="stack", legend_traceorder="normal")
+    return drawn.update_xaxes(type="category")
+
+
+def _ranking(names: Sequence[str], ns: Sequence[int], colour: str, axis: str) -> Any:
+    """Return horizontal bars, the first on top. Equal names stay apart."""
+    import plotly.graph_objects as go
+
+    scale, unit = _unit(ns)
+    drawn = go.Figure(go.Bar(x=[value / scale for value in ns], orientation="h", marker_color=_colours()[colour]))
+    rows = list(range(len(names)))
+    drawn.update_traces(y=rows, hovertext=[_escaped(name) for name in names], hoverinfo="x+text")
+    drawn.update_yaxes(tickvals=rows, ticktext=[_label(name) for name in names], autorange="reversed", automargin=True)
+    return _with_axes(drawn, f"{axis} ({unit})", "")
+
+
+def _with_axes(drawn: Any, x: str, y: str) -> Any:
+    return drawn.update_layout(xaxis_title=x, yaxis_title=y, margin={"t": 20, "r": 20}, template="plotly_white")
+
+
+def _unit(values: Iterable[float]) -> tuple[float, str]:
+    """Return the ns of the unit that fits the largest value, and its name."""
+    largest = max(values, default=0)
+    return next(((scale, unit) for scale, unit in TIMES if largest >= scale), TIMES[-1])
+
+
+@cache
+def _colours() -> dict[str, str]:
+    """Return the light colours of the page by name."""
+    light = PALETTE.read_text(encoding="utf-8").partition("data-theme")[0]
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6})", light))
+
+
+def _label(name: str) -> str:
+    # plotly reads a part of HTML in every text.
+    return html.escape(plain(name, MAX_LABEL))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(plain(text, 2000))
+
+
+def _paragraph(text: str, tag: str = "span") -> str:
+    return f"<p><{tag}>{_escaped(text)}</{tag}></p>" if text else ""
+
+
+def _more(count: int, shown: int) -> str:
+    return f" (first {shown} of {count:,})" if count > shown else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    """Return an HTML table; every cell is escaped."""
+    heads = "".join(f"<th>{_escaped(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    title = f"<caption>{_escaped(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
