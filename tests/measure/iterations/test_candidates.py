@@ -91,6 +91,7 @@ def test_validation_is_another_phase() -> None:
         "MPI_Send",
         "ncclAllReduce",
         "Optimizer.step#AdamW.step",
+        "gc generation #",
         "enumerate(DataLoader)#_SingleProcess.__next__",
         "XlaModule:#hlo_module=jit_step,program_id=7#",
     ],
