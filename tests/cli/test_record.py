@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from tests.cli.command import Command
+from tests.cli.command import Command, Result
+from tests.profiling import ATTEMPTS
 from traceview import record as recording
 from traceview.record import Recording
 from traceview.record import doctor as machine
@@ -21,6 +22,15 @@ for _ in range(6000):
     with nvtx.annotate("step"): time.sleep(0.01)
 """
 SLEEP = "import time; time.sleep(0.2); print('it ran')"
+
+
+def recorded(traceview: Command, *arguments: object) -> Result:
+    """Record, and again where a loaded machine keeps nsys from making a report."""
+    done = traceview("record", *arguments)
+    for _ in range(ATTEMPTS - 1):
+        if "nsys wrote no report" in done.err:
+            done = traceview("record", *arguments)
+    return done
 
 
 def stand_in(folder: Path, profile: str = "", export: str = "", help_text: str = "--python-sampling=") -> Path:
@@ -40,7 +50,7 @@ def test_records_and_reports_what_is_missing(
     nsys: str, tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = traceview("record", "--nsys", nsys, "--seconds", "20", "-o", "mine", "--", sys.executable, "-c", SLEEP)
+    done = recorded(traceview, "--nsys", nsys, "--seconds", "20", "-o", "mine", "--", sys.executable, "-c", SLEEP)
     assert done.code == 2, done.err
     assert "it ran" in done.out
     assert "mine.nsys-rep: the capture holds no GPU work" in done.err
@@ -56,10 +66,10 @@ def test_records_iterations_of_a_running_program(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(recording, "FIRST_SECONDS", 0.3)
     options = ("--trace", "nvtx", "--nsys", nsys, "--no-html", "--iterations", "50")
-    done = traceview("record", *options, "--", sys.executable, "-c", STEPS)
+    done = recorded(traceview, *options, "--", sys.executable, "-c", STEPS)
     assert done.code == 0, done.err
     counted = [int(number) for number in re.findall(r"(\d+) iterations after the warm-up", done.err)]
-    assert len(counted) > 1 and max(counted[:-1]) < 50 <= counted[-1]
+    assert max(counted[:-1], default=0) < 50 <= counted[-1]
     assert f"{counted[-1]} counted" in done.out
     assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
 
@@ -70,9 +80,11 @@ def test_recordings_of_one_process_follow_each_other(
     monkeypatch.setattr(recording, "FIRST_SECONDS", 0.3)
     monkeypatch.setenv("PATH", str(Path(nsys).parent), prepend=":")
     program = (sys.executable, "-c", "import time; time.sleep(60)")
-    for number in range(3):  # two sessions of one name fail at the second
+    for number in range(2):  # two sessions of one name fail at the second
         output = Recording(program, tmp_path / str(number), "nvtx", iterations=1)
-        assert recording.record(output, lambda _: recording.SteadyIterations(1, 1)) == 0
+        counts = iter((0, 1))  # the first recording is too short
+        assert recording.record(output, lambda _, counts=counts: recording.SteadyIterations(next(counts), 1)) == 0
+        assert next(counts, None) is None
 
 
 def test_iterations_of_a_program_that_ends(
@@ -80,7 +92,7 @@ def test_iterations_of_a_program_that_ends(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ("--trace", "nvtx", "--nsys", nsys, "--iterations", "50", "--no-html")
-    done = traceview("record", *options, "--", sys.executable, "-c", "import time; time.sleep(2)")
+    done = recorded(traceview, *options, "--", sys.executable, "-c", "import time; time.sleep(2)")
     assert "report.nsys-rep: the capture holds no GPU work" in done.err
     both = traceview("record", *options, "--seconds", "3", "--", "sh")
     assert (both.code, both.err.count("\n")) == (2, 1)

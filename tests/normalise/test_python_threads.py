@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.profiling import LOST, run
+from tests.profiling import profiled
 from traceview.model.stacks import EVENTS
 from traceview.normalise.stacks import ThreadEvidence, _samples, root_kinds
 from traceview.normalise.threads import Threads
@@ -72,7 +72,7 @@ def test_threads_of_a_real_program(nsys: str, tmp_path: Path, monkeypatch: pytes
     script, report = tmp_path / "train.py", tmp_path / "run.nsys-rep"
     script.write_text(PROGRAM)
     options = ("--python-sampling=true", "--python-sampling-frequency=1000", "-t", "nvtx,python-gil", "-s", "none")
-    run(nsys, "profile", *options, "--cpuctxsw=none", "-o", report, sys.executable, script, again_if=LOST)
+    profiled(nsys, report, sys.executable, script, options=options)
     monkeypatch.setenv("PATH", f"{Path(nsys).parent}{os.pathsep}{os.environ['PATH']}")
     trace = open_trace(report)
     threads = trace.evidence.samples.group_by("python_thread").agg(pl.col("thread").unique()).sort("python_thread")

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.profiling import LOST, run
+from tests.profiling import profiled, run
 from traceview.model.call_tree import CallTree, node_levels
 from traceview.normalise import normalise
 from traceview.read import nsys_json, raw, read_capture
@@ -145,7 +145,7 @@ def test_real_python_samples(nsys: str, tmp_path: Path, monkeypatch: pytest.Monk
     script, report = tmp_path / "train.py", tmp_path / "run.nsys-rep"
     script.write_text(PROGRAM)
     options = ("--python-sampling=true", "--python-sampling-frequency=1000", "-t", "nvtx,osrt", "-s", "none")
-    run(nsys, "profile", *options, "--cpuctxsw=none", "-o", report, sys.executable, script, again_if=LOST)
+    profiled(nsys, report, sys.executable, script, options=options)
     monkeypatch.setenv("PATH", f"{Path(nsys).parent}{os.pathsep}{os.environ['PATH']}")
     capture = read_capture(report)
     run(nsys, "export", "-t", "json", "-o", tmp_path / "run.json", report)

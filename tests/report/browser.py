@@ -23,6 +23,7 @@ ARGUMENTS = (
     "--no-first-run",
 )
 READY = "html[data-ready]"
+PATIENCE = 300_000  # ms; a loaded machine must not fail a test
 
 
 def executable() -> str | None:
@@ -86,11 +87,12 @@ def opened(
         color_scheme="dark" if dark else "light",
         reduced_motion="reduce",
     )
+    context.set_default_timeout(PATIENCE)
     result = Opened(context.new_page())
     result.watch()
     try:
         result.page.goto(path.as_uri())
-        result.page.wait_for_selector(READY, state="attached", timeout=60_000)
+        result.page.wait_for_selector(READY, state="attached")
         yield result
     finally:
         context.close()
