@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = Path(os.environ.get("TRACEVIEW_CAPTURES") or ROOT.parent / "shared" / "captures")
@@ -53,3 +58,12 @@ def sample(name: str) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: a clone contains every sample")
     return path
+
+
+@cache
+def analyzed(path: Path, **options: Any) -> Analysis:
+    """Return the analysis of a capture or sample, made once for all tests of a process.
+
+    A test that patches what an analysis measures calls `analyze` instead.
+    """
+    return analyze(path, **options)

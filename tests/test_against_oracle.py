@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, analyzed, shared
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.model.trace import Window
@@ -16,7 +16,7 @@ from traceview.report.analysis.document import document
 
 def compare(path: Path, window: Window | None = None, **options: int) -> None:
     expected = figures(path, window=None if window is None else (window.start, window.end), **options)
-    found = document(analyze(path, window=window, **options))
+    found = document(analyze(path, window=window, **options) if window or options else analyzed(path))
     wrong = list(differences(expected, found))
     assert not wrong, f"{len(wrong)} figures differ:\n" + "\n".join(wrong[:20])
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from functools import cache
 from statistics import median
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.fleet.reports import merged
-from traceview import Analysis, analyze
+from traceview import Analysis
 
 WIDTH, INNER, LAYERS, ROWS, STEPS = 2048, 8192, 6, 8 * 512, 4
 HALF = INNER // 2  # of the inner width, on each of two tensor-parallel ranks
@@ -24,9 +23,8 @@ BLOCK = 2 * WIDTH + (WIDTH * HALF + HALF) + (HALF * WIDTH + WIDTH)  # parameters
 FILES = {rank: f"fsdp_tp/rank{rank}.json.gz" for rank in (0, 3)}
 
 
-@cache
 def analysis_of(rank: int) -> Analysis:
-    return analyze(sample(FILES[rank]))
+    return analyzed(sample(FILES[rank]))
 
 
 def plain_lengths(rank: int) -> dict[str, list[float]]:

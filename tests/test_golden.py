@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import sample, shared
-from traceview.pipeline import analyze
+from tests.captures import analyzed, sample, shared
 from traceview.report.analysis.document import document
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -37,7 +36,7 @@ def check(name: str, capture: Path, golden_folder: Path = GOLDEN) -> None:
     expected_file = golden_folder / f"{name}.json"
     actual_file = golden_folder / f"{name}.actual.json"
     expected = expected_file.read_text(encoding="utf-8")
-    actual = text(as_in(json.loads(expected), document(analyze(capture))))
+    actual = text(as_in(json.loads(expected), document(analyzed(capture))))
     if actual != expected:
         actual_file.write_text(actual, encoding="utf-8")
         pytest.fail(f"{capture.name} differs: compare {expected_file} with {actual_file}")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests import test_scenarios
-from tests.captures import original, sample
+from tests.captures import analyzed, original, sample
 from traceview.model.analysis import Iterations
-from traceview.pipeline import analyze
 from traceview.redact import redact
 from traceview.report.analysis.document import to_json
 
@@ -81,8 +80,8 @@ def test_samples_have_every_event(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_samples_have_the_figures_of_their_captures(name: str) -> None:
-    whole = json.loads(to_json(analyze(original(f"h200_{name}.sqlite"))))
-    scrubbed = json.loads(to_json(analyze(sample(f"{name}.sqlite"))))
+    whole = json.loads(to_json(analyzed(original(f"h200_{name}.sqlite"))))
+    scrubbed = json.loads(to_json(analyzed(sample(f"{name}.sqlite"))))
     assert whole["devices"]
     assert whole.pop("report")["schema_version"] == scrubbed.pop("report")["schema_version"]
     assert whole == scrubbed
@@ -112,7 +111,7 @@ def test_redact_leaves_a_sample_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_trainer_samples_show_their_strategies(name: str, finding: str, steps: int) -> None:
-    analysis = analyze(sample(f"trainer/{name}.sqlite"))
+    analysis = analyzed(sample(f"trainer/{name}.sqlite"))
     assert next(one for one in analysis.findings if one.claims == "waiting").id == finding
     assert isinstance(analysis.iterations, Iterations) and isinstance(analysis.nvtx, tuple)
     assert analysis.iterations.range == "iteration #"

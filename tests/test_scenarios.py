@@ -5,29 +5,25 @@ Expected counts and bytes come from scenarios.py, all other figures from the ora
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.test_against_oracle import compare
 from traceview.model.analysis import Analysis, Finding
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import Window
-from traceview.pipeline import analyze
 
 ITERATIONS = 12
 NAMES = ("contexts", "graph_nodes", "graph_whole", "green", "managed", "many_streams", "p2p")
 
 
-@cache
-def analyzed(name: str) -> Analysis:
-    return analyze(sample(f"scenarios/{name}.sqlite"))
+def scenario(name: str) -> Analysis:
+    return analyzed(sample(f"scenarios/{name}.sqlite"))
 
 
 def only_device(name: str) -> DeviceUse:
-    (device,) = analyzed(name).devices
+    (device,) = scenario(name).devices
     return device
 
 
@@ -36,13 +32,13 @@ def copies(device: DeviceUse) -> dict[tuple[str, str], CopyOverlap]:
 
 
 def finding(name: str, wanted: str) -> Finding:
-    return next(one for one in analyzed(name).findings if one.id == wanted)
+    return next(one for one in scenario(name).findings if one.id == wanted)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_equal_the_oracle(name: str) -> None:
     # The oracle takes a minute for all 136 streams, and a second for two iterations.
-    start = analyzed(name).devices[0].window.start
+    start = scenario(name).devices[0].window.start
     two = Window(start, start + 6_000_000) if name == "many_streams" else None
     compare(sample(f"scenarios/{name}.sqlite"), window=two)
 
@@ -56,13 +52,13 @@ def test_136_streams_are_counted() -> None:
 
 
 def test_hideable_copies_are_not_on_a_shared_stream() -> None:
-    assert not [one for one in analyzed("many_streams").findings if one.id == "shared_stream"]
+    assert not [one for one in scenario("many_streams").findings if one.id == "shared_stream"]
     assert "only the kernels of another stream can hide it" in finding("many_streams", "exposed_h2d").advice
     assert "can never overlap" in finding("graph_nodes", "shared_stream").title
 
 
 def test_copy_between_gpus_belongs_to_the_sender() -> None:
-    first, second = analyzed("p2p").devices
+    first, second = scenario("p2p").devices
     assert copies(first)["p2p", "device"].bytes == ITERATIONS * 16 << 20
     assert not second.copies
     assert "copy engine and the link" in finding("p2p", "exposed_p2p").advice
@@ -91,7 +87,7 @@ def test_migrations_are_copies_without_launch() -> None:
     assert moved["um_h2d", "managed"].bytes == moved["um_d2h", "managed"].bytes > 0
     waits = finding("managed", "managed_wait")
     assert waits.cost_ns == device.gaps.causes["unknown"]
-    assert waits is analyzed("managed").findings[0]
+    assert waits is scenario("managed").findings[0]
 
 
 def test_graph_is_compute_or_nodes() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import ROOT, sample
+from tests.captures import ROOT, analyzed, sample
 from traceview import Analysis, Comparison, analyze, compare
 from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
@@ -39,9 +39,8 @@ CASES = {
 PAIRS = [("serial", "dual"), ("quad", "dual"), ("ddp2", "cudagraph"), ("dual", "ddp2")]
 
 
-@lru_cache(maxsize=8)
 def analyze_sample(name: str) -> Analysis:
-    return analyze(sample(f"{name}.sqlite"))
+    return analyzed(sample(f"{name}.sqlite"))
 
 
 @lru_cache(maxsize=32)
@@ -219,8 +218,8 @@ def test_analysis_of_one_gpu() -> None:
 
 def test_iterations_without_gpu_are_host_time() -> None:
     """A regression: all of the time used to count as copies on the device and memsets."""
-    without = analyze(sample("mpi/ring_as_2022.4.sqlite"))
-    same = compare(without, analyze(sample("mpi/ring_as_2024.2.sqlite")))
+    without = analyzed(sample("mpi/ring_as_2022.4.sqlite"))
+    same = compare(without, analyzed(sample("mpi/ring_as_2024.2.sqlite")))
     parts = {part.name: part for part in only(same).parts if part.before or part.after}
     assert set(parts) == {"no_gpu"} and parts["no_gpu"].before == only(same).wall.before > 0
     assert same.cut_why == "iterations are NVTX ranges: in every capture some iterations launch no kernels"

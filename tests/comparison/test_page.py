@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from playwright.sync_api import Browser
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.comparison.test_captures import compare_samples
 from tests.report.browser import Opened, opened
-from traceview import analyze, compare, open_trace
+from traceview import compare, open_trace
 from traceview.model.analysis import NotMeasured
 from traceview.report.comparison import render
 
@@ -125,7 +125,7 @@ def test_page_is_reproducible() -> None:
 
 
 def test_captures_without_iterations(browser: Browser, tmp_path: Path) -> None:
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"))
     bare = replace(analysis, iterations=NotMeasured("nothing repeats"))
     with opened(browser, render(compare(bare, analysis)), tmp_path, dark=True, width=800, height=600) as page:
         assert page.complaints == []

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.comparison.made_samples import made_samples
 from tests.made_trace import made_trace
-from traceview import analyze, compare
+from traceview import compare
 from traceview.comparison import throughput
 from traceview.comparison.change import RESAMPLES
 from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
@@ -201,9 +201,9 @@ def test_throughput_decides_where_the_median_is_equal() -> None:
 
 @pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2", "cudagraph", "trainer/graph", "mpi/ring"])
 def test_time_is_that_of_the_analysis(name: str) -> None:
-    analysis = analyze(sample(f"{name}.sqlite"))
+    analysis = analyzed(sample(f"{name}.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
-    against = only(analysis, analyze(sample("serial.sqlite")))
+    against = only(analysis, analyzed(sample("serial.sqlite")))
     assert against.time.before == analysis.iterations.time_ns
     assert sum(part.before for part in against.mean_parts) == against.time.before
     assert sum(part.after for part in against.mean_parts) == against.time.after
@@ -238,7 +238,7 @@ def test_different_work_is_not_judged() -> None:
 
 def test_period_iterations_are_named() -> None:
     """Hand-made: the iterations of a capture without ranges."""
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
     period = replace(analysis.iterations, source="period", confidence=0.7, range="period of 300 launches (gemm)")
     comparison = compare(replace(analysis, iterations=period), analysis)

@@ -9,15 +9,16 @@ from typing import Any
 
 from tests.fuzz.invariants import broken, miscounted, parsed
 from tests.oracle.export import KINDS
+from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import to_json
 
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 
 
-def violations(capture: Path) -> list[str]:
-    """Return a line for each violated invariant."""
-    result = parsed(to_json(analyze(capture)))
+def violations(capture: Path, analysis: Analysis | None = None) -> list[str]:
+    """Return a line for each violated invariant, of its analysis if that is at hand."""
+    result = parsed(to_json(analysis or analyze(capture)))
     lines = list(broken(result))
     if capture.suffix == ".sqlite":
         try:

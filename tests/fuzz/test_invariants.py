@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.captures import ALL, SAMPLES, sample, shared
+from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from tests.fuzz.check_capture import violations
 from tests.fuzz.invariants import broken
-from traceview.pipeline import analyze
 from traceview.report.analysis.document import to_json
 
 NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*/*.sqlite"))  # the others are in ALL
@@ -21,16 +20,16 @@ NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*/*.sql
 
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_keep_every_invariant(name: str) -> None:
-    assert violations(sample(name)) == []
+    assert violations(sample(name), analyzed(sample(name))) == []
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_captures_keep_every_invariant(name: str) -> None:
-    assert violations(shared(name)) == []
+    assert violations(shared(name), analyzed(shared(name))) == []
 
 
 def test_torch_profiler_keeps_every_invariant() -> None:
-    assert [line for path in _torch_traces() for line in violations(path)] == []
+    assert [line for path in _torch_traces() for line in violations(path, analyzed(path))] == []
 
 
 def _torch_traces() -> list[Path]:
@@ -70,7 +69,7 @@ def _reversed(result: dict[str, Any]) -> None:
     [_costlier_wait, _costlier_iteration, _lost_twice, _wrong_severity, _steady_outside, _more_idle, _reversed],
 )
 def test_violations_are_noticed(damage: Callable[[dict[str, Any]], None]) -> None:
-    result = json.loads(to_json(analyze(sample("serial.sqlite"))))
+    result = json.loads(to_json(analyzed(sample("serial.sqlite"))))
     assert list(broken(result)) == []
     damage(result)
     assert list(broken(result)) != []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.fuzz import corpus
 from tests.fuzz.cases import Case
 from tests.fuzz.ended import run
@@ -203,7 +203,7 @@ def test_work_before_its_launch_is_not_replayed(tmp_path: Path) -> None:
 
 def test_overlapping_parts_of_a_comparison() -> None:
     """Seed 32000512 and 19 more: only the shared part is negative, and was reported as a negative time."""
-    analysis = analyze(sample("ddp2.sqlite"))
+    analysis = analyzed(sample("ddp2.sqlite"))
     result: Any = compare_document(compare(analysis, analysis))
     parts = result["against"][0]["parts"]
     assert parts["twice"]["mean_before_ns"] < 0 == parts["twice"]["before_ns"]

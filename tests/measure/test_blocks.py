@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from traceview import analyze, intervals
 from traceview.measure import devices, streams, sums
 from traceview.pricing import figures
@@ -19,7 +19,7 @@ PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
 def test_block_size_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = to_json(analyze(sample(name)))
+    whole = to_json(analyzed(sample(name)))
     monkeypatch.setattr(intervals, "BLOCK", 1001)
     monkeypatch.setattr(sums, "MAX_BATCH", 500)
     monkeypatch.setattr(streams, "BLOCK", 333)

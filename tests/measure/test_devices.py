@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
@@ -92,7 +92,7 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
 
 @pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "serial.sqlite"])
 def test_steady_part_of_captures(name: str) -> None:
-    analysis = analyze(sample(name))
+    analysis = analyzed(sample(name))
     assert isinstance(analysis.iterations, Iterations)
     for device in analysis.devices:
         steady = device.steady

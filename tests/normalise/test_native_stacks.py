@@ -5,12 +5,11 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from tests.captures import shared
+from tests.captures import analyzed, shared
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import OPERATIONS
 from traceview.normalise.native_stacks import call_stacks, qualified_name, take_stacked_calls
 from traceview.normalise.threads import Threads
-from traceview.pipeline import analyze
 from traceview.read import raw
 
 TID = (7 << 24) + 7
@@ -87,7 +86,7 @@ def test_qualified_name(symbol: str, name: str) -> None:
 
 def test_long_waits_of_a_public_capture_are_named() -> None:
     """System calls with stacks, no samples: the program reads a key, then files."""
-    analysis = analyze(shared("public/nsys2021.2_no_metadata.sqlite"), whole=True)
+    analysis = analyzed(shared("public/nsys2021.2_no_metadata.sqlite"), whole=True)
     (finding,) = (finding for finding in analysis.findings if finding.id == "host_bound")
     assert finding.title.endswith("4.65 s of it at main (testqo), waiting in `getc`")
     assert finding.host is not None and finding.host.calls[-1].function == "_IO_getc"
@@ -95,7 +94,7 @@ def test_long_waits_of_a_public_capture_are_named() -> None:
 
 
 def test_synchronizations_of_a_public_capture_have_the_place_of_their_samples() -> None:
-    analysis = analyze(shared("public/nsys2024.5_hpc_node.sqlite"))
+    analysis = analyzed(shared("public/nsys2024.5_hpc_node.sqlite"))
     places = {finding.id: finding.host for finding in analysis.findings if finding.host is not None}
     assert places["synchronize"].state == "" and places["host_bound"].waits_in == "write"
     assert any(frame.function == "cudaDeviceSynchronize" for frame in places["synchronize"].stack)

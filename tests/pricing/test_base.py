@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from traceview import analyze
 from traceview.model.trace import Window
 from traceview.pricing.base import collect_facts
@@ -14,7 +14,7 @@ from traceview.pricing.base import collect_facts
 @pytest.mark.parametrize("narrowed", [False, True])
 @pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
 def test_gaps_before_operations(name: str, narrowed: bool) -> None:
-    analysis = analyze(sample(name))
+    analysis = analyzed(sample(name))
     if narrowed:
         window = analysis.devices[0].window
         third = window.length // 3

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-from tests.captures import sample
-from traceview import analyze
+from tests.captures import analyzed, sample
 from traceview.report.analysis.document import document
 from traceview.report.analysis.terminal import render
 
 
 def test_same_finding_on_two_devices_is_one() -> None:
-    analysis = analyze(sample("trainer/ddp.sqlite"))
+    analysis = analyzed(sample("trainer/ddp.sqlite"))
     first = analysis.findings[0]
     assert (first.id, first.device, first.device_words) == ("unfused_chains", "GPU 1", "2 GPUs")
     assert [other.device for other in first.others] == ["GPU 0"]
@@ -23,7 +22,7 @@ def test_same_finding_on_two_devices_is_one() -> None:
 
 
 def test_device_that_loses_far_more_keeps_its_own_finding() -> None:
-    launch = [finding for finding in analyze(sample("ddp2.sqlite")).findings if finding.id == "launch_bound"]
+    launch = [finding for finding in analyzed(sample("ddp2.sqlite")).findings if finding.id == "launch_bound"]
     assert [finding.device for finding in launch] == ["GPU 0", "GPU 1"]
     assert launch[0].cost_ns > 2 * launch[1].cost_ns
     assert not any(finding.others for finding in launch)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from traceview.errors import (
     DamagedExportError,
     NoGpuWorkError,
@@ -122,7 +122,7 @@ def test_invalid_rows_are_left_out_with_a_note(copy: Path, damage: str) -> None:
 )
 def test_missing_tables(copy: Path, table: str) -> None:
     actual = analyze(change(copy, f"DROP TABLE {table}"))
-    assert actual.devices[0].kernel_count == analyze(sample("dual.sqlite")).devices[0].kernel_count
+    assert actual.devices[0].kernel_count == analyzed(sample("dual.sqlite")).devices[0].kernel_count
     if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
         causes = actual.devices[0].gaps.causes
         assert causes["unknown"] + causes["profiler"] == actual.devices[0].idle_ns

@@ -6,15 +6,13 @@ The browser closes after its folder: while it is open, its event loop counts as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.report.browser import ARGUMENTS, executable
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
 
 
 @pytest.fixture(scope="package")
@@ -30,8 +28,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def analysis_of() -> Callable[[str], Analysis]:
-    @cache
     def analysis(name: str) -> Analysis:
-        return analyze(sample(f"{name}.sqlite"))
+        return analyzed(sample(f"{name}.sqlite"))
 
     return analysis

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.captures import SAMPLES, sample
+from tests.captures import SAMPLES, analyzed, sample
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
 from traceview.fleet.analyze_reports import analyze_reports
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import analyze
 from traceview.report.analysis.page import live, render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
@@ -35,16 +34,16 @@ VIOLATIONS = """async () => {
 
 
 def what_if() -> str:
-    analysis = analyze(sample("serial.sqlite"))
+    analysis = analyzed(sample("serial.sqlite"))
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
     return render(analysis, whatif=result)
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "analysis": lambda: render(analyze(sample("ddp2.sqlite"))),
+    "analysis": lambda: render(analyzed(sample("ddp2.sqlite"))),
     "what-if": what_if,
-    "serve": lambda: live(analyze(sample("dual.sqlite")))[0],
+    "serve": lambda: live(analyzed(sample("dual.sqlite")))[0],
     "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),
     "fleet": lambda: render_fleet(analyze_reports(sorted((SAMPLES / "ranks").glob("slowhost*.sqlite.xz")), workers=1)),
 }

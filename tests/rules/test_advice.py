@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.captures import ALL, SAMPLES, sample, shared
+from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.profilers import capture_advice
 from traceview.model.program import KINDS, PLAIN_CUDA, Program
-from traceview.pipeline import analyze
 from traceview.pricing.fixes import Fix, Fixes
 from traceview.rules import advice, with_findings
 
@@ -114,7 +113,7 @@ CAPTURES = [
 
 def findings_by_program(name: str) -> Iterator[tuple[str, Analysis]]:
     """Yield each program with the analysis of a capture whose findings are those of this program."""
-    measured = analyze(shared(name) if name in ALL else sample(name))
+    measured = analyzed(shared(name) if name in ALL else sample(name))
     for program, known in PROGRAMS.items():
         yield program, with_findings(replace(measured, trace=replace(measured.trace, program=known), notes=()))
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import sample, shared
+from tests.captures import analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import Analysis, NotMeasured, PredictedTime
 from traceview.model.trace import Window
-from traceview.pipeline import analyze
 from traceview.rules.answer import LOSSES, with_answer
 from traceview.whatif.prediction import whatif as predictions
 from traceview.whatif.prediction import with_predictions
@@ -20,7 +19,7 @@ from traceview.whatif.prediction import with_predictions
 
 @pytest.fixture(scope="module")
 def serial() -> Analysis:
-    return analyze(sample("serial.sqlite"))
+    return analyzed(sample("serial.sqlite"))
 
 
 def answer(analysis: Analysis) -> str:
@@ -82,7 +81,7 @@ def test_remedies_that_fit_the_place(serial: Analysis) -> None:
 
 def test_every_finding_has_words() -> None:
     rules = Path(__file__).resolve().parents[2] / "traceview" / "rules"
-    named = {finding.id for finding in analyze(shared("h200_dual.sqlite")).findings} | set(_ids(rules))
+    named = {finding.id for finding in analyzed(shared("h200_dual.sqlite")).findings} | set(_ids(rules))
     assert sorted(name for name in named if name not in LOSSES) == []
     for words in LOSSES.values():
         assert words.remedy.endswith(".") and len(words.remedy) <= 70 and words.loss and words.subject

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from tests.captures import ALL, H200, shared
+from tests.captures import ALL, H200, analyzed, shared
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis, Finding
 from traceview.model.trace import Note
-from traceview.pipeline import analyze
 
 TOP = {
     "h200_serial.sqlite": "pageable_copies",
@@ -21,14 +18,9 @@ TOP = {
 }
 
 
-@cache
-def analyzed(name: str) -> Analysis:
-    return analyze(shared(name))
-
-
 def measured(name: str) -> Analysis:
     try:
-        return analyzed(name)
+        return analyzed(shared(name))
     except NoGpuWorkError:
         pytest.skip(f"{name} holds no GPU work")
 
@@ -99,7 +91,7 @@ def test_waiting_rank_and_start_up_copies() -> None:
     assert waits[0].severity == "high"
     steady = [row for row in measured("h200_ddp2.sqlite").findings if row.id == "pageable_copies"]
     assert all("3 copies" in row.title and row.severity == "low" for row in steady)
-    whole = analyze(shared("h200_ddp2.sqlite"), whole=True)
+    whole = analyzed(shared("h200_ddp2.sqlite"), whole=True)
     copies = next(row for row in whole.findings if row.id == "pageable_copies")
     assert copies.title.startswith("205 copies from or to pageable memory")
     assert whole.findings[0].id == "start_up"

@@ -7,10 +7,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings
-from traceview import analyze
 from traceview.model.program import Program
 from traceview.model.trace import DEVICES, SHAPES, Trace
 from traceview.rules.slow_kernels import slow_kernels
@@ -116,7 +115,7 @@ def test_each_nanosecond_of_compute_is_claimed_once() -> None:
 
 
 def test_sample_costs_at_most_its_compute() -> None:
-    analysis = analyze(sample("serial.sqlite"))
+    analysis = analyzed(sample("serial.sqlite"))
     for device in analysis.devices:
         costs = [item.cost_ns for item in analysis.findings if item.device == device.id and item.claims == "compute"]
         assert costs

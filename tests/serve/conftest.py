@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.report.analysis.test_sections import repeated
 from tests.report.conftest import browser
 from traceview.model.analysis import Analysis
@@ -20,7 +20,7 @@ __all__ = ["browser"]
 
 @pytest.fixture(scope="package")
 def analysis() -> Analysis:
-    return analyze(repeated(analyze(sample("dual.sqlite")).trace, 6))
+    return analyze(repeated(analyzed(sample("dual.sqlite")).trace, 6))
 
 
 @pytest.fixture(scope="package")

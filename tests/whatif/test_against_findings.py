@@ -6,12 +6,13 @@ findings on time that the change can save: a host that no longer waits also hide
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.captures import ALL, SAMPLES, sample, shared
+from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.whatif import Prediction, WhatIf
-from traceview.pipeline import analyze
 from traceview.whatif import prediction
 from traceview.whatif.changes import CHANGES
 from traceview.whatif.prediction import whatif
@@ -39,16 +40,13 @@ NAMES = sorted(
 )
 
 
-@pytest.fixture(autouse=True)
-def compared_changes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predict the changes of SAVED_BY, each alone: the others take three quarters of the time and are not compared."""
+def check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = analyzed(path)  # before the patches: other tests share it
+    # Predict the changes of SAVED_BY, each alone: the others take three quarters of the time and are not compared.
     changes = tuple(change for change in CHANGES if change.name in SAVED_BY)
     monkeypatch.setattr(prediction, "CHANGES", changes)
     monkeypatch.setattr(prediction, "compute_changes", lambda trace: ())
     monkeypatch.setattr(prediction, "_best_together", lambda model, changes: ())
-
-
-def check(analysis: Analysis) -> None:
     result = whatif(analysis)
     if isinstance(result, NotMeasured) or abs(result.error) > MAX_REPLAY_ERROR:
         return
@@ -71,19 +69,19 @@ def check_prediction(analysis: Analysis, result: WhatIf, predicted: Prediction) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gains_in_samples_are_in_the_findings(name: str) -> None:
-    check(analyze(sample(name)))
+def test_gains_in_samples_are_in_the_findings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(sample(name), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_gains_in_captures_are_in_the_findings(name: str) -> None:
-    check(analyze(shared(name)))
+def test_gains_in_captures_are_in_the_findings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(shared(name), monkeypatch)
 
 
 def test_named_change_gains_no_more_than_its_finding() -> None:
     """The findings that name a change cost at least what the change gains, where one remedy is meant."""
     for name, change, finding in (("serial", "pin", "pageable_copies"), ("pinned", "prefetch", "shared_stream")):
-        analysis = analyze(sample(f"trainer/{name}.sqlite"))
+        analysis = analyzed(sample(f"trainer/{name}.sqlite"))
         result = whatif(analysis)
         assert isinstance(result, WhatIf)
         predicted = next(row for row in result.predictions if row.change == change)

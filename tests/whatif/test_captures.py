@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.captures import CAPTURES, H200, SAMPLES, sample
+from tests.captures import CAPTURES, H200, SAMPLES, analyzed, sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
 from traceview.whatif.build import build
 from traceview.whatif.prediction import measured, predict, whatif
 from traceview.whatif.replay import replay
@@ -29,9 +27,8 @@ PAIRS = [
 ]
 
 
-@cache
 def analysis_of(path: Path) -> Analysis:
-    return analyze(path, costs=None)
+    return analyzed(path, costs=None)
 
 
 def replay_error(path: Path) -> float:

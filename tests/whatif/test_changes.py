@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif.build import build
 from traceview.whatif.changes import ranks as data_parallel
 from traceview.whatif.constants import HIGH, LOW, MIDDLE, power_limits, reduce_rate
@@ -20,12 +18,10 @@ from traceview.whatif.prediction import measured, predict
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.
-analyze = partial(analyze_capture, costs=None)
 
 
-@cache
 def prefetch() -> Analysis:
-    return analyze(sample("trainer/prefetch.sqlite"))
+    return analyzed(sample("trainer/prefetch.sqlite"), costs=None)
 
 
 def test_data_parallel_on_two_gpus() -> None:
@@ -38,7 +34,7 @@ def test_data_parallel_on_two_gpus() -> None:
 
 @pytest.mark.parametrize(("name", "limited"), [("dual", False), ("trainer/prefetch", True)])
 def test_kernels_that_do_not_limit_a_change_are_stated(name: str, limited: bool) -> None:
-    prediction = predict(analyze(sample(f"{name}.sqlite")), ["compile"])
+    prediction = predict(analyzed(sample(f"{name}.sqlite"), costs=None), ["compile"])
     assert prediction.note.startswith("kernels do not limit it: they take ") is not limited
 
 
@@ -56,11 +52,11 @@ def test_reasons_against_concurrency() -> None:
     with pytest.raises(RequestError, match="one batch a step"):
         predict(prefetch(), ["staged"])
     with pytest.raises(RequestError, match="several streams already"):
-        predict(analyze(sample("trainer/staged.sqlite")), ["staged"])
+        predict(analyzed(sample("trainer/staged.sqlite"), costs=None), ["staged"])
     with pytest.raises(RequestError, match="several ranks already"):
-        predict(analyze(sample("trainer/ddp.sqlite")), [], more=[data_parallel(4, 253_000_000)])
+        predict(analyzed(sample("trainer/ddp.sqlite"), costs=None), [], more=[data_parallel(4, 253_000_000)])
     with pytest.raises(RequestError, match="no backward pass"):
-        predict(analyze(sample("cudagraph.sqlite")), [], more=[data_parallel(2, 253_000_000)])
+        predict(analyzed(sample("cudagraph.sqlite"), costs=None), [], more=[data_parallel(2, 253_000_000)])
 
 
 def test_matrix_products_slow_down_at_the_power_cap() -> None:
@@ -88,5 +84,5 @@ def test_constants_by_gpu_name() -> None:
 
 def test_overlapped_communication_keeps_the_order_of_other_work() -> None:
     # Two GPUs with a batch each are never faster than one GPU with one batch.
-    ddp = analyze(sample("trainer/ddp.sqlite"))
+    ddp = analyzed(sample("trainer/ddp.sqlite"), costs=None)
     assert measured(prefetch()) * 0.98 < predict(ddp, ["overlap"]).iteration_ns <= measured(ddp)

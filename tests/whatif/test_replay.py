@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
@@ -57,7 +57,7 @@ def test_cycle_is_an_error() -> None:
 
 @cache
 def serial() -> tuple[Selection, DependencyGraph]:
-    analysis = analyze(sample("trainer/serial.sqlite"))
+    analysis = analyzed(sample("trainer/serial.sqlite"), costs=None)
     chosen = select(analysis)
     assert isinstance(chosen, Selection)
     return chosen, build(analysis.trace, chosen)
@@ -113,7 +113,7 @@ def test_synchronization_in_each_iteration() -> None:
 
 
 def test_path_adds_up_to_the_prediction() -> None:
-    result = whatif(analyze(sample("trainer/serial.sqlite")))
+    result = whatif(analyzed(sample("trainer/serial.sqlite"), costs=None))
     assert isinstance(result, WhatIf)
     for item in (*result.predictions, *result.together):
         assert item.low_ns <= item.iteration_ns <= item.high_ns

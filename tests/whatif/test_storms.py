@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
@@ -109,7 +109,7 @@ def test_rounds() -> None:
 
 @pytest.mark.parametrize("name", ["serial", "prefetch", "staged", "ddp"])
 def test_samples_have_no_storm(name: str) -> None:
-    analysis = analyze(sample(f"trainer/{name}.sqlite"))
+    analysis = analyzed(sample(f"trainer/{name}.sqlite"))
     with pytest.raises(RequestError, match="no loop launches"):
         predict(analysis, ["fuse"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import SAMPLES, sample
+from tests.captures import SAMPLES, analyzed, sample
 from tests.made_trace import made_trace
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import Trace
@@ -72,7 +72,7 @@ def test_host_keeps_a_part_of_its_time() -> None:
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: str(path.relative_to(SAMPLES)))
 def test_times_and_parts_of_samples(path: Path) -> None:
-    analysis = analyze(path)
+    analysis = analyzed(path)
     if not isinstance(analysis.iterations, Iterations):
         return
     time = unprofiled(analysis)
@@ -87,7 +87,7 @@ def test_times_and_parts_of_samples(path: Path) -> None:
 
 
 def test_each_rank_of_a_capture_loses_its_own_share() -> None:
-    parts = [device.steady.gaps.profiler for device in analyze(sample("ddp2.sqlite")).devices]
+    parts = [device.steady.gaps.profiler for device in analyzed(sample("ddp2.sqlite")).devices]
     assert len(parts) == 2 and all(part and part["host"] > 0 and part["launch"] > 0 for part in parts)
 
 
@@ -118,7 +118,7 @@ def test_given_time() -> None:
 
 
 def test_unknown_cost_leaves_findings_as_measured() -> None:
-    analysis = analyze(sample("dual.sqlite"), costs=None)
+    analysis = analyzed(sample("dual.sqlite"), costs=None)
     assert isinstance(analysis.iterations, Iterations) and analysis.iterations.unprofiled is None
     assert all(finding.unprofiled_cost_ns is None for finding in analysis.findings)
 
@@ -143,10 +143,10 @@ def test_range_is_wider_if_nsys_recorded_more() -> None:
 
 
 def test_predictions_are_for_runs_without_the_profiler() -> None:
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"))
     result = whatif(analysis)
     assert isinstance(result, WhatIf) and result.unprofiled is not None
     assert result.base_ns == unprofiled(analysis).mean_ns < result.measured_ns
     # A graph launches nothing one by one, so the profiler hardly matters.
-    alone, measured = predict(analysis, ["graph"]), predict(analyze(sample("dual.sqlite"), costs=None), ["graph"])
+    alone, measured = predict(analysis, ["graph"]), predict(analyzed(sample("dual.sqlite"), costs=None), ["graph"])
     assert alone.iteration_ns == pytest.approx(measured.iteration_ns, rel=0.1)

@@ -11,7 +11,7 @@ from functools import partial
 import polars as pl
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
@@ -40,7 +40,7 @@ def without_ranges(analysis: Analysis) -> Analysis:
 
 @pytest.mark.parametrize("name", ["trainer/serial", "trainer/prefetch", "trainer/ddp", "dual"])
 def test_predictions_do_not_need_ranges(name: str) -> None:
-    analysis = analyze(sample(f"{name}.sqlite"))
+    analysis = analyzed(sample(f"{name}.sqlite"), costs=None)
     named, bare = whatif(analysis), whatif(without_ranges(analysis))
     assert isinstance(named, WhatIf) and isinstance(bare, WhatIf)
     assert (bare.iterations.source, bare.measured_ns) == ("period", named.measured_ns)
@@ -125,7 +125,7 @@ def whatif_time(analysis: Analysis) -> int:
 
 def test_host_time_of_other_iterations_stays_as_the_host_does() -> None:
     """Hand-made: the mean is 10% above the modelled time, as with a checkpoint in a later iteration."""
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"), costs=None)
     assert isinstance(analysis.iterations, Iterations)
     longer = replace(analysis, iterations=replace(analysis.iterations, time_ns=analysis.iterations.time_ns * 11 // 10))
     # The launches of a graph leave the host little time on the critical path; without loading, it stays.
@@ -197,7 +197,7 @@ def test_iterations_called_batch_are_not_loading() -> None:
 
 
 def test_model_that_does_not_stand_for_the_run_is_refused() -> None:
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"), costs=None)
     assert isinstance(analysis.iterations, Iterations)
     longer = replace(analysis, iterations=replace(analysis.iterations, time_ns=2 * analysis.iterations.time_ns))
     with pytest.raises(RequestError, match=r"differ too much: those that fit a model take 13\.\d ms, the mean is 27"):

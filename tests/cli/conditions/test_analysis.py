@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
 from traceview.cli.analyze import EPILOG
@@ -64,7 +64,7 @@ def test_condition_that_does_not_hold(text: str) -> None:
 @pytest.mark.parametrize("name", ["vectorized_elementwise_kernel", "elementwise_kernel<FillFunctor>"])
 def test_kernels_of_a_name_match_a_plain_sum(name: str) -> None:
     """A short name and a label; the second kernel has a short name that another kernel has as its label."""
-    analysis = analyze(sample("ddp2.sqlite"), device="GPU 0")
+    analysis = analyzed(sample("ddp2.sqlite"), device="GPU 0")
     trace, iterations, (device,) = analysis.trace, analysis.iterations, analysis.devices
     assert isinstance(iterations, Iterations)
     names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
@@ -122,7 +122,7 @@ def test_conditions_cover_the_steady_part_or_the_whole_window() -> None:
 
 
 def test_calls_count_if_they_begin_in_the_steady_part() -> None:
-    whole = analyze(sample("ddp2.sqlite"), whole=True)
+    whole = analyzed(sample("ddp2.sqlite"), whole=True)
     steady = replace(whole, whole=False)
     assert isinstance(whole.iterations, Iterations)
     window = whole.iterations.steady
@@ -189,12 +189,12 @@ def test_unmeasured_figure_is_an_error() -> None:
     with pytest.raises(RequestError, match=r"report\.sqlite: --fail-if iteration\.wall\.p95 .* no iterations"):
         failed("iteration.wall.p95 > 1ms", bare_analysis())
     with pytest.raises(RequestError, match=r"dual\.sqlite: --fail-if mfu was not measured: .*--flops-per-iteration"):
-        failed("mfu < 1%", analyze(sample("dual.sqlite")))
+        failed("mfu < 1%", analyzed(sample("dual.sqlite")))
     assert failed("iteration.count < 1", bare_analysis()) == ["iteration.count < 1: iteration.count is 0"]
 
 
 def test_every_quantity_has_a_figure_on_a_real_capture() -> None:
-    analysis = analyze(sample("ddp2.sqlite"))
+    analysis = analyzed(sample("ddp2.sqlite"))
     for quantity in QUANTITIES.keys() - {"mfu"}:
         values = list(QUANTITIES[quantity].values(analysis))
         assert all(isinstance(value.figure, int) and value.figure >= 0 for value in values), quantity

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
 from traceview.measure.charts.device import LENGTH_EDGES, copy_groups, streams_at_once
 from traceview.measure.charts.iterations import iteration_bars
@@ -165,7 +165,7 @@ def test_bars_have_every_iteration_once(warm_up: int, walls: list[int], most: in
 
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_charts_add_up_to_the_analysis(name: str) -> None:
-    analysis = analyze(shared(name))
+    analysis = analyzed(shared(name))
     for device, chart in zip(analysis.devices, charts_of(analysis).devices, strict=True):
         busy = {use.stream: use.busy_ns for use in device.streams}
         assert {

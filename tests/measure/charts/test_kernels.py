@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview import Analysis, analyze
 from traceview.measure.charts.kernels import _groups, _Kernels, kernel_groupings
@@ -47,7 +47,7 @@ def test_groups_match_a_plain_loop(kernels: list[tuple[int, int]], limit: int) -
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyze(sample("ddp2.sqlite"))
+    return analyzed(sample("ddp2.sqlite"))
 
 
 def names(analysis: Analysis) -> Mapping[str, Callable[[Mapping[str, Any]], str | None]]:

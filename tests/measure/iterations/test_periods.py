@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.captures import H200, PUBLIC, SAMPLES, sample, shared
+from tests.captures import H200, PUBLIC, SAMPLES, analyzed, sample, shared
 from tests.made_trace import made_trace
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import measure_iterations
@@ -20,7 +20,7 @@ from traceview.measure.iterations.launches import LaunchSequence, launch_sequenc
 from traceview.measure.iterations.periods import Period, find_periods
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import open_trace
 from traceview.report.format import confidence_word
 
 US = 1000
@@ -234,7 +234,7 @@ def test_launches_give_the_iterations_of_the_h200_ranges(name: str) -> None:
 
 
 def test_solver_without_ranges() -> None:
-    found = analyze(shared(PUBLIC[3])).iterations
+    found = analyzed(shared(PUBLIC[3])).iterations
     assert isinstance(found, Iterations)
     assert (found.source, found.count) == ("period", 1000)
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.kernels import MAX_KERNELS
@@ -27,7 +27,7 @@ def test_totals_equal_sql(name: str) -> None:
             "SELECT count(*) FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
         ).fetchone()[0]
         expected = sorted(connection.execute(TOTALS).fetchall()) if has_kernels else []
-    devices = [device.tables for device in analyze(path).devices] if expected else []
+    devices = [device.tables for device in analyzed(path).devices] if expected else []
     rows = [row for tables in devices for row in tables["kernels"].rows]
     assert len(expected) <= MAX_KERNELS * max(len(devices), 1)
     assert sorted((row.count, row.total_ns, row.min_ns, row.max_ns) for row in rows) == expected
@@ -47,7 +47,7 @@ def test_launch_without_a_shape_in_the_capture() -> None:
 
 
 def test_small_grid_fills_few_sms() -> None:
-    (device,) = analyze(shared("h200_dual.sqlite")).devices
+    (device,) = analyzed(shared("h200_dual.sqlite")).devices
     row = next(row for row in device.tables["kernels"].rows if row.grid == (1, 1, 1))
     assert row.blocks_per_sm == round(1 / 132, 6)
     assert 0 < row.waves < row.blocks_per_sm

@@ -6,16 +6,15 @@ from collections import defaultdict
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from traceview.measure.nvtx.projection import project_ranges
 from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window
-from traceview.pipeline import analyze
 
 
 @pytest.mark.parametrize("name", ["serial", "dual", "quad"])
 def test_spans_and_operations_add_up_by_name(name: str) -> None:
-    analysis = analyze(sample(f"{name}.sqlite"))
+    analysis = analyzed(sample(f"{name}.sqlite"))
     assert analysis.projected is not None and not isinstance(analysis.nvtx, NotMeasured)
     names = analysis.trace.ranges["name"].cast(str).to_list()
     spans: dict[str, int] = defaultdict(int)
@@ -30,13 +29,13 @@ def test_spans_and_operations_add_up_by_name(name: str) -> None:
 
 
 def test_rows_are_sorted() -> None:
-    frame = project_ranges(analyze(sample("ddp2.sqlite")).trace)
+    frame = project_ranges(analyzed(sample("ddp2.sqlite")).trace)
     assert frame["device"].n_unique() == 2
     assert frame.equals(frame.sort("device", "start", "end", "range", descending=[False, False, True, False]))
 
 
 def test_window_keeps_overlapping_work() -> None:
-    trace = analyze(sample("dual.sqlite")).trace
+    trace = analyzed(sample("dual.sqlite")).trace
     whole = project_ranges(trace)
     start, end = int(whole["start"][20]), int(whole["end"][40])
     narrowed = project_ranges(trace.with_window(Window(start, end)))

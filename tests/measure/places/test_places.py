@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.captures import ALL, sample, shared
-from traceview import analyze
+from tests.captures import ALL, analyzed, sample, shared
 from traceview.measure.charts.places import MAX_NODES
+from traceview.pipeline import analyze
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_totals_equal_those_of_kernels(name: str) -> None:
-    for device in analyze(shared(name)).devices:
+    for device in analyzed(shared(name)).devices:
         kernels, places = (device.tables[table].rows for table in ("kernels", "kernel_places"))
         for figure in ("count", "total_ns"):
             assert sum(getattr(row, figure) for row in places) == sum(getattr(row, figure) for row in kernels)
@@ -21,7 +21,7 @@ def test_totals_equal_those_of_kernels(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "torch_profiler/serial.json.gz"])
 def test_tree_adds_up(name: str) -> None:
-    analysis = analyze(sample(name))
+    analysis = analyzed(sample(name))
     (device,) = analysis.devices
     assert analysis.charts is not None
     nodes = analysis.charts().devices[0].places
@@ -36,7 +36,7 @@ def test_tree_adds_up(name: str) -> None:
 def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.measure.charts.places.MAX_NODES", 4)
     monkeypatch.setattr("traceview.measure.charts.places.MAX_DEPTH", 2)
-    analysis = analyze(sample("torch_profiler/serial.json.gz"))
+    analysis = analyzed(sample("torch_profiler/serial.json.gz"))
     assert analysis.charts is not None
     nodes = analysis.charts().devices[0].places
     assert len(nodes) == 4 and all(node.parent < 0 or nodes[node.parent].parent < 0 for node in nodes)
@@ -45,11 +45,11 @@ def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table_of_modules_adds_up() -> None:
-    (device,) = analyze(sample("torch_profiler/serial.json.gz")).devices
+    (device,) = analyzed(sample("torch_profiler/serial.json.gz")).devices
     modules, kernels = (device.tables[name].rows for name in ("modules", "kernels"))
     assert sum(row.total_ns for row in modules) == sum(row.total_ns for row in kernels)
     assert modules[0].place == "aten::linear" and modules[0].direction == "backward"
-    assert not analyze(sample("dual.sqlite")).devices[0].tables["modules"].rows, "it has ranges alone"
+    assert not analyzed(sample("dual.sqlite")).devices[0].tables["modules"].rows, "it has ranges alone"
 
 
 def test_rest_of_places(monkeypatch: pytest.MonkeyPatch) -> None:

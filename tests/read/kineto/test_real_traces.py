@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.read.kineto.plain_reader import read_plainly
 from traceview.errors import TraceviewError
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import Trace
 from traceview.normalise.api import without_suffix
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import open_trace
 from traceview.read.formats import read_capture
 from traceview.read.raw import STRINGS
 
@@ -61,7 +61,7 @@ def names(analysis: Analysis) -> Counter[str]:
 
 
 def test_same_program_in_both_profilers() -> None:
-    by_torch, by_nsys = analyze(sample(SERIAL)), analyze(sample("trainer/serial.sqlite"))
+    by_torch, by_nsys = analyzed(sample(SERIAL)), analyzed(sample("trainer/serial.sqlite"))
     assert names(by_torch) == names(by_nsys), "each kernel has the same name, and ran as often"
     (torch_gpu,), (nsys_gpu,) = by_torch.devices, by_nsys.devices
     assert torch_gpu.name == nsys_gpu.name
@@ -77,6 +77,6 @@ def test_same_program_in_both_profilers() -> None:
 
 
 def test_graph_kernels_share_a_launch() -> None:
-    analysis = analyze(sample(GRAPH))
+    analysis = analyzed(sample(GRAPH))
     launches = analysis.trace.operations.filter(pl.col("source").cast(pl.String) == "kernel")["launch"].n_unique()
     assert analysis.devices[0].kernel_count == 2780 and launches < 100

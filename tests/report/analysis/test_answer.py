@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.report.made_analysis import bare_analysis, made_analysis, made_device
 from traceview.model.analysis import Iterations
 from traceview.model.program import Program
 from traceview.model.trace import Window
-from traceview.pipeline import analyze
 from traceview.report.analysis.answer import covered, families_line, iteration_line, program_words, total_words
 from traceview.report.analysis.terminal import render
 
@@ -22,12 +21,12 @@ def test_window_of_a_device_that_the_figures_cover() -> None:
 
 
 def test_families_of_kernels_are_named() -> None:
-    assert families_line(analyze(sample("serial.sqlite"))) == "Kernel time: 32.2% matrix products."
+    assert families_line(analyzed(sample("serial.sqlite"))) == "Kernel time: 32.2% matrix products."
     assert families_line(replace(bare_analysis(), devices=())) == ""
 
 
 def test_iteration_time_has_its_source() -> None:
-    analysis = analyze(sample("ddp2.sqlite"))
+    analysis = analyzed(sample("ddp2.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
     bare = replace(analysis.iterations, unprofiled=None)
     assert "ms (range iteration #; " in iteration_line(bare)

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import PredictedTime
 from traceview.model.trace import Note
-from traceview.pipeline import analyze
 from traceview.report.analysis.brief import render
 from traceview.report.layout import width
 from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen
@@ -96,7 +95,7 @@ def test_documented_summary() -> None:
     page = (Path(__file__).parents[3] / "docs/analyze.md").read_text(encoding="utf-8")
     shown = page.partition("`traceview analyze samples/serial.sqlite`:\n\n")[2].partition("    ...\n")[0]
     assert len(shown) > 500
-    text = render(analyze(sample("serial.sqlite")), Screen(100))
+    text = render(analyzed(sample("serial.sqlite")), Screen(100))
     assert masked(text).startswith(masked(dedent(shown)))
 
 
@@ -107,7 +106,7 @@ def masked(text: str) -> str:
 
 @pytest.mark.parametrize("name", ALL)
 def test_captures_fit(name: str) -> None:
-    analysis = analyze(shared(name))
+    analysis = analyzed(shared(name))
     for columns in (80, 100):
         text = render(analysis, Screen(columns))
         assert_fits(text, columns)

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator
 
-from tests.captures import shared
+from tests.captures import analyzed, shared
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
-from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
 
@@ -242,7 +241,7 @@ def test_folded_list_widens_the_timeline(page: Opened) -> None:
 
 
 def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:
-    analysis = analyze(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
+    analysis = analyzed(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
     with opened(browser, render(analysis), tmp_path) as page:
         [trace] = drawn(page, "What each iteration was made of")

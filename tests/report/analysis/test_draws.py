@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.captures import PUBLIC, shared
+from tests.captures import PUBLIC, analyzed, shared
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 
 SAMPLES = ["serial", "dual", "quad", "ddp2", "cudagraph"]
@@ -104,7 +103,7 @@ def test_navigation_leads_to_its_sections(
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
 def test_public_captures_draw(browser: Browser, name: str, tmp_path: Path) -> None:
-    with opened(browser, render(analyze(shared(name))), tmp_path) as page:
+    with opened(browser, render(analyzed(shared(name))), tmp_path) as page:
         fine(page)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.report.analysis.test_charts import goes_to
 from tests.report.browser import Opened, opened
@@ -22,7 +22,7 @@ from traceview.units import share
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyze(sample("dual.sqlite"))
+    return analyzed(sample("dual.sqlite"))
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_captures_without_kernels(browser: Browser, tmp_path: Path) -> None:
     """Whole CUDA graphs, and copies alone."""
     copies = analyze(made_trace([(0, 10, "copy", 0, None)]))
     assert copies.charts is not None and copies.charts().devices[0].kernels == ()
-    graphs = analyze(sample("cudagraph.sqlite"))
+    graphs = analyzed(sample("cudagraph.sqlite"))
     with opened(browser, render(graphs), tmp_path) as page:
         assert page.complaints == []
         assert page.page.locator("#kernel-tables").inner_text().startswith("The capture has no single kernels")

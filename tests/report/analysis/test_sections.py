@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import Browser
 
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
@@ -70,7 +70,7 @@ def test_same_analysis_same_bytes() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_parts_add_up_to_the_window(name: str) -> None:
-    analysis = analyze(shared(name))
+    analysis = analyzed(shared(name))
     for device, use in zip(sections(analysis, 0, bands(analysis))["devices"], analysis.devices, strict=True):
         views = device["views"]
         windows = list(dict.fromkeys((use.steady.window, use.window)))

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import Note, Window
-from traceview.pipeline import analyze
 from traceview.report.analysis.terminal import BAR, render
 from traceview.report.layout import width
 from traceview.report.screen import Screen
@@ -46,7 +45,7 @@ def test_bars_cover_the_steady_part_or_the_window() -> None:
 
 
 def test_tables_cover_what_the_bars_cover() -> None:
-    steady = analyze(sample("ddp2.sqlite"), device="GPU 0")
+    steady = analyzed(sample("ddp2.sqlite"), device="GPU 0")
     (device,) = steady.devices
     for analysis, part in ((steady, device.steady), (replace(steady, whole=True), device)):
         text = render(analysis)
@@ -57,7 +56,7 @@ def test_tables_cover_what_the_bars_cover() -> None:
 
 
 def test_tables_have_lengths_of_their_own() -> None:
-    analysis = analyze(sample("dual.sqlite"))
+    analysis = analyzed(sample("dual.sqlite"))
     assert "Kernels on GPU 0 (first 5 of 7" in render(analysis)
     assert "Kernels on GPU 0 (first 10 of 7" in render(analysis, top=10)
 
@@ -147,7 +146,7 @@ def test_ascii_has_the_same_figures() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_summaries_of_captures_fit_80_columns(name: str) -> None:
-    analysis = analyze(shared(name))
+    analysis = analyzed(shared(name))
     text = render(analysis)
     _assert_fits(text)
     bars = re.findall(r"^  ([█▓▒░]{2,})$", text, re.MULTILINE)
