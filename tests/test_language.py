@@ -31,6 +31,8 @@ HABITS = (
 COMMENT_HABIT = re.compile(r"^of ")
 NAMES = {"of", "one", "found", "told"}
 HELPERS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_language.py"]
+# A user imports each from the package that it is for: instrument.hf or instrument.lightning.
+SHARED_NAMES = {"RangeCallback"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # A test's name states a subject and its behaviour. It has no article, no question word and no "said".
@@ -69,36 +71,34 @@ def habits(text: str) -> list[str]:
     ]
 
 
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def listed(path: Path, *words: object) -> str:
+    return f"{path.relative_to(ROOT)}: {' '.join(map(str, words))}"
 
 
 # Each test lists what is wrong in all files: a test for each file would take longer to start than to run.
 def test_sources_are_written_plainly() -> None:
     paths = [*SOURCES, *HELPERS]
-    assert [
-        (relative(path), line, habit) for path in paths for line, text in prose(path) for habit in habits(text)
-    ] == []
+    wrong = [listed(path, line, habit) for path in paths for line, text in prose(path) for habit in habits(text)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_comments_begin_with_their_subject() -> None:
-    after_code = [(path, *comment) for path in SOURCES for comment in comments(path)]
-    wrong = [
-        (relative(path), line, text)
-        for path, line, text, follows in after_code
-        if follows and COMMENT_HABIT.match(text)
-    ]
-    assert len(after_code) > 1000 and wrong == []
+    after_code = [(path, line, text) for path in SOURCES for line, text, follows in comments(path) if follows]
+    wrong = [listed(*comment) for comment in after_code if COMMENT_HABIT.match(comment[-1])]
+    assert len(after_code) > 500
+    assert not wrong, "\n".join(wrong)
 
 
 def test_pages_are_written_plainly() -> None:
     code = re.compile(r"```.*?```|`[^`]*`|^    .*$", flags=re.DOTALL | re.MULTILINE)
     texts = {path: code.sub("", path.read_text(encoding="utf-8")) for path in PAGES}
-    assert [(relative(path), habit) for path, text in texts.items() for habit in habits(text)] == []
+    wrong = [listed(path, habit) for path, text in texts.items() for habit in habits(text)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_names_say_what_they_hold() -> None:
-    assert [(relative(path), name) for path in SOURCES for name in sorted(NAMES & names_in(parsed(path)))] == []
+    wrong = [listed(path, name) for path in SOURCES for name in sorted(NAMES & names_in(parsed(path)))]
+    assert not wrong, "\n".join(wrong)
 
 
 def names_in(tree: ast.Module) -> set[str]:
@@ -116,12 +116,14 @@ def names_in(tree: ast.Module) -> set[str]:
 
 def test_names_of_tests_are_plain() -> None:
     functions = [
-        (relative(path), node.name)
+        (path, node.name)
         for path in TESTS
         for node in ast.walk(parsed(path))
         if isinstance(node, FUNCTIONS) and node.name.startswith("test_")
     ]
-    assert len(functions) > 1000 and [named for named in functions if not TEST_NAME.fullmatch(named[1])] == []
+    wrong = [listed(*function) for function in functions if not TEST_NAME.fullmatch(function[1])]
+    assert len(functions) > 1000
+    assert not wrong, "\n".join(wrong)
 
 
 def test_habits_are_recognised() -> None:
@@ -135,4 +137,4 @@ def test_habits_are_recognised() -> None:
 
 def test_every_class_name_is_unique() -> None:
     names = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert {name for name in names if names.count(name) > 1} <= SHARED_NAMES

@@ -96,7 +96,7 @@ class TorchCapture:
         self._profile: torch.profiler.profile | None = None
 
     def before(self, step: int) -> None:
-        """Tell the profiler that a step begins."""
+        """Report the start of a step to the profiler."""
         if self._profile is None:
             # The profiler counts from 0 at its start; a resumed run starts at a later step.
             self._profile = torch.profiler.profile(

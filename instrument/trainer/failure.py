@@ -33,7 +33,7 @@ def failure_records(folder: Path | None, device: torch.device, rank: int, log: L
 
     Args:
         folder: the folder, created if it does not exist; None does nothing.
-        device: the device of the run. On the CPU there is no history of memory.
+        device: the device of the run. The CPU has no history of memory, so that file is left out.
         rank: this process.
         log: receives one line for each file.
 
@@ -78,7 +78,7 @@ def _write_records(folder: Path, device: torch.device, rank: int, log: LogFuncti
 def _flight_recorder() -> bytes:
     """Return the pickled flight recorder of this process, as torch's own watchdog writes it."""
     module = torch._C._distributed_c10d
-    for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # of NCCL; of any backend, in builds of torch without NCCL
+    for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # the second one in builds of torch without NCCL
         if hasattr(module, name):
             dumped: bytes = getattr(module, name)()
             return dumped

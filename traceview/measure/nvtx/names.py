@@ -9,7 +9,8 @@ from traceview.model.trace import LIBRARY_DOMAINS
 LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
-    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):|^gc generation \d$"
+    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
+    r"|^gc generation \d$"
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
