@@ -22,6 +22,7 @@ from traceview.model.analysis import (
 from traceview.model.comparison import ComparedCapture, IterationWork
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Advice, Clock, Pair, Skipped, Straggler
+from traceview.model.ledger import LedgerEntry, OpenStep
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal
 from traceview.model.stacks import HostPlace
@@ -244,6 +245,21 @@ def info_schema() -> Schema:
     return document_schema("traceview info", type_schema_of_fields(CaptureContents))
 
 
+def optimize_schema() -> Schema:
+    """Return the schema of `traceview optimize --json`."""
+    gains = ("predicted_gain_fraction", "measured_gain_fraction", "error_fraction")
+    figures = type_schema_of_fields(LedgerEntry) | dict.fromkeys(gains, NUMBER) | {"inside": {"type": "boolean"}}
+    return document_schema(
+        "traceview optimize",
+        {
+            "entries": array(closed(figures)),
+            "open_step": optional(type_schema(OpenStep)),
+            "inside_count": WHOLE,
+            **dict.fromkeys(("mean_error_fraction", "bias_fraction"), optional(NUMBER)),
+        },
+    )
+
+
 def rules_schema() -> Schema:
     """Return the schema of `traceview rules --json`."""
     rules, measures = (array(type_schema(kind)) for kind in (ExplainedRule, ListedMeasure))
@@ -255,6 +271,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "compare": compare_schema,
     "fleet": fleet_schema,
     "info": info_schema,
+    "optimize": optimize_schema,
     "rules": rules_schema,
     "whatif": whatif_schema,
 }

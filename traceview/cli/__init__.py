@@ -34,6 +34,7 @@ COMMANDS = {
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "mcp": ("traceview.cli.mcp", "Serve tools on captures to agents (MCP)."),
+    "optimize": ("traceview.cli.optimize", "Record, predict, change, record, compare; keep a ledger."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
     "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
     "rules": ("traceview.cli.rules", "List and explain the rules that find lost time."),

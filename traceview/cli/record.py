@@ -69,13 +69,13 @@ def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, 
         iterations=given["iterations"],
         replaces=given["force"],
     )
-    code = run(recording, partial(_steady_iterations, quiet=quiet))
+    code = run(recording, partial(steady_iterations, quiet=quiet))
     if code:
         print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
     context.invoke(analyze, report=recording.report, opened=opened, no_html=no_html, quiet=quiet)
 
 
-def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
+def steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     """Return the iterations of a report after the warm-up, and print their number."""
     from traceview.model.analysis import Iterations
     from traceview.pipeline import analyze

@@ -7,7 +7,7 @@ import click
 from traceview.cli import examples
 from traceview.cli.outputs import print_out
 
-DOCUMENTS = ("analyze", "compare", "fleet", "info", "rules", "whatif")
+DOCUMENTS = ("analyze", "compare", "fleet", "info", "optimize", "rules", "whatif")
 
 
 @click.command()

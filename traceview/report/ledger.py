@@ -1,0 +1,96 @@
+"""The ledger of predicted and measured gains as JSON and as text (docs/optimize.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traceview.model.analysis import MIN_GAIN
+from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
+from traceview.report.format import plain
+from traceview.report.json import Json, indented_text, plain_values, rounded
+from traceview.report.layout import cut, left, wrap
+from traceview.report.screen import PLAIN, Screen
+from traceview.units import duration, durations, quantity, share, time_range
+
+SCHEMA_VERSION = 1
+MAX_EXPECTED = 6  # predictions that the text lists
+NAME_WIDTH = 34
+
+
+def to_json(ledger: GainLedger) -> str:
+    """Return the document as text; the file in the folder has the same form."""
+    return indented_text(document(ledger))
+
+
+def document(ledger: GainLedger) -> dict[str, Json]:
+    """Return the document as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "entries": [_entry(entry) for entry in ledger.entries],
+        "open_step": plain_values(ledger.open_step),
+        "inside_count": ledger.inside_count,
+        "mean_error_fraction": rounded(ledger.mean_error),
+        "bias_fraction": rounded(ledger.bias),
+    }
+
+
+def _entry(entry: LedgerEntry) -> Json:
+    figures: Json = plain_values(entry)
+    assert isinstance(figures, dict), "an entry is a dataclass"
+    return {
+        **figures,
+        "predicted_gain_fraction": rounded(entry.predicted_gain),
+        "measured_gain_fraction": rounded(entry.measured_gain),
+        "error_fraction": rounded(entry.error),
+        "inside": entry.is_inside,
+    }
+
+
+def render_step(step: OpenStep, screen: Screen = PLAIN) -> str:
+    """Return the predictions of a step as text."""
+    shown = [row for row in step.expected if row.iteration_ns <= (1 - MIN_GAIN) * step.iteration_ns][:MAX_EXPECTED]
+    gains = "each change alone would give" if shown else f"no change is predicted to save {share(MIN_GAIN)} of it"
+    head = f"{plain(step.recording, 60)} · {duration(step.iteration_ns)} per iteration; {gains}"
+    return screen.text([[*wrap(head, "", "  ", screen.columns), *_expected_lines(step, shown)]])
+
+
+def _expected_lines(step: OpenStep, shown: Sequence[ExpectedTime]) -> Iterator[str]:
+    for row, time in zip(shown, durations([row.iteration_ns for row in shown]), strict=True):
+        gain = f"{row.iteration_ns / step.iteration_ns - 1:+.0%}"
+        between = time_range(row.low_ns, row.high_ns)
+        yield f"  {left(cut(plain(row.change, 100), NAME_WIDTH), NAME_WIDTH)}{time:>11}{gain:>6}{between:>20}"
+
+
+def render_entry(entry: LedgerEntry, screen: Screen = PLAIN) -> str:
+    """Return what a change gave as text."""
+    expected: ExpectedTime = entry.expected
+    measured = f"went from {time_range(entry.before_ns, entry.measured_ns)} ({_change(entry.measured_gain)})"
+    predicted = f"predicted {duration(expected.iteration_ns)} ({_change(entry.predicted_gain)})"
+    inside = "inside" if entry.is_inside else "outside"
+    error = f"error {entry.error:+.1%}, {inside} the range {time_range(expected.low_ns, expected.high_ns)}"
+    verdict = f"{entry.verdict}: {plain(entry.why, 200)}"
+    text = f"{plain(expected.change, 100)}: an iteration {measured}, {predicted}; {error}; {verdict}"
+    return screen.text([wrap(text, "", "  ", screen.columns)])
+
+
+def render(ledger: GainLedger, screen: Screen = PLAIN) -> str:
+    """Return the ledger and its error as text."""
+    if not ledger.entries:
+        return screen.text([["The ledger has no change yet."]])
+    title = f"  {'change':<{NAME_WIDTH}}{'before':>10}{'predicted':>11}{'measured':>10}{'error':>8}  range"
+    lines = [
+        f"  {left(cut(plain(entry.expected.change, 100), NAME_WIDTH), NAME_WIDTH)}{duration(entry.before_ns):>10}"
+        f"{duration(entry.expected.iteration_ns):>11}{duration(entry.measured_ns):>10}{entry.error:>+8.1%}  "
+        f"{'inside' if entry.is_inside else 'outside'}"
+        for entry in ledger.entries
+    ]
+    assert ledger.mean_error is not None and ledger.bias is not None, "the ledger has entries"
+    summary = (
+        f"{quantity(len(ledger.entries), 'change')}: mean error {share(ledger.mean_error)}, bias {ledger.bias:+.1%}, "
+        f"{ledger.inside_count} inside the predicted range"
+    )
+    return screen.text([["Predicted and measured time of an iteration", title, *lines], [summary]])
+
+
+def _change(gain: float) -> str:
+    return f"{-gain:+.0%}"
