@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -40,6 +41,9 @@ class LateLosses(Generic[Figures]):
         device: the device of the losses.
         capacity: the maximum number of steps whose losses are on their way.
         policy: when `log` waits; without it, `log` never does.
+
+    Attributes:
+        waited_ns: time in which the host has waited in `wait`.
     """
 
     def __init__(self, device: torch.device | str, capacity: int, policy: SyncPolicy | None = None) -> None:
@@ -48,7 +52,7 @@ class LateLosses(Generic[Figures]):
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
         self._events: list[Event] = []
         self._pending: deque[tuple[int, int, Any]] = deque()
-        self._put_count = 0
+        self._put_count = self.waited_ns = 0
 
     def __len__(self) -> int:
         """Return the number of steps whose losses have not been read."""
@@ -103,8 +107,10 @@ class LateLosses(Generic[Figures]):
         The wait is an NVTX range named "sync".
         """
         if len(self) > leave:
+            start = time.perf_counter_ns()
             with _SYNC:
                 self._events[self._pending[-1 - leave][1]].synchronize()
+            self.waited_ns += time.perf_counter_ns() - start
         return self.ready()
 
     def _copy(self, name: str, slot: int, value: Tensor | float) -> Tensor | float:

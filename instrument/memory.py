@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from pathlib import Path
@@ -102,6 +103,14 @@ def available_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | N
     """
     known = [size for size in (_machine_bytes(meminfo), _container_bytes(cgroup)) if size is not None]
     return min(known, default=None)
+
+
+def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int | None:
+    """Return the bytes of this process in physical memory; None if the system does not report them."""
+    try:
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def format_bytes(nbytes: int) -> str:

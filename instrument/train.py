@@ -8,31 +8,21 @@ import click
 
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
-from instrument.monitor.metrics import LOSS
-from instrument.monitor.progress import figures_text
-from instrument.trainer.training_run import Outcome, train
+from instrument.trainer.messages import end_lines
+from instrument.trainer.training_run import train
 
 
 @click.command(cls=ConfigCommand)
 @config_options
 def command(config: Config) -> None:
-    """Train a small model with an NVTX range for every phase, to be run under nsys profile."""
+    """Train a small model, or a model of your own, with an NVTX range for every phase, to be run under nsys profile."""
     outcome = train(config, print_message)
     if outcome.rank == 0:
         if outcome.failure is not None:
             print_message(f"error: {outcome.failure}")
-        elif outcome.losses:
-            print_message(summary(outcome))
+        for line in end_lines(outcome, sys.argv[1:]):
+            print_message(line)
     sys.exit(outcome.exit_code)
-
-
-def summary(outcome: Outcome) -> str:
-    """Return a one-line summary of a run."""
-    status = "done" if outcome.exit_code == 0 else "stopped"
-    first, last = outcome.losses[0], outcome.losses[-1]
-    text = f"{status} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
-    speed = figures_text({name: value for name, value in outcome.figures.items() if name != LOSS})
-    return f"{text}  {speed}" if speed else text
 
 
 def main() -> None:

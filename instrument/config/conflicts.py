@@ -46,7 +46,32 @@ def _has_prompt(config: Config) -> bool:
     return config.model.prompt != "none"
 
 
+def _is_own(config: Config) -> bool:
+    return ":" in config.model.name
+
+
+def _lacks_own_data(config: Config) -> bool:
+    from instrument.config.schema import is_reference
+
+    return _is_own(config) != is_reference(config.data.path)
+
+
 CONFLICTS = (
+    Conflict(
+        ("model.name", "data.path"),
+        _lacks_own_data,
+        "a model of your own and data of your own need each other; use --model MODULE:FUNCTION --data MODULE:NAME",
+    ),
+    Conflict(
+        ("model.checkpointing", "model.name"),
+        lambda config: config.model.checkpointing is not None and _is_own(config),
+        "only the package's models have it as a setting; call torch.utils.checkpoint in your own model",
+    ),
+    Conflict(
+        ("model.loss", "model.name"),
+        lambda config: config.model.loss is not None and not _is_own(config),
+        "the package's models have their own losses; use --loss with --model MODULE:FUNCTION",
+    ),
     Conflict(
         ("training.strategy", "model.compile"),
         lambda config: config.model.compile is not None and _captures_step(config),

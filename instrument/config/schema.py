@@ -13,6 +13,7 @@ Each section is a frozen dataclass. A field is a key of its section in the YAML 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from instrument.config.conflicts import check_conflicts
 from instrument.config.settings import FieldError, check_section, setting
 from instrument.strategies import STRATEGIES
 
-ModelName = Literal["transformer", "dit", "flow", "mlm"]
+MODEL_NAMES = ("transformer", "dit", "flow", "mlm")
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -38,6 +39,8 @@ SYNC = {
     "expected": "auto, every, event or a number of steps (at least 1)",
     "metavar": "auto|every|N|event",
 }
+# An object of the user's own code: "package.module:name".
+REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
 
@@ -80,7 +83,23 @@ class Training:
 class Model:
     """The model."""
 
-    name: ModelName = setting("transformer", "model architecture", flag="model")
+    name: str = setting(
+        "transformer",
+        "model architecture, or a function of your own that returns a torch.nn.Module",
+        flag="model",
+        choices=MODEL_NAMES,
+        pattern=REFERENCE,
+        expected="package.module:function",
+        metavar=f"{'|'.join(MODEL_NAMES)}|MODULE:FUNCTION",
+    )
+    loss: str | None = setting(
+        None,
+        "loss of your own model: a function of outputs and targets, or of model and batch; "
+        "none: the model returns its loss",
+        pattern=REFERENCE,
+        expected="package.module:function",
+        metavar="MODULE:FUNCTION",
+    )
     layers: int = setting(4, "number of blocks", low=1, cpu=2)
     width: int = setting(1024, "hidden size", low=1, cpu=256)
     heads: int = setting(16, "number of attention heads; must divide the width", low=1)
@@ -122,7 +141,13 @@ class Model:
 class Data:
     """The training data and how it is loaded."""
 
-    path: Path | None = setting(None, "array (.npy) or text file; none: synthetic data from the seed", flag="data")
+    path: Path | None = setting(
+        None,
+        "array (.npy) or text file; none: synthetic data from the seed; "
+        "for a model of your own: a Dataset or a DataLoader, or a function that returns it",
+        flag="data",
+        metavar="PATH|MODULE:NAME",
+    )
     batch: int = setting(128, "number of samples per batch and GPU", low=1, cpu=4)
     sequence: int = setting(256, "number of positions per sample (transformer, mlm)", low=1, cpu=64)
     samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
@@ -223,7 +248,8 @@ class Monitor:
     wandb: str | None = setting(
         None, "log to this Weights & Biases project; WANDB_MODE=offline logs locally", metavar="PROJECT"
     )
-    progress: bool = setting(True, "show a progress bar if standard error is a terminal")
+    progress: bool = setting(True, "show a progress bar, or lines if standard error is not a terminal")
+    log_every: int = setting(100, "number of steps between these lines; 0: none", low=0)
     failure_records: Path | None = setting(
         None, "if the run fails, write the GPU's memory history and the collectives of each rank to this folder"
     )
@@ -269,6 +295,11 @@ class Config:
 
     def __post_init__(self) -> None:
         check_conflicts(self)
+
+
+def is_reference(text: object) -> bool:
+    """Return whether a setting names an object of the user's own code, as "package.module:name"."""
+    return re.fullmatch(REFERENCE, str(text)) is not None
 
 
 def load(path: Path | None, flags: Mapping[str, object]) -> Config:

@@ -167,7 +167,7 @@ def _is_allowed(kind: Kind, allowed: Setting, value: object) -> bool:
         return _is_number(kind.base, value) and _in_range(allowed, cast(float, value))
     if not isinstance(value, kind.base) or value == "":
         return False
-    if kind.choices:
+    if kind.choices and (value in kind.choices or allowed.pattern is None):
         return value in kind.choices
     return allowed.pattern is None or re.fullmatch(allowed.pattern, str(value)) is not None
 
@@ -184,7 +184,8 @@ def _in_range(allowed: Setting, value: float) -> bool:
 def _refusal_reason(kind: Kind, allowed: Setting, value: object) -> str:
     text = short_repr(str(value) if isinstance(value, Path) else value)
     if kind.choices:
-        return f"invalid value {text}{did_you_mean(value, kind.choices)}; allowed: {', '.join(kind.choices)}"
+        words = ", ".join(kind.choices) + (f" or {allowed.expected}" if allowed.pattern else "")
+        return f"invalid value {text}{did_you_mean(value, kind.choices)}; allowed: {words}"
     return f"invalid value {text}; expected {_expected_text(kind, allowed)}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from instrument.config.schema import Data, Model, ModelName
+from instrument.config.schema import Data, Model
 from instrument.data.order import generator_for
 from instrument.errors import ConfigError
 from instrument.models import batches
@@ -117,7 +117,7 @@ class TextWindows(FileSamples):
         self._check_length("bytes")
 
 
-KINDS: Mapping[ModelName, Callable[[MappedFile, Model, Data, int], FileSamples]] = {
+KINDS: Mapping[str, Callable[[MappedFile, Model, Data, int], FileSamples]] = {
     "transformer": ArrayWindows,
     "dit": Images,
     "flow": Images,

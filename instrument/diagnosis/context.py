@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,14 +11,15 @@ import torch
 
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config, Precision
-from instrument.data.datasets import Loader, build_loader
+from instrument.data.datasets import Loader
 from instrument.data.loading import PREFETCH_FACTOR
 from instrument.data.order import Position
 from instrument.distributed import World, select_device
-from instrument.models import build
+from instrument.own.streams import StreamLoader
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.training_run import uses_pinned_batches, with_device
 from instrument.trees import map_tensors
+from instrument.workload import Workload, open_workload
 
 
 class StageRun(Protocol):
@@ -46,6 +47,7 @@ class StageContext:
     """What all stages are built from.
 
     Attributes:
+        workload: the model, data and loss.
         config: the configuration of the run, with its device.
         device: the device.
         resident: host batches of one step, for the stages without a loader.
@@ -53,15 +55,23 @@ class StageContext:
         loaders: loaders of batches kept in memory, by whether they are pinned, shared by all stages and rounds.
     """
 
+    workload: Workload
     config: Config
     device: torch.device
     resident: Sequence[Batch]
     steps: int
-    loaders: dict[bool, Loader] = field(default_factory=dict)
+    loaders: dict[bool, Loader | StreamLoader] = field(default_factory=dict)
 
     @classmethod
-    def from_config(cls, config: Config, steps: int) -> StageContext:
+    def from_config(
+        cls, config: Config, steps: int, make_workload: Callable[[Config], Workload] = open_workload
+    ) -> StageContext:
         """Select the device and load the batches of one step.
+
+        Args:
+            config: the configuration of the run.
+            steps: maximum number of iterations of a stage.
+            make_workload: returns what a configuration with its device trains.
 
         Raises:
             ConfigError: the device or the data do not exist, or the model does not support the device.
@@ -70,10 +80,11 @@ class StageContext:
         device = select_device(config, single)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        config = with_device(config, device, single)
-        batches = iter(build_loader(replace(config, data=config.data.on_demand()), endless=True))
+        workload = make_workload(with_device(config, device, single))
+        config = workload.config
+        batches = iter(workload.build_loader(replace(config, data=config.data.on_demand()), endless=True))
         resident = [next(batches) for _ in range(config.training.accumulation)]
-        return cls(config, device, resident, steps)
+        return cls(workload, config, device, resident, steps)
 
     def learner(self, precision: Precision) -> Learner:
         """Return a new model with its optimizer.
@@ -83,20 +94,20 @@ class StageContext:
         """
         training = replace(self.config.training, precision=precision)
         seed_generators(training.seed)
-        model = build(self.config.model, self.config.data, self.device, precision=precision)
-        return Learner(model, training, self.steps, self.device)
+        model = self.workload.build_model(self.device, precision)
+        return Learner(model, training, self.steps, self.device, self.workload.compute_loss)
 
     def on_device(self) -> list[Batch]:
         """Return the resident batches on the device."""
         return [map_tensors(batch, lambda tensor: tensor.to(self.device)) for batch in self.resident]
 
-    def loader(self, config: Config) -> Loader:
+    def loader(self, config: Config) -> Loader | StreamLoader:
         """Return the loader of a run with `config`, at its first batch."""
         pinned = uses_pinned_batches(config, self.device)
         if not config.data.kept:
-            return build_loader(config, endless=True, pinned=pinned)
+            return self.workload.build_loader(config, endless=True, pinned=pinned)
         if pinned not in self.loaders:
-            self.loaders[pinned] = build_loader(config, endless=True, pinned=pinned)
+            self.loaders[pinned] = self.workload.build_loader(config, endless=True, pinned=pinned)
         self.loaders[pinned].seek(Position())
         return self.loaders[pinned]
 

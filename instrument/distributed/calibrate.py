@@ -49,7 +49,7 @@ def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> C
         return None
     with annotate("calibrate"):
         # DDP would wait for reductions that do not happen, so run the model inside it.
-        bare = Learner(unwrap(learner.model), learner.training, 1, learner.device)
+        bare = Learner(unwrap(learner.model), learner.training, 1, learner.device, learner.compute_loss)
         try:
             passes = _pass_times(bare, batch)
         except RuntimeError as error:

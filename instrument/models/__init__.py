@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from instrument.config.schema import Data, Model, ModelName, Precision
+from instrument.config.schema import Data, Model, Precision
 from instrument.errors import ConfigError
 from instrument.models.dit import Dit
 from instrument.models.flow import Flow
@@ -20,7 +20,7 @@ from instrument.models.mlm import MaskedLanguageModel
 from instrument.models.transformer import Transformer
 from instrument.models.tuning import compile_model, convert_to_float8
 
-MODELS: Mapping[ModelName, Callable[[Model, Data], nn.Module]] = {
+MODELS: Mapping[str, Callable[[Model, Data], nn.Module]] = {
     "transformer": Transformer,
     "dit": Dit,
     "flow": Flow,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from instrument.config.schema import Data, Model, ModelName
+from instrument.config.schema import Data, Model
 
 IGNORED = -100  # the default ignore_index of torch's cross_entropy
 MASK = 0  # the mask token; data tokens start at 1
@@ -93,7 +93,7 @@ def _tokens(model: Model, data: Data, generator: torch.Generator) -> Sample:
     return from_tokens(tokens, model, generator)
 
 
-SAMPLES: Mapping[ModelName, Callable[[Model, Data, torch.Generator], Sample]] = {
+SAMPLES: Mapping[str, Callable[[Model, Data, torch.Generator], Sample]] = {
     "transformer": _transformer,
     "dit": _image,
     "flow": _image,

@@ -8,17 +8,17 @@ sinks.close()
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from instrument.config.schema import Config
 from instrument.monitor import jsonl, progress, tensorboard, wandb
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import Sink
+from instrument.monitor.sink import NO_REASONS, Sink
 
 __all__ = ["SINKS", "Figures", "Sink", "Sinks", "open_sinks"]
 
-Opener = Callable[[Config, int | None], Sink | None]
+Opener = Callable[[Config, int | None, int], Sink | None]
 
 SINKS: tuple[Opener, ...] = (jsonl.open_sink, tensorboard.open_sink, wandb.open_sink, progress.open_sink)
 
@@ -31,11 +31,11 @@ class Sinks:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
-    def write(self, step: int, figures: Figures) -> None:
-        """Write one record to each sink."""
+    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
+        """Write one record to each sink; `reasons` says why values are None."""
         for sink in tuple(self._sinks):
             try:
-                sink.write(step, figures)
+                sink.write(step, figures, reasons)
             except Exception as failure:  # an error in monitoring must not stop the training
                 self._sinks.remove(sink)
                 _log.warning("%s failed at step %d and is closed: %s", _sink_name(sink), step, _error_line(failure))
@@ -55,13 +55,14 @@ class Sinks:
         self.close()
 
 
-def open_sinks(config: Config, *, resumed_at: int | None = None) -> Sinks:
+def open_sinks(config: Config, *, resumed_at: int | None = None, total: int | None = None) -> Sinks:
     """Open the configured sinks. If one fails, close those already open.
 
     Args:
         config: the configuration of the run.
         resumed_at: first step of a resumed run; existing records from that step on are removed, because they are
             written again. None for a new run.
+        total: number of steps at the end of the run; None for `training.steps`.
 
     Raises:
         ConfigError: a library is missing, or a destination cannot be written to.
@@ -69,7 +70,7 @@ def open_sinks(config: Config, *, resumed_at: int | None = None) -> Sinks:
     sinks = Sinks([])
     try:
         for opener in SINKS:
-            sink = opener(config, resumed_at)
+            sink = opener(config, resumed_at, config.training.steps if total is None else total)
             if sink is not None:
                 sinks._sinks.append(sink)
     except BaseException:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from instrument.config.schema import Config
-from instrument.data.datasets import Synthetic
-from instrument.models import build
-from instrument.monitor.metrics import StepFigures
+from instrument.memory import resident_bytes
+from instrument.monitor.metrics import NO_GPU, StepFigures
 from instrument.monitor.nvml import BackgroundMeter, device_uuid, open_meter
+from instrument.workload import Workload
+
+GPU_MEMORY = ("memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes", "pinned_bytes")
 
 
 @dataclass(slots=True)
@@ -24,6 +26,7 @@ class StepEnricher:
         power_every: steps between readings of power and utilisation; 0 for never.
         meter: reads power and utilisation on its own thread.
         flops: floating-point operations of one step.
+        missing: attribute of `StepFigures` -> why it is never measured.
     """
 
     device: torch.device
@@ -31,35 +34,32 @@ class StepEnricher:
     power_every: int
     meter: BackgroundMeter
     flops: int | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_config(cls, config: Config, device: torch.device) -> StepEnricher:
+    def from_workload(cls, workload: Workload, device: torch.device) -> StepEnricher:
         """Count the operations of a step and open the power meter, which measures nothing without NVML."""
         index = device.index if device.type == "cuda" else None
-        flops = flops_per_sample(config) * config.data.batch * config.training.accumulation
+        flops, reason = workload.flops()
+        missing = {} if flops is not None else {"flops": reason}
         meter = BackgroundMeter(open_meter(device_uuid(index)))
-        return cls(device, config.monitor.every, config.monitor.power_every, meter, flops)
+        monitor = workload.config.monitor
+        return cls(device, monitor.every, monitor.power_every, meter, flops, missing)
 
     def __call__(self, step: StepFigures) -> StepFigures:
         """Return the record of a step with the additional values."""
-        step = replace(step, flops=self.flops)
+        values: dict[str, Any] = {"flops": self.flops}
+        missing = {**step.not_measured, **self.missing}
         if self.power_every and step.step % self.power_every == 0:
             reading = self.meter.latest()
             self.meter.start_reading()
-            missing = {**step.not_measured, **reading.not_measured}
-            step = replace(
-                step,
-                power_w=reading.power_w,
-                utilisation_percent=reading.utilisation_percent,
-                not_measured=missing,
-            )
-        if self.device.type == "cuda" and (step.step + 1) % self.every == 0:
-            step = replace(
-                step,
-                memory_allocated_bytes=torch.cuda.memory_allocated(self.device),
-                memory_peak_bytes=torch.cuda.max_memory_allocated(self.device),
-            )
-        return step
+            values |= {"power_w": reading.power_w, "utilisation_percent": reading.utilisation_percent}
+            missing |= reading.not_measured
+        if (step.step + 1) % self.every == 0:
+            memory = memory_figures(self.device)
+            values |= memory.values
+            missing |= memory.missing
+        return replace(step, **values, not_measured=missing)
 
     def __enter__(self) -> StepEnricher:
         return self
@@ -68,17 +68,30 @@ class StepEnricher:
         self.meter.close()
 
 
-def flops_per_sample(config: Config) -> int:
-    """Count the floating-point operations of forward and backward for one sample, on the "meta" device.
+class MemoryFigures(NamedTuple):
+    """Attributes of `StepFigures` about memory, and the reasons for those that are not measured."""
 
-    The count is that of the model itself: it excludes the second forward pass of checkpointing and counts attention by
-    its formula. The state of the random number generators does not change.
-    """
-    model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto")
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # on meta, weights are not initialised, which is slow
-        built = build(model, config.data, "meta")
-    sample = Synthetic(model, config.data, 0)[0]
-    batch = {name: torch.empty((1, *value.shape), dtype=value.dtype, device="meta") for name, value in sample.items()}
-    with FlopCounterMode(display=False) as counter:
-        built(batch).backward()
-    return int(counter.get_total_flops())
+    values: dict[str, int]
+    missing: dict[str, str]
+
+
+def memory_figures(device: torch.device) -> MemoryFigures:
+    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory."""
+    values, missing = {}, {}
+    resident = resident_bytes()
+    if resident is None:
+        missing["host_rss_bytes"] = "the system has no /proc/self/statm"
+    else:
+        values["host_rss_bytes"] = resident
+    if device.type != "cuda":
+        return MemoryFigures(values, missing | dict.fromkeys(GPU_MEMORY, NO_GPU))
+    values |= {
+        "memory_allocated_bytes": torch.cuda.memory_allocated(device),
+        "memory_peak_bytes": torch.cuda.max_memory_allocated(device),
+        "memory_reserved_bytes": torch.cuda.memory_reserved(device),
+    }
+    if hasattr(torch.cuda, "host_memory_stats"):
+        values["pinned_bytes"] = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    else:
+        missing["pinned_bytes"] = "this version of torch does not report its pinned memory"
+    return MemoryFigures(values, missing)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from instrument.monitor import Sinks
-from instrument.monitor.metrics import EPOCH, Figures, StepFigures, figures, totals
+from instrument.monitor.metrics import EPOCH, Figures, StepFigures, figures, reasons, totals
 
 MAX_RECENT_STEPS = 1000
 
@@ -57,6 +57,10 @@ class Journal:
         last = self.losses[-self.every :]
         return sum(last) / len(last) if last else None
 
+    def last_steps(self) -> Figures:
+        """Return the metrics of the last MAX_RECENT_STEPS steps."""
+        return figures(self.recent, peak=self.peak)
+
     def finish(self) -> None:
         """Write the incomplete last window and epoch."""
         if self._window:
@@ -75,11 +79,12 @@ class Journal:
 
     def _write_window(self) -> None:
         self.latest = figures(self._window, peak=self.peak)
-        self.sinks.write(self._window[-1].step, self.latest)
+        self.sinks.write(self._window[-1].step, self.latest, reasons(self._window, peak=self.peak))
         self._window = []
 
     def _write_epoch(self) -> None:
         last = self._epoch[-1].step
         values = figures(self._epoch, peak=self.peak, scope=EPOCH) | totals(self._epoch)
-        self.sinks.write(last, values | {"epoch": last // self.epoch})
+        missing = reasons(self._epoch, peak=self.peak, scope=EPOCH)
+        self.sinks.write(last, values | {"epoch": last // self.epoch}, missing)
         self._epoch = []

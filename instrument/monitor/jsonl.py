@@ -2,7 +2,8 @@
 
     {"step": 9, "time": 1760000000.0, "loss": 2.5, "perf/step_ms": 9.8, "perf/power_w": null}
 
-null means not measured. JSON has no infinity and no NaN: such a value is null and is listed under "not_finite".
+null means not measured, and "not_measured" has the reason: {"perf/power_w": "..."}. JSON has no infinity and no NaN:
+such a value is null and is listed under "not_finite".
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
+from instrument.monitor.sink import NO_REASONS
 
 
-def open_sink(config: Config, resumed_at: int | None) -> JsonLines | None:
+def open_sink(config: Config, resumed_at: int | None, _total: int = 0) -> JsonLines | None:
     """Open the file of the setting `monitor.jsonl`; return None if it is not set."""
     path = config.monitor.jsonl
     return None if path is None else JsonLines(path, resumed_at=resumed_at)
@@ -46,13 +49,13 @@ class JsonLines:
         except OSError as failure:
             raise ConfigError(f"monitor.jsonl: cannot write to {path}: {failure.strerror}") from None
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
         """Append one record.
 
         Raises:
             OSError: the record could not be written; the file contains no part of it.
         """
-        line = _encode_record(step, figures)
+        line = _encode_record(step, figures, reasons)
         try:
             written = self._file.write(line)
             if written != len(line):
@@ -77,12 +80,14 @@ class JsonLines:
             self._file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _encode_record(step: int, figures: Figures) -> bytes:
+def _encode_record(step: int, figures: Figures, reasons: Mapping[str, str]) -> bytes:
     record: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
     not_finite = {name: str(value) for name, value in figures.items() if value is not None and not math.isfinite(value)}
     record |= {name: None if name in not_finite else value for name, value in figures.items()}
     if not_finite:
         record["not_finite"] = not_finite
+    if reasons:
+        record["not_measured"] = dict(reasons)
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from instrument.monitor.metrics import StepFigures
+from instrument.monitor.metrics import NO_GPU, StepFigures
 from instrument.streams import Event
 
 PARTS = ("forward", "backward", "optimizer", "copy")
@@ -36,6 +36,7 @@ class _OpenStep:
     begun: Event
     pairs: list[_Pair] = field(default_factory=list)
     loaded_ns: int = 0
+    waited_ns: int = 0
     samples: int | None = None
     tokens: int | None = None
     not_measured: dict[str, str] = field(default_factory=dict)
@@ -80,6 +81,11 @@ class StepMeter:
         """Set the number of samples and tokens of the current step."""
         self._steps[-1].samples, self._steps[-1].tokens = samples, tokens
 
+    def waited(self, nanoseconds: int) -> None:
+        """Add time in which the host waited for the GPU to the current step."""
+        if self._steps:
+            self._steps[-1].waited_ns += nanoseconds
+
     def cannot(self, reason: str, *names: str) -> None:
         """Record why parts of the current step are not measured."""
         self._steps[-1].not_measured.update(dict.fromkeys((f"{name}_ms" for name in names), reason))
@@ -111,11 +117,20 @@ class StepMeter:
             optimizer_ms=spent.get("optimizer"),
             copy_ms=spent.get("copy"),
             data_load_ms=step.loaded_ns / 1e6,
+            sync_ms=step.waited_ns / 1e6,
             step_ms=next_begun.milliseconds_since(step.begun),
             samples=step.samples,
             tokens=step.tokens,
-            not_measured=step.not_measured,
+            not_measured=self._reasons(step),
         )
+
+    def _reasons(self, step: _OpenStep) -> dict[str, str]:
+        """Return why values of a step are missing."""
+        on_gpu = torch.device(self._device).type == "cuda"
+        reasons = {"copy_ms": "the batches were on the GPU already" if on_gpu else NO_GPU}
+        if step.tokens is None:
+            reasons["tokens"] = "the samples are not sequences"
+        return reasons | step.not_measured
 
     def _event(self) -> Event:
         try:

@@ -1,11 +1,12 @@
 """The record of a step, and the perf/* metrics of one or several steps. This module does not import torch.
 
-    perf/forward_ms, backward_ms, optimizer_ms, data_load_ms, copy_ms, step_ms        median over the steps
+    perf/forward_ms, backward_ms, optimizer_ms, data_load_ms, copy_ms, sync_ms, step_ms   median over the steps
     perf/samples_per_s, tokens_per_s, flops_per_s      sum over the steps / time of the steps
     perf/mfu                                           flops_per_s / peak FLOP/s of the GPU
-    perf/forward_fraction ... copy_fraction            time of the phase / time of the steps; their sum exceeds 1 if
+    perf/forward_fraction ... sync_fraction            time of the phase / time of the steps; their sum exceeds 1 if
                                                        phases overlap
-    perf/memory_allocated_bytes, memory_peak_bytes     last value, and largest value
+    perf/memory_allocated_bytes, memory_reserved_bytes, pinned_bytes, host_rss_bytes      last value
+    perf/memory_peak_bytes                             largest value
     perf/power_w, utilisation_percent                  median over the readings
 
 A value that was not measured is None, never 0. Medians and sums exclude it, and `reasons` returns why it is missing.
@@ -21,8 +22,11 @@ Number = float | int
 Figures = dict[str, float | int | None]
 
 LOSS = "loss"
-PHASES = ("forward", "backward", "optimizer", "data_load", "copy")
+PHASES = ("forward", "backward", "optimizer", "data_load", "copy", "sync")
 EPOCH = "epoch/"
+TOTAL_SECONDS = ("data_load", "copy", "sync")  # phases whose sums over an epoch are reported: what training waits for
+LAST_VALUES = ("memory_allocated_bytes", "memory_reserved_bytes", "pinned_bytes", "host_rss_bytes")
+NO_GPU = "the run uses no GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,16 @@ class StepFigures:
         optimizer_ms: GPU time of the optimizer.
         data_load_ms: time the host waited for the loader.
         copy_ms: time of the copies to the GPU on their stream, whether hidden behind compute or not.
+        sync_ms: time the host waited for the GPU under the sync policy, in ranges named "sync".
         step_ms: time from the start of this step to the start of the next one.
         samples: number of samples.
         tokens: number of positions, if samples are sequences.
         flops: floating-point operations.
         memory_allocated_bytes: memory allocated by tensors at the end of the step.
         memory_peak_bytes: maximum memory allocated since the start of the run.
+        memory_reserved_bytes: GPU memory that torch's allocator holds, including what no tensor uses.
+        pinned_bytes: pinned host memory that torch's allocator holds.
+        host_rss_bytes: physical memory of this process on the host.
         power_w: power draw of the GPU.
         utilisation_percent: percentage of time in which any kernel ran, from NVML.
         not_measured: attribute -> why it is None.
@@ -55,12 +63,16 @@ class StepFigures:
     optimizer_ms: float | None = None
     data_load_ms: float | None = None
     copy_ms: float | None = None
+    sync_ms: float | None = None
     step_ms: float | None = None
     samples: int | None = None
     tokens: int | None = None
     flops: Number | None = None
     memory_allocated_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    pinned_bytes: int | None = None
+    host_rss_bytes: int | None = None
     power_w: float | None = None
     utilisation_percent: float | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
@@ -83,23 +95,33 @@ def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: s
 
 
 def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
-    """Return the sums over an epoch: perf/epoch/steps, samples, tokens, flops and seconds.
+    """Return the sums over an epoch: perf/epoch/steps, samples, tokens, flops, seconds, and seconds of waiting phases.
 
-    A sum covers the measured steps; it is None if no step was measured.
+    `seconds` is the time of the steps; data_load_seconds, copy_seconds and sync_seconds are parts of it. A sum covers
+    the measured steps; it is None if no step was measured.
     """
     sums: Figures = {name: _total(_measured(steps, name)) for name in ("samples", "tokens", "flops")}
-    elapsed = _total(_measured(steps, "step_ms"))
-    sums |= {"steps": len(steps), "seconds": None if elapsed is None else elapsed / 1000}
+    sums["steps"] = len(steps)
+    for name, total in [("step_ms", "seconds"), *((f"{phase}_ms", f"{phase}_seconds") for phase in TOTAL_SECONDS)]:
+        elapsed = _total(_measured(steps, name))
+        sums[total] = None if elapsed is None else elapsed / 1000
     return {f"perf/{scope}{name}": value for name, value in sums.items()}
 
 
 def reasons(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> dict[str, str]:
-    """Return the reason for each value that is None in the result of `figures` with the same arguments."""
+    """Return the reason for each value that is None in the result of `figures` with the same arguments.
+
+    With `EPOCH` as scope, also for those of `totals`.
+    """
     known = {name: reason for step in reversed(steps) for name, reason in step.not_measured.items()}
     if peak is None:
         known.setdefault("peak", "the peak FLOP/s of this device is unknown")
     missing = [name for name, value in _perf(steps, peak).items() if value is None]
-    return {f"perf/{scope}{name}": _first_reason(known, _sources(name)) for name in missing}
+    missing_because = {f"perf/{scope}{name}": _first_reason(known, _sources(name)) for name in missing}
+    if scope == EPOCH:
+        sums = [name.removeprefix(f"perf/{EPOCH}") for name, value in totals(steps).items() if value is None]
+        missing_because |= {f"perf/{EPOCH}{name}": _first_reason(known, _sources(name)) for name in sums}
+    return missing_because
 
 
 def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
@@ -109,7 +131,7 @@ def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
     rate = values["flops_per_s"]
     values["mfu"] = None if rate is None or peak is None else rate / peak
     values |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
-    values["memory_allocated_bytes"] = _last(_measured(steps, "memory_allocated_bytes"))
+    values |= {name: _last(_measured(steps, name)) for name in LAST_VALUES}
     values["memory_peak_bytes"] = max(_measured(steps, "memory_peak_bytes"), default=None)
     return values | {name: _median(_measured(steps, name)) for name in ("power_w", "utilisation_percent")}
 
@@ -143,6 +165,8 @@ def _sources(name: str) -> tuple[str, ...]:
     """Return the attributes that a metric is computed from."""
     if name == "mfu":
         return ("flops", "step_ms", "peak")
+    if name.endswith("_seconds"):
+        return (name.replace("_seconds", "_ms"),)
     if name.endswith("_per_s"):
         return (name.removesuffix("_per_s"), "step_ms")
     if name.endswith("_fraction"):

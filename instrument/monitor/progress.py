@@ -1,23 +1,29 @@
-"""A progress line on the terminal: steps done, loss, ms per step, samples per second."""
+"""The progress of a run: a bar on a terminal, or lines elsewhere, with loss, ms per step, and the time left."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, TextIO
 
 from instrument.config.schema import Config
 from instrument.monitor.metrics import LOSS, Figures
-from instrument.monitor.sink import Sink
+from instrument.monitor.sink import NO_REASONS, Sink
 
 SHOWN_FIGURES = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("perf/samples_per_s", "{:.0f} samples/s"))
 
 
-def open_sink(config: Config, resumed_at: int | None) -> Sink | None:
-    """Return a progress bar, or a plain line without tqdm; None if it is off or standard error is not a terminal."""
-    if not config.monitor.progress or not sys.stderr.isatty():
+def open_sink(config: Config, resumed_at: int | None, total: int | None = None) -> Sink | None:
+    """Return a bar, a line that is overwritten (without tqdm) or lines (without a terminal); None if it is off."""
+    monitor = config.monitor
+    if not monitor.progress:
         return None
-    total = config.training.steps if config.training.epochs is None else None
+    total = config.training.steps if total is None else total
+    if not sys.stderr.isatty():
+        return LogLines(total, sys.stderr, monitor.log_every, first=resumed_at or 0) if monitor.log_every else None
     try:
         tqdm = importlib.import_module("tqdm")
     except ImportError:
@@ -35,7 +41,7 @@ class Bar:
     def __init__(self, bar: Any) -> None:
         self._bar = bar
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
         """Move the bar to this step. A record without the shown values, such as an epoch's, keeps the last ones."""
         text = figures_text(figures)
         if text:
@@ -47,23 +53,62 @@ class Bar:
         self._bar.close()
 
 
+class LogLines:
+    """One line every few steps, for log files.
+
+    Args:
+        total: number of steps of the run.
+        stream: where the lines go.
+        every: steps between two lines.
+        first: the first step of the run.
+        clock: seconds, for the time left.
+    """
+
+    def __init__(
+        self, total: int, stream: TextIO, every: int, *, first: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total, self._stream, self._every, self._clock = total, stream, every, clock
+        self._shown = first
+        self._timed: tuple[int, float] | None = None
+
+    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
+        """Write a line if `every` steps have passed since the last one."""
+        text, done = figures_text(figures), step + 1
+        self._timed = self._timed or (done, self._clock())  # without the first steps, which are slow
+        if not text or done // self._every == self._shown // self._every:
+            return
+        self._shown = done
+        self._stream.write(f"instrument: step {done}/{self._total}  {text}{self._time_left(done)}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _time_left(self, done: int) -> str:
+        assert self._timed is not None
+        first, start = self._timed
+        if done == first or done >= self._total:
+            return ""
+        seconds = round((self._clock() - start) / (done - first) * (self._total - done))
+        return f"  {timedelta(seconds=seconds)} left"
+
+
 class PlainLine:
     """One line that is overwritten by each record.
 
     Args:
-        total: number of steps of the run, if known.
+        total: number of steps of the run.
         stream: the terminal.
     """
 
-    def __init__(self, total: int | None, stream: TextIO) -> None:
+    def __init__(self, total: int, stream: TextIO) -> None:
         self._total, self._stream, self._width = total, stream, 0
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
         """Overwrite the line."""
         text = figures_text(figures)
         if text:
-            total = "" if self._total is None else f"/{self._total}"
-            line = f"step {step + 1}{total}  {text}"
+            line = f"step {step + 1}/{self._total}  {text}"
             self._stream.write(f"\r{line:<{self._width}}")
             self._stream.flush()
             self._width = len(line)

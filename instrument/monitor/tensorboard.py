@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import import_optional
+from instrument.monitor.sink import NO_REASONS, import_optional
 
 KEY = "monitor.tensorboard"
 FLUSH_INTERVAL_S = 10
 
 
-def open_sink(config: Config, resumed_at: int | None) -> TensorBoard | None:
+def open_sink(config: Config, resumed_at: int | None, _total: int = 0) -> TensorBoard | None:
     """Open an event file in the folder of `monitor.tensorboard`; return None if it is not set."""
     folder = config.monitor.tensorboard
     return None if folder is None else TensorBoard(folder, resumed_at=resumed_at)
@@ -39,7 +40,7 @@ class TensorBoard:
         except OSError as failure:
             raise ConfigError(f"{KEY}: cannot write to {folder}: {failure.strerror}") from None
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
         """Add one event for each measured value."""
         for name, value in figures.items():
             if value is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 from instrument.config.schema import Config, to_dict
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import import_optional
+from instrument.monitor.sink import NO_REASONS, import_optional
 
 KEY = "monitor.wandb"
 RUN_FILE = "wandb-run"
 
 
-def open_sink(config: Config, resumed_at: int | None) -> WeightsAndBiases | None:
+def open_sink(config: Config, resumed_at: int | None, _total: int = 0) -> WeightsAndBiases | None:
     """Open a run in the project of `monitor.wandb`; return None if it is not set."""
     if config.monitor.wandb is None:
         return None
@@ -40,7 +41,7 @@ class WeightsAndBiases:
         self._run = _start_run(library, project, config, run_id)
         _store_run_id(config.checkpoint.folder, str(self._run.id))
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
         """Log one record without the values that were not measured."""
         self._run.log({name: value for name, value in figures.items() if value is not None}, step=step)
 

@@ -24,6 +24,7 @@ from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Stream, hand_over
 from instrument.trainer.learner import Batch
+from instrument.trees import map_tensors, tensors
 
 WARM_UP_STEPS = 3
 _REPLAY = phase(REPLAY)
@@ -68,7 +69,7 @@ class Graph(Prefetch):
 
     def _record(self, batch: Batch) -> None:
         assert self._side is not None
-        self._batch = {name: tensor.clone() for name, tensor in batch.items()}
+        self._batch = map_tensors(batch, torch.Tensor.clone)
         self.learner.clear()
         graph = torch.cuda.CUDAGraph()
         # thread_local: other threads, such as the loader's, make CUDA calls during the capture.
@@ -80,11 +81,10 @@ class Graph(Prefetch):
         self._graph = graph
 
     def _replay(self, batch: Batch) -> Tensor:
-        for name, tensor in batch.items():
-            recorded = self._batch[name]
+        for recorded, tensor in zip(tensors(self._batch), tensors(batch), strict=True):
             if recorded.shape != tensor.shape:
                 raise ConfigError(
-                    f"strategy graph: {name} is {tuple(tensor.shape)}, but the graph needs {tuple(recorded.shape)}: "
+                    f"strategy graph: a tensor is {tuple(tensor.shape)}, but the graph needs {tuple(recorded.shape)}: "
                     "a CUDA graph takes batches of one shape; use strategy prefetch"
                 )
             recorded.copy_(tensor, non_blocking=True)

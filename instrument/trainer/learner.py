@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from instrument.config.schema import Training
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 
-Batch = Mapping[str, Tensor]
+Batch = Any  # a nested batch of tensors; a mapping for the package's own models
+ComputeLoss = Callable[[nn.Module, Batch], Tensor]
 # Created once: reusing an annotation costs a seventh of creating one.
 _FORWARD, _BACKWARD, _OPTIMIZER = phase(FORWARD), phase(BACKWARD), phase(OPTIMIZER)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,14 +24,23 @@ class Learner:
     """Forward, backward and update, each in an NVTX range; none of them makes the host wait.
 
     Args:
-        model: returns the scalar loss of a batch; may be wrapped in DDP or FSDP.
+        model: the model; may be wrapped in DDP or FSDP.
         training: precision, clipping and learning rate.
         steps: length of the run in optimizer steps.
         device: device of the model.
+        compute_loss: returns the loss of a model and a batch; None for a model that returns its loss.
     """
 
-    def __init__(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Training,
+        steps: int,
+        device: torch.device,
+        compute_loss: ComputeLoss | None = None,
+    ) -> None:
         self.model, self.training, self.device = model, training, device
+        self.compute_loss = compute_loss or call_model
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = _build_optimizer(self.parameters, training, device)
         self.schedule = LearningRateSchedule(self.optimizer, training, steps)
@@ -43,8 +53,7 @@ class Learner:
     def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
         """Return the mean loss of a batch with its autograd graph; `model` is a module with the same weights."""
         with _FORWARD, self._autocast():
-            loss: Tensor = (self.model if model is None else model)(batch)
-            return loss
+            return self.compute_loss(self.model if model is None else model, batch)
 
     def backward(self, loss: Tensor, weight: float = 1.0) -> None:
         """Accumulate the gradients of a weighted loss."""
@@ -128,6 +137,12 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = DTYPES.get(self.training.precision)
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+
+
+def call_model(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a model that takes a batch and returns its loss, as the package's models do."""
+    loss: Tensor = model(batch)
+    return loss
 
 
 class LearningRateSchedule:

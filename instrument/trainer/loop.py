@@ -160,7 +160,10 @@ class TrainingLoop:
         self.meter.amount(*_count_samples(batches))
         loss = self.strategy.step(batches)
         self.done = step + 1
-        self._add_losses(self._late.log(step, self.strategy.learner.loss_or_nan(loss)))
+        waited = self._late.waited_ns
+        arrived = self._late.log(step, self.strategy.learner.loss_or_nan(loss))
+        self.meter.waited(self._late.waited_ns - waited)
+        self._add_losses(arrived)
         self._run_periodic_tasks(step)
 
     def _run_periodic_tasks(self, step: int) -> None:
@@ -270,11 +273,11 @@ class TrainingLoop:
 
 
 def _count_samples(batches: list[Batch]) -> tuple[int, int | None]:
-    """Return the number of samples and, for sequences, of positions."""
+    """Return the number of samples and, for sequences (integers of two dimensions), of positions."""
     samples, tokens = 0, 0
     for batch in batches:
-        first = next(tensors(batch))
-        samples += first.shape[0]
-        sequence = batch.get("tokens", batch.get("targets"))
+        parts = [tensor for tensor in tensors(batch) if tensor.dim()]
+        samples += len(parts[0]) if parts else 1
+        sequence = next((part for part in parts if part.dim() == 2 and not part.is_floating_point()), None)
         tokens += 0 if sequence is None else sequence.numel()
     return samples, tokens or None

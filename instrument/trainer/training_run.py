@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,11 @@ from instrument.checkpoint.folder import Checkpoints, Resumed
 from instrument.checkpoint.resume import saved_position
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
-from instrument.data.datasets import Loader, build_loader
+from instrument.data.datasets import Loader
 from instrument.data.order import Position
 from instrument.distributed import Calibration, World
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
-from instrument.models import build
 from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
@@ -30,6 +30,7 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
+from instrument.own.streams import StreamLoader
 from instrument.ranges import annotate_collections
 from instrument.strategies import STRATEGIES, strategy_class
 from instrument.strategies.base import Strategy
@@ -38,8 +39,10 @@ from instrument.trainer.failure import failure_records, record_collectives
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
+from instrument.trainer.messages import start_lines
 from instrument.trainer.recover import MicroBatches, reopening
 from instrument.trees import map_tensors
+from instrument.workload import Workload, open_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ class Outcome:
         rank: rank of this process; 0 for a single process.
         losses: losses of the steps from `first` on.
         exit_code: 0; 1 after a non-finite loss; 128 plus the signal that stopped the run.
-        figures: metrics of the last window of steps (`instrument.monitor.metrics.figures`).
+        figures: metrics of the last steps, at most 1,000 (`instrument.monitor.metrics.figures`).
+        steps: number of steps that the configuration asks for.
+        checkpoint: the newest checkpoint; None if there is none.
         failure: why the run stopped before its end, in one line; None if it did not fail.
     """
 
@@ -63,6 +68,8 @@ class Outcome:
     exit_code: int
     figures: Figures
     failure: str | None = None
+    steps: int = 0
+    checkpoint: Path | None = None
 
 
 def train(config: Config, log: LogFunction) -> Outcome:
@@ -88,7 +95,7 @@ def train(config: Config, log: LogFunction) -> Outcome:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
-            return _TrainingRun(config, world, device, log).run()
+            return _TrainingRun(open_workload(config), world, device, log).run()
 
 
 def with_device(config: Config, device: torch.device, world: World) -> Config:
@@ -111,18 +118,19 @@ def uses_pinned_batches(config: Config, device: torch.device) -> bool:
 class _TrainingRun:
     """The components of a run on one rank."""
 
-    def __init__(self, config: Config, world: World, device: torch.device, log: LogFunction) -> None:
-        self.config, self.world, self.device, self.log = config, world, device, log
+    def __init__(self, workload: Workload, world: World, device: torch.device, log: LogFunction) -> None:
+        config = workload.config
+        self.workload, self.config, self.world, self.device, self.log = workload, config, world, device, log
         # The first optimizer imports this for seconds. Import it early, so that a capture does not show the GPU idle.
         import_module("torch._dynamo")
         self.loader = self._loader(Position())
         self.steps = _step_count(config, len(self.loader))
         seed_generators(config.training.seed)
-        model = build(config.model, config.data, device, precision=config.training.precision)
+        model = workload.build_model(device, config.training.precision)
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = distributed.wrap(model, config.distributed, world, device)
-        self.learner = Learner(wrapped, config.training, self.steps, device)
+        self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss)
         self.meter = StepMeter(device)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, self.meter, self._micro_batches(), self._gradient_reduction
@@ -134,6 +142,8 @@ class _TrainingRun:
         checkpoints = self._checkpoints()
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
+        for line in start_lines(self.config, self.world):
+            self.log(line)
         if resumed is not None:
             for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
                 self.log(line)
@@ -141,7 +151,7 @@ class _TrainingRun:
             Interrupts() as stopping,
             annotate_collections(),
             self._sinks(resumed) as sinks,
-            StepEnricher.from_config(self.config, self.device) as enricher,
+            StepEnricher.from_workload(self.workload, self.device) as enricher,
         ):
             journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)
@@ -162,14 +172,17 @@ class _TrainingRun:
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
             self.log(problem)
         losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
-        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
+        newest = None if checkpoints is None else checkpoints.latest()
+        return Outcome(
+            span.first, loop.done, self.world.rank, losses, code, journal.last_steps(), loop.failure, self.steps, newest
+        )
 
     def _calibration(self) -> Calibration | None:
         """Measure forward, backward and the gradient reduction separately, if there are several ranks."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
-        batch = next(iter(build_loader(config, rank=self.world.rank, world=self.world.size)))
+        batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
         return distributed.calibrate(self.learner, batch, self.config, self.world)
 
@@ -181,9 +194,8 @@ class _TrainingRun:
         for line in () if scaling is None else distributed.report_lines(scaling):
             self.log(line)
 
-    def _loader(self, start: Position) -> Loader:
-        return build_loader(
-            self.config,
+    def _loader(self, start: Position) -> Loader | StreamLoader:
+        return self.workload.build_loader(
             rank=self.world.rank,
             world=self.world.size,
             start=start,
@@ -238,7 +250,7 @@ class _TrainingRun:
     def _sinks(self, resumed: Resumed | None) -> Sinks:
         if not self.world.first:
             return Sinks([])
-        return open_sinks(self.config, resumed_at=None if resumed is None else resumed.step)
+        return open_sinks(self.config, resumed_at=None if resumed is None else resumed.step, total=self.steps)
 
     def _journal(self, sinks: Sinks, enricher: StepEnricher, span: StepRange) -> Journal:
         training = self.config.training
@@ -262,7 +274,8 @@ def _step_count(config: Config, per_epoch: int) -> int:
 
 
 def _label_count(batch: Batch) -> torch.Tensor:
-    return (batch["labels"] != IGNORED).sum()
+    count: torch.Tensor = (batch["labels"] != IGNORED).sum()
+    return count
 
 
 def _discard(_text: str) -> None:

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from instrument.config.schema import Config, Monitor, Training
-from instrument.monitor.progress import Bar, PlainLine, figures_text, open_sink
+from instrument.monitor.progress import Bar, LogLines, PlainLine, figures_text, open_sink
 
 RECORD = {"loss": 2.34567, "perf/step_ms": 9.81, "perf/samples_per_s": 3261.7}
 SHOWN = "loss 2.346  9.8 ms/step  3262 samples/s"
@@ -37,11 +37,11 @@ def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_if_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     assert open_sink(config(progress=False), None) is None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert open_sink(config(), None) is None
+    assert open_sink(Config(monitor=Monitor(log_every=0)), None) is None
     assert terminal.getvalue() == ""
 
 
@@ -68,15 +68,30 @@ def test_bar_of_a_resumed_run_starts_at_its_step(monkeypatch: pytest.MonkeyPatch
     bar.close()
 
 
-def test_bar_of_a_run_in_epochs_has_no_total(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_of_a_run_in_epochs_has_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
-    bar = open_sink(config(epochs=2), None)
+    bar = open_sink(config(epochs=2), None, 50)
     assert bar is not None
     bar.write(9, RECORD)
     bar.close()
-    assert "10step" in terminal.getvalue()
-    assert "/40" not in terminal.getvalue()
+    assert "10/50" in terminal.getvalue()
+
+
+def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed, seconds = io.StringIO(), iter([0.0, 60.0, 120.0])
+    monkeypatch.setattr(sys, "stderr", printed)
+    lines = open_sink(config(epochs=2), None, 400)
+    assert isinstance(lines, LogLines)
+    lines._clock = lambda: next(seconds)
+    for step in (9, 49, 99, 149, 199):
+        lines.write(step, RECORD)
+    lines.write(199, {"perf/epoch/step_ms": 9.9})
+    # 90 steps take 60 s, so 300 take 200 s; 190 take 120 s, so 200 take 126 s.
+    assert printed.getvalue().splitlines() == [
+        f"instrument: step 100/400  {SHOWN}  0:03:20 left",
+        f"instrument: step 200/400  {SHOWN}  0:02:06 left",
+    ]
 
 
 def test_plain_line_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,14 +109,8 @@ def test_plain_line_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_closing_without_a_line_prints_nothing() -> None:
     terminal = Terminal()
-    PlainLine(None, terminal).close()
+    PlainLine(40, terminal).close()
     assert terminal.getvalue() == ""
-
-
-def test_plain_line_without_a_total() -> None:
-    terminal = Terminal()
-    PlainLine(None, terminal).write(0, {"loss": 1.0})
-    assert terminal.getvalue() == "\rstep 1  loss 1"
 
 
 def test_unmeasured_figures_are_not_shown() -> None:

@@ -4,6 +4,7 @@ import builtins
 import importlib
 import logging
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from instrument import monitor
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
 from instrument.monitor import Figures, Sink, Sinks, open_sinks
-from instrument.monitor.sink import import_optional
+from instrument.monitor.sink import NO_REASONS, import_optional
 
 
 class Recorder:
@@ -24,7 +25,7 @@ class Recorder:
         self.closed = 0
         self._breaks_at, self._breaks_closing = breaks_at, breaks_closing
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
         if step == self._breaks_at:
             raise OSError("no space\nleft")
         self.records.append((step, figures))
@@ -83,10 +84,10 @@ def test_broken_sink_warns_once_and_others_continue(
 def test_failed_sink_closes_the_sinks_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Recorder()
 
-    def opens(_config: Config, _resumed_at: int | None) -> Sink | None:
+    def opens(_config: Config, _resumed_at: int | None, _total: int) -> Sink | None:
         return first
 
-    def refuses(_config: Config, _resumed_at: int | None) -> Sink | None:
+    def refuses(_config: Config, _resumed_at: int | None, _total: int) -> Sink | None:
         raise ConfigError("monitor.other: no")
 
     monkeypatch.setattr(monitor, "SINKS", (opens, refuses))
@@ -121,4 +122,4 @@ def test_all_sinks_get_the_same_records(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(monitor, "SINKS", tuple(lambda *given: made.append(given) or Recorder() for _ in range(3)))
     config = Config()
     open_sinks(config, resumed_at=7).close()
-    assert made == [(config, 7)] * 3
+    assert made == [(config, 7, 200)] * 3

@@ -1,0 +1,66 @@
+"""Import what a reference such as "package.module:name" names. Every problem is one line."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from pathlib import Path
+from typing import Any
+
+from instrument.config.settings import did_you_mean
+from instrument.errors import ConfigError, InstrumentError
+
+
+def load_reference(setting: str, text: str) -> Any:
+    """Return the object that "package.module:name" names; `name` may have dots.
+
+    Args:
+        setting: the flag that holds the reference, for error messages, such as "--model".
+        text: the reference.
+
+    Raises:
+        ConfigError: the module cannot be imported, or it has no such name.
+    """
+    module_name, _, path = text.partition(":")
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{setting} {text}: no module named {error.name} in the current folder or the environment; "
+                "run the command in the folder of your code, or set PYTHONPATH"
+            ) from None
+        raise ConfigError(f"{setting} {text}: {error_line(error)}") from error
+    except Exception as error:
+        raise ConfigError(f"{setting} {text}: the import fails with {error_line(error)}") from error
+    for name in path.split("."):
+        if not hasattr(value, name):
+            hint = did_you_mean(name, tuple(vars(value))) if hasattr(value, "__dict__") else ""
+            raise ConfigError(f"{setting} {text}: {module_name} has no {name}{hint}")
+        value = getattr(value, name)
+    return value
+
+
+def call_reference(setting: str, text: str, function: Any) -> Any:
+    """Return the result of a factory, which is called without arguments.
+
+    Raises:
+        ConfigError: the factory raised an exception.
+    """
+    try:
+        return function()
+    except InstrumentError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{setting} {text}: calling it without arguments fails with {error_line(error)}") from error
+
+
+def error_line(error: BaseException) -> str:
+    """Return an exception with the place where it was raised, in one line: "ValueError: no width (mine.py:12)"."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    last = frames[-1] if frames else None
+    if last is None or last.filename == __file__:
+        return text
+    return f"{text} ({Path(last.filename).name}:{last.lineno})"

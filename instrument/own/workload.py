@@ -1,0 +1,171 @@
+"""The workload of a user's model, data and loss, from references or from objects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from instrument.config.schema import Config, Precision
+from instrument.data.datasets import Loader, MakeBatches
+from instrument.data.loading import InMemorySamples, LoaderBatches
+from instrument.data.order import Order, Position
+from instrument.errors import ConfigError
+from instrument.memory import PinnedBudget
+from instrument.models.tuning import compile_model, convert_to_float8
+from instrument.own.losses import Loss, OwnLoss
+from instrument.own.references import call_reference, error_line, load_reference
+from instrument.own.streams import StreamLoader, stream_length
+from instrument.pinned import PinnedCollator
+from instrument.workload import Workload, count_flops
+
+UNKNOWN_BATCH = 1 << 30  # batch size of an iterable that does not state it: no batch is split before memory runs out
+
+
+class OwnWorkload(Workload):
+    """A model, data and a loss of the user's own.
+
+    Args:
+        config: the configuration of the run.
+        make_model: returns a new model.
+        data: a data set of samples, whose order the seed determines; or a DataLoader or another iterable of batches.
+        loss: see `instrument.own.losses`; None if the model returns its loss.
+
+    Raises:
+        ConfigError: the data has no batch, or `--epochs` is used for data without a length.
+    """
+
+    def __init__(self, config: Config, make_model: Callable[[], nn.Module], data: Any, loss: Loss | None) -> None:
+        if isinstance(data, IterableDataset):
+            data = _stream(data, config)
+        self._make_model, self._data = make_model, data
+        super().__init__(_fit(config, data))
+        self.compute_loss = OwnLoss(loss)
+        if config.training.epochs is not None and not is_map_style(data) and stream_length(data) is None:
+            raise ConfigError(f"--epochs {config.training.epochs}: the data has no length; use --steps")
+
+    @classmethod
+    def from_references(cls, config: Config) -> OwnWorkload:
+        """Import the model's factory, the data and the loss that the configuration names.
+
+        Raises:
+            ConfigError: a reference cannot be imported, or is not what the setting needs.
+        """
+        data_text, loss_text = str(config.data.path), config.model.loss
+        factory = load_reference("--model", config.model.name)
+        if not callable(factory):
+            raise ConfigError(f"--model {config.model.name}: {type(factory).__name__} is not a function or a class")
+        data = load_reference("--data", data_text)
+        if isinstance(data, type) or not (is_map_style(data) or hasattr(data, "__iter__")):
+            if not callable(data):
+                raise ConfigError(f"--data {data_text}: {type(data).__name__} is not a Dataset or a DataLoader")
+            data = call_reference("--data", data_text, data)
+        if not (is_map_style(data) or hasattr(data, "__iter__")):
+            raise ConfigError(f"--data {data_text}: returns {type(data).__name__}, not a Dataset or a DataLoader")
+        loss = None if loss_text is None else load_reference("--loss", loss_text)
+        return cls(config, lambda: _model_of(factory, config.model.name), data, loss)
+
+    def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
+        """Return a new model on `device`."""
+        model, settings = self._make_model().to(device), self.config.model
+        if settings.float8:
+            convert_to_float8(model, device)
+        compile_model(model, settings)
+        return model
+
+    def build_loader(
+        self,
+        config: Config | None = None,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        start: Position | None = None,
+        endless: bool | None = None,
+        pinned: bool = False,
+    ) -> Loader | StreamLoader:
+        """Return a loader of the user's batches, as `Workload.build_loader`.
+
+        Samples of a data set are shuffled in each epoch, and ranks use disjoint samples. A DataLoader or another
+        iterable gives its own batches, on every rank.
+        """
+        config = config or self.config
+        endless = config.training.epochs is None if endless is None else endless
+        pinned = pinned and torch.cuda.is_available()
+        data, seed = config.data, config.training.seed
+        if not is_map_style(self._data):
+            pins = pinned and not getattr(self._data, "pin_memory", False)
+            finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
+            return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
+        order = Order(len(self._data), data.batch, rank, world, seed, shuffle=True)
+        if data.preload:
+            samples, data = InMemorySamples(self._data, len(self._data), data, seed=seed), data.on_demand()
+        else:
+            samples = self._data
+        make: MakeBatches = LoaderBatches(samples, data, pinned=pinned, seed=seed)
+        return Loader(order, make, start=start, endless=endless)
+
+    def flops(self) -> tuple[int | None, str]:
+        """Count the operations of a step for the first sample of a data set."""
+        dataset = self._data.dataset if isinstance(self._data, DataLoader) else self._data
+        if not is_map_style(dataset) or self.config.data.batch == UNKNOWN_BATCH:
+            return None, "operations are counted for data sets with an index only"
+        collate = self._data.collate_fn if isinstance(self._data, DataLoader) else default_collate
+        try:
+            each = count_flops(self._make_model, collate([dataset[0]]), self.compute_loss)
+        except Exception as error:  # the user's model may not run on the device "meta"
+            return None, f"operations cannot be counted on the device meta: {error_line(error)}"
+        return each * self.config.data.batch * self.config.training.accumulation, ""
+
+
+def own_workload(config: Config, model: nn.Module, data: Iterable[Any], loss: Loss | None) -> OwnWorkload:
+    """Return the workload of objects. The model is copied for each use, so that it stays unchanged."""
+    return OwnWorkload(config, lambda: copy.deepcopy(model), data, loss)
+
+
+def is_map_style(data: Any) -> bool:
+    """Return whether `data` is a data set of samples with an index and a length, and not a list of batches."""
+    if isinstance(data, IterableDataset | DataLoader | list | tuple | type):
+        return False
+    return isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+
+
+def _model_of(factory: Any, text: str) -> nn.Module:
+    model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else call_reference("--model", text, factory)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"--model {text}: returns {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _stream(data: IterableDataset[Any], config: Config) -> DataLoader[Any]:
+    """Return a DataLoader over an iterable data set, with the settings of the run."""
+    settings = config.data
+    return DataLoader(
+        data,
+        batch_size=settings.batch,
+        drop_last=True,
+        num_workers=settings.workers,
+        prefetch_factor=settings.prefetch_factor,
+        persistent_workers=settings.persistent_workers,
+    )
+
+
+def _fit(config: Config, data: Any) -> Config:
+    """Return the configuration with the batch size and the workers of the user's loader."""
+    if is_map_style(data):
+        return config
+    batch = getattr(data, "batch_size", None)
+    workers = getattr(data, "num_workers", 0)
+    own = replace(
+        config.data,
+        batch=batch if isinstance(batch, int) else UNKNOWN_BATCH,
+        workers=workers,
+        prefetch_factor=getattr(data, "prefetch_factor", None) if workers else None,
+        persistent_workers=bool(workers and getattr(data, "persistent_workers", False)),
+        preload=False,
+    )
+    return replace(config, data=own)

@@ -1,0 +1,109 @@
+"""The first and the last lines of a run: what is in effect, and what came out of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from instrument.config.schema import Config
+from instrument.distributed import World
+from instrument.memory import format_bytes
+from instrument.monitor.metrics import LOSS, PHASES, Figures
+from instrument.monitor.progress import figures_text
+from instrument.strategies import STRATEGIES
+from instrument.sync import SyncPolicy
+from instrument.trainer.capture import missing_ranges_reason
+
+if TYPE_CHECKING:
+    from instrument.trainer.training_run import Outcome
+
+MEMORY = (
+    ("memory_peak_bytes", "{} at most in tensors on the GPU"),
+    ("memory_reserved_bytes", "{} reserved there"),
+    ("pinned_bytes", "{} pinned"),
+    ("host_rss_bytes", "{} on the host"),
+)
+
+
+def start_lines(config: Config, world: World) -> list[str]:
+    """Return a line with the device and strategy in effect, and one for each part that does less than it could.
+
+    Args:
+        config: the configuration of the run, with its device.
+        world: the processes of the run.
+    """
+    training = config.training
+    device = torch.device(training.device)
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    every = SyncPolicy.from_text(training.sync, STRATEGIES[training.strategy].sync_interval).every
+    wait = "waits only when far ahead" if every is None else f"waits every {'step' if every == 1 else f'{every} steps'}"
+    processes = f", {world.size} processes ({'FSDP2' if config.distributed.shard else 'DDP'})" if world.size > 1 else ""
+    line = f"device {device}{name}, strategy {training.strategy}, {training.precision}, {wait}{processes}"
+    return [line, *_degraded(config, device, world)]
+
+
+def _degraded(config: Config, device: torch.device, world: World) -> Iterator[str]:
+    strategy = STRATEGIES[config.training.strategy]
+    if device.type == "cpu":
+        if config.training.strategy != "serial":
+            yield f"without a GPU, strategy {config.training.strategy} copies nothing and overlaps nothing"
+    elif world.size == 1 and not strategy.splits_batches and config.training.retries:
+        yield f"strategy {config.training.strategy} cannot split a batch that does not fit into memory"
+    if missing_ranges_reason() is not None:
+        yield f"NVTX ranges: {missing_ranges_reason()}"
+
+
+def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
+    """Return the summary of a run: losses and speed, parts of a step, memory, the checkpoint and how to go on.
+
+    Args:
+        outcome: the result of the run.
+        arguments: the command line of the run, without the program.
+    """
+    lines = [_result(outcome)] if outcome.losses else []
+    for name, text in (("parts of a step", _fractions(outcome.figures)), ("memory", _memory(outcome.figures))):
+        if text:
+            lines.append(f"{name}: {text}")
+    if outcome.checkpoint is not None:
+        lines.append(f"checkpoint: {outcome.checkpoint}")
+        if outcome.done < outcome.steps:
+            lines.append(f"to continue: {_resume_command(arguments)}")
+        else:
+            lines.append("to train longer: the same command with --resume and more --steps or --epochs")
+    elif outcome.done < outcome.steps:
+        lines.append("no checkpoint was written; with --checkpoint-folder DIR a stopped run can continue")
+    return lines
+
+
+def _result(outcome: Outcome) -> str:
+    status = "done" if outcome.exit_code == 0 else "stopped"
+    first, last = outcome.losses[0], outcome.losses[-1]
+    text = f"{status} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
+    speed = figures_text({name: value for name, value in outcome.figures.items() if name != LOSS})
+    return f"{text}  {speed}" if speed else text
+
+
+def _fractions(figures: Figures) -> str:
+    """Return the share of each phase in the time of the steps; phases that overlap sum to more than 100%."""
+    shares = [(phase, figures.get(f"perf/{phase}_fraction")) for phase in PHASES]
+    return ", ".join(f"{phase} {share:.1%}" for phase, share in shares if share is not None)
+
+
+def _memory(figures: Figures) -> str:
+    values = [(form, figures.get(f"perf/{name}")) for name, form in MEMORY]
+    return ", ".join(form.format(format_bytes(int(value))) for form, value in values if value is not None)
+
+
+def _resume_command(arguments: Sequence[str]) -> str:
+    processes = os.environ.get("LOCAL_WORLD_SIZE")
+    program = ["python"] if processes is None else ["torchrun", "--nproc-per-node", processes]
+    kept: list[str] = []
+    in_resume = False
+    for word in arguments:
+        in_resume = word.partition("=")[0] == "--resume" or (in_resume and not word.startswith("-"))
+        kept += () if in_resume else (word,)
+    return shlex.join([*program, "-m", "instrument.train", *kept, "--resume"])

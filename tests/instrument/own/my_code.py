@@ -1,0 +1,58 @@
+"""What a user has: a model, data in three forms, and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Any:
+        outputs = self.body(inputs)
+        return outputs if labels is None else {"logits": outputs, "loss": loss(outputs, labels)}
+
+
+def dataset() -> TensorDataset:
+    inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(dataset(), batch_size=4, shuffle=True)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(dataset())
+
+
+def dictionaries() -> list[dict[str, Tensor]]:
+    return [{"inputs": inputs, "labels": labels} for inputs, labels in DataLoader(dataset(), batch_size=4)]
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def loss_of_batch(model: nn.Module, batch: Any) -> Tensor:
+    return loss(model(batch[0]), batch[1])
+
+
+def each_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def broken() -> None:
+    raise ValueError("no weights")
+
+
+def number() -> int:
+    return 3

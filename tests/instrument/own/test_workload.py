@@ -1,0 +1,148 @@
+"""Training a model, data and a loss that the package does not know, on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training, load  # noqa: E402
+from instrument.errors import InstrumentError  # noqa: E402
+from instrument.own.losses import OwnLoss  # noqa: E402
+from instrument.own.streams import StreamLoader  # noqa: E402
+from instrument.trainer.training_run import Outcome, train  # noqa: E402
+from instrument.workload import open_workload  # noqa: E402
+from tests.instrument.own import my_code  # noqa: E402
+
+CODE = "tests.instrument.own.my_code"
+FORMS = ("dataset", "loader", "Stream", "dictionaries")
+
+
+def config(data: str = "dataset", loss: str | None = "loss", model: str = "Net", **training: Any) -> Config:
+    return Config(
+        Training(**{"device": "cpu", "precision": "fp32", "steps": 10, "learning_rate": 0.05} | training),
+        Model(name=f"{CODE}:{model}", loss=None if loss is None else f"{CODE}:{loss}"),
+        Data(path=Path(f"{CODE}:{data}"), batch=4),
+        monitor=Monitor(progress=False),
+    )
+
+
+def losses(made: Config) -> list[float]:
+    return train(made, lambda _line: None).losses
+
+
+def form(data: str, **training: Any) -> Config:
+    return config(data, None if data == "dictionaries" else "loss", **training)
+
+
+@pytest.mark.parametrize("data", FORMS)
+def test_run_trains_and_resumes_bit_for_bit(data: str, tmp_path: Path) -> None:
+    whole = losses(form(data))
+    assert whole[-1] < whole[0]
+    first = replace(form(data, steps=7, schedule="constant"), checkpoint=Checkpoint(folder=tmp_path))
+    second = replace(
+        first, training=replace(first.training, steps=10), checkpoint=Checkpoint(tmp_path, resume="latest")
+    )
+    assert losses(first) + losses(second) == losses(form(data, schedule="constant"))
+
+
+def test_losses_are_those_of_a_plain_loop() -> None:
+    torch.manual_seed(0)
+    model = my_code.Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.01)
+    plain = []
+    for batch in my_code.dictionaries():
+        loss = model(**batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        plain.append(loss.item())
+    assert losses(form("dictionaries", steps=6, schedule="constant", clip=None, on_nan="continue")) == plain
+
+
+def test_epochs_of_a_loader_have_other_orders_and_the_same_samples() -> None:
+    loader = StreamLoader(my_code.loader(), seed=3, endless=True)
+    batches = iter(loader)
+    first, second = ([next(batches)[0] for _ in range(len(loader))] for _ in range(2))
+    assert not all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+    assert torch.equal(torch.cat(first).sort(0).values, torch.cat(second).sort(0).values)
+    assert (loader.position.epoch, loader.position.batch) == (2, 0)
+
+
+def test_loss_forms_agree() -> None:
+    model, batch = my_code.Net(), (torch.ones(3, 4), torch.tensor([0, 1, 0]))
+    expected = my_code.loss(model(batch[0]), batch[1])
+    for loss in (my_code.loss, my_code.loss_of_batch, torch.nn.CrossEntropyLoss, torch.nn.CrossEntropyLoss()):
+        assert torch.equal(OwnLoss(loss)(model, batch), expected)
+    assert torch.equal(OwnLoss(None)(model, batch), expected)
+    assert torch.equal(OwnLoss(None)(model, {"inputs": batch[0], "labels": batch[1]}), expected)
+
+
+def test_operations_of_a_step_are_counted_once() -> None:
+    flops, _reason = open_workload(config()).flops()
+    # 4 x 8 and 8 x 2: forward and weight gradient of both, input gradient of the second; 2 a multiplication.
+    assert flops == 4 * 2 * (2 * (4 * 8 + 8 * 2) + 8 * 2)
+    flops, reason = open_workload(form("Stream")).flops()
+    assert flops is None and "index" in reason
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"data": "datasets"}, f"--data {CODE}:datasets: {CODE} has no datasets (did you mean dataset?)"),
+        ({"model": "broken"}, "fails with ValueError: no weights (my_code.py:"),
+        ({"model": "number"}, f"--model {CODE}:number: returns int, not a torch.nn.Module"),
+        ({"data": "number"}, f"--data {CODE}:number: returns int, not a Dataset or a DataLoader"),
+        ({"loss": "each_loss"}, "the loss function returns shape (4,) and must return one number; return its mean()"),
+        ({"data": "dictionaries"}, "write the loss as a function loss(model, batch)"),
+        ({"loss": None, "data": "Stream"}, None),
+        ({"data": "Stream", "epochs": 2}, "--epochs 2: the data has no length; use --steps"),
+    ],
+)
+def test_error_is_one_line(wrong: dict[str, Any], reason: str | None) -> None:
+    if reason is None:
+        assert len(losses(config(**wrong))) == 10  # the model returns its loss
+        return
+    with pytest.raises(InstrumentError) as refused:
+        train(config(**wrong), lambda _line: None)
+    assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ({"model": "tiny"}, "invalid value 'tiny'; allowed: transformer, dit, flow, mlm or package.module:function"),
+        ({"model": "my:net"}, "--model and data.path: my:net with None: a model of your own and data of your own need"),
+        ({"loss": "my:loss"}, "--loss and model.name: my:loss with transformer: the package's models have their own"),
+        ({"model": "no.such:f", "data": "my:data"}, "--model no.such:f: no module named no in the current folder"),
+    ],
+)
+def test_setting_is_refused_in_one_line(flags: dict[str, str], reason: str) -> None:
+    with pytest.raises(InstrumentError) as refused:
+        open_workload(load(None, {"device": "cpu", **flags}))
+    assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_first_and_last_lines(tmp_path: Path) -> None:
+    from instrument.trainer.messages import end_lines
+
+    said: list[str] = []
+    made = replace(config(), checkpoint=Checkpoint(folder=tmp_path))
+    outcome: Outcome = train(made, said.append)
+    assert said[0] == "device cpu, strategy prefetch, fp32, waits every 10 steps"
+    assert "without a GPU" in said[1]
+    lines = end_lines(replace(outcome, steps=20), ["--model", "a:b", "--resume", "latest", "--batch", "4"])
+    assert [line.split(":")[0] for line in lines] == [
+        "done at step 10",
+        "parts of a step",
+        "memory",
+        "checkpoint",
+        "to continue",
+    ]
+    assert lines[1].startswith("parts of a step: forward ") and "sync" in lines[1]
+    assert lines[4] == "to continue: python -m instrument.train --model a:b --batch 4 --resume"
+    assert end_lines(outcome, [])[-1].startswith("to train longer")
