@@ -157,6 +157,9 @@ class Checkpoints:
             self._log(f"cannot write an emergency checkpoint at step {step}: {_first_line(error)}")
             return None
 
+    def close(self) -> None:
+        """End what runs in the background: nothing here."""
+
     def latest(self) -> Path | None:
         """Return the newest checkpoint, including emergency checkpoints, or None."""
         return file.latest(self.folder)

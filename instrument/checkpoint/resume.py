@@ -98,7 +98,7 @@ def load(
     contents = file.read(path)
     _check_entries(path, contents)
     saved, own = contents["config"], flatten(config)
-    changed = _compare_settings(path, saved, own)
+    changed = compare_settings(path, saved, own)
     states = _fit_states(path, contents, parts, _learning_rate_factor(saved, own))
     for name, part in parts.items():
         with _explain_misfit(path, name):
@@ -191,7 +191,7 @@ def _check_entries(path: Path, contents: Mapping[str, Any]) -> None:
             )
 
 
-def _compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+def compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one line per setting that differs; raise InstrumentError if the weights have another shape."""
     differing = {
         name: f"{name} is {own[name]!r}, was {saved[name]!r}"

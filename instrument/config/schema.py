@@ -223,6 +223,9 @@ class Checkpoint:
     folder: Path | None = setting(None, "folder for checkpoints", flag="checkpoint-folder")
     every: int = setting(0, "number of steps between checkpoints; 0: only after the last step", low=0)
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
+    sharded: bool = setting(
+        False, "each rank writes its shards, in the background (torch.distributed.checkpoint); keeps no best one"
+    )
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
     resume: str | None = setting(
         None, "resume from a checkpoint; without a value: the latest", bare="latest", metavar="[latest|best|PATH]"
@@ -233,6 +236,8 @@ class Checkpoint:
         if self.folder is None and self.every:
             reason = f"every={self.every} needs checkpoint.folder (--checkpoint-folder)"
             raise FieldError(reason, "checkpoint.every")
+        if self.folder is None and self.sharded:
+            raise FieldError("sharded checkpoints need checkpoint.folder (--checkpoint-folder)", "checkpoint.sharded")
         if self.folder is None and self.resume in ("latest", "best"):
             reason = f"resume={self.resume} needs checkpoint.folder (--checkpoint-folder), or give a path"
             raise FieldError(reason, "checkpoint.resume")

@@ -15,6 +15,7 @@ from instrument.checkpoint.resume import Parts, Resumed
 from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import GatheredModel, GatheredOptimizer, RankRandomState
+from instrument.distributed.sharded_checkpoints import ShardedCheckpoints
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
@@ -29,6 +30,8 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
     settings = config.checkpoint
     if settings.folder is None:
         raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
+    if settings.sharded:
+        return ShardedCheckpoints(settings.folder, settings.keep, config=config, log=log, world=world)
     if world.size == 1:
         return Checkpoints(settings.folder, settings.keep, settings.best, config=config, log=log)
     return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)

@@ -28,14 +28,16 @@ class TrainingState(Protocol):
         """The learning-rate schedule."""
 
 
-def checkpoint_parts(learner: TrainingState, world: World) -> Parts:
-    """Return the parts of a checkpoint. Their complete state is on rank 0.
+def checkpoint_parts(learner: TrainingState, world: World, *, gathered: bool = True) -> Parts:
+    """Return the parts of a checkpoint. Their complete state is on rank 0; without `gathered`, each rank has its own.
 
     With several ranks state_dict() may be a collective operation, so `SharedCheckpoints` calls it on every rank.
     Parameter names are those of the model without a wrapper.
     """
     model, optimizer = unwrap(learner.model), learner.optimizer
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
+    if not gathered:
+        return parts | {"schedule": learner.schedule, "scaler": learner.scaler}
     if is_sharded(model):
         parts = {"model": GatheredModel(model, world), "optimizer": GatheredOptimizer(optimizer, world)}
     parts |= {"schedule": learner.schedule, "scaler": learner.scaler}

@@ -138,7 +138,7 @@ class _TrainingRun:
 
     def run(self) -> Outcome:
         """Train, and close everything that was opened."""
-        parts = distributed.checkpoint_parts(self.learner, self.world)
+        parts = distributed.checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
         checkpoints = self._checkpoints()
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
@@ -167,6 +167,8 @@ class _TrainingRun:
             finally:
                 self.strategy.close()
                 journal.finish()
+                if checkpoints is not None:
+                    checkpoints.close()
         self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):

@@ -1,0 +1,100 @@
+"""Sharded checkpoints of two ranks: the same run continues from them, and so does one process alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
+from instrument.data.datasets import Position, build_loader  # noqa: E402
+from instrument.distributed import World, checkpoint_parts, shared_checkpoints, wrap  # noqa: E402
+from instrument.errors import InstrumentError  # noqa: E402
+from instrument.models import build  # noqa: E402
+from instrument.trainer.learner import Learner  # noqa: E402
+from tests.instrument import ranks  # noqa: E402
+from tests.instrument.distributed.test_checkpoints import CONFIG, CPU  # noqa: E402
+
+
+class Run:
+    """A small sharded training."""
+
+    def __init__(self, world: World, folder: Path, seed: int) -> None:
+        torch.manual_seed(100 * seed + world.rank)
+        distributed = Distributed(shard=world.size > 1)
+        self.config = replace(CONFIG, checkpoint=Checkpoint(folder, keep=2, sharded=True), distributed=distributed)
+        model = wrap(build(CONFIG.model, CONFIG.data, CPU), distributed, world, CPU)
+        self.world, self.lines = world, list[str]()
+        self.learner = Learner(model, CONFIG.training, 6, CPU)
+        self.parts = checkpoint_parts(self.learner, world, gathered=False)
+        self.checkpoints = shared_checkpoints(self.config, world, self.lines.append)
+
+    def train(self, first: int, last: int) -> Run:
+        batches = iter(build_loader(self.config, rank=self.world.rank, world=self.world.size, start=Position(0, first)))
+        for _ in range(first, last):
+            self.learner.backward(self.learner.forward(next(batches)))
+            self.learner.update()
+        return self
+
+    def weights(self) -> dict[str, Any]:
+        weights = self.learner.model.state_dict().items()
+        whole = {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in weights}
+        return {name: value.clone() for name, value in whole.items()}
+
+
+def sharded(world: World, folder: Path) -> Any:
+    first = Run(world, folder / "run", seed=1)
+    for step in (1, 2, 3):
+        first.train(step - 1, step).checkpoints.save(step, first.parts, loss=0.5, extra={"position": [0, step]})
+        saved = first.weights()
+    first.train(3, 4)  # while the last checkpoint is written
+    draw = torch.rand(2)
+    unbroken = first.weights()
+    first.checkpoints.close()
+    second = Run(world, folder / "run", seed=2)
+    resumed = second.checkpoints.start("latest", second.parts)
+    assert resumed is not None
+    assert (resumed.step, resumed.loss, resumed.extra) == (3, 0.5, {"position": [0, 3]})
+    second.train(3, 4)
+    torch.testing.assert_close(second.weights(), unbroken, rtol=0, atol=0)
+    assert torch.equal(torch.rand(2), draw)
+    assert second.learner.schedule.step_count == 4
+    assert second.checkpoints.emergency(4, second.parts, ValueError("broken")) is None
+    path = second.checkpoints.emergency(4, second.parts, "SIGTERM", extra={"position": [0, 4]})
+    return saved, second.lines, path
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("sharded")
+    return folder / "run", ranks.run([sharded], folder)["sharded"]
+
+
+def test_only_the_last_complete_checkpoints_are_kept(two: tuple[Path, list[Any]]) -> None:
+    folder, results = two
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000003", "step-00000004"]
+    for _saved, lines, path in results:
+        assert path == folder / "step-00000004"
+        assert [line.partition(":")[0] for line in lines] == ["no emergency checkpoint at step 4"]
+
+
+def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> None:
+    folder, ((saved, *_), _) = two
+    alone = Run(World(), folder, seed=3)
+    resumed = alone.checkpoints.start(str(folder / "step-00000003"), alone.parts)
+    assert resumed is not None
+    torch.testing.assert_close(alone.weights(), saved, rtol=0, atol=0)
+    assert alone.checkpoints.start("latest", alone.parts).reason == "SIGTERM"
+    path = alone.checkpoints.save(7, alone.parts)
+    assert alone.checkpoints.latest() == path
+
+
+def test_missing_or_best_checkpoint_is_refused(tmp_path: Path) -> None:
+    alone = Run(World(), tmp_path / "new", seed=3)
+    for where, problem in (("latest", "contains no sharded checkpoint"), ("best", "no best one; use --resume latest")):
+        with pytest.raises(InstrumentError, match=problem):
+            alone.checkpoints.start(where, alone.parts)
