@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,8 @@ class ShardedCheckpoints(Checkpoints):
         """Copy the state to the host and write it in the background, or, for a single process, at once."""
         path = self._write_run(step, parts, loss=loss, extra=extra)
         if self._group is None:
-            state_dict_saver.save(_tensors(parts), checkpoint_id=path, no_dist=True)
+            with _single_process():
+                state_dict_saver.save(_tensors(parts), checkpoint_id=path)
             return path
         writing: Any = state_dict_saver.async_save(_tensors(parts), checkpoint_id=path, process_group=self._group)
         self._writing = writing
@@ -112,7 +115,8 @@ class ShardedCheckpoints(Checkpoints):
         run = json.loads((path / RUN).read_text())
         changed = compare_settings(path, run["config"], self._config)
         state = _tensors(parts)
-        state_dict_loader.load(state, checkpoint_id=path)
+        with _single_process() if self._group is None else nullcontext():
+            state_dict_loader.load(state, checkpoint_id=path)
         set_state_dict(
             *_model_and_optimizer(parts), model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -166,6 +170,14 @@ def _model_and_optimizer(parts: Parts) -> tuple[nn.Module, torch.optim.Optimizer
     assert isinstance(model, nn.Module)
     assert isinstance(optimizer, torch.optim.Optimizer)
     return model, optimizer
+
+
+@contextmanager
+def _single_process() -> Iterator[None]:
+    """Silence torch's warning that there is no process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _tensors(parts: Parts) -> dict[str, Any]:
