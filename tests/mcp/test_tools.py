@@ -19,6 +19,8 @@ from traceview.mcp.answers import MAX_BYTES, to_text
 from traceview.mcp.captures import Captures
 from traceview.mcp.server import NAMES
 from traceview.mcp.tools import Tools
+from traceview.pipeline import analyze
+from traceview.report.analysis.document import document
 
 VALUES = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.text(max_size=300)
 ROWS = st.lists(st.dictionaries(st.sampled_from(["name", "time_ns", "share"]), VALUES, min_size=1), max_size=30)
@@ -68,6 +70,11 @@ def test_every_tool_is_bounded(tmp_path: Path) -> None:
     assert (opened["count"], opened["skipped"]) == (3, 1)
     assert tools.summary(name)["iterations"]["count"] == 3  # the options stay in force
     assert tools.open(name)["iterations"]["count"] > 3
+    tools.open(name, whole=True)
+    truth: Any = document(analyze(sample(name), whole=True))["devices"][1]  # type: ignore[index, call-overload]
+    window = tools.summary(name, device="GPU 1")["devices"][0]["window"]
+    assert (window["idle_ns"], window["window_ns"]) == (truth["idle_ns"], truth["window_ns"])
+    assert tools.kernels(name, device="GPU 1")["rows"][0]["total_ns"] == truth["kernels"][0]["total_ns"]
     for wrong in (lambda: tools.findings(name, number=99), lambda: tools.table(name, "x"), lambda: tools.window(name)):
         with pytest.raises(RequestError):
             wrong()

@@ -44,34 +44,37 @@ class Tools:
     def __init__(self, captures: Captures) -> None:
         self._captures = captures
 
-    def open(self, capture: str = "", iteration: str = "", skip: int = -1) -> Answer:
+    def open(self, capture: str = "", iteration: str = "", skip: int = -1, whole: bool = False) -> Answer:
         """List the captures (no argument), or describe one: profiler, GPUs, iterations, tables, what it cannot answer.
 
-        `iteration` (a regular expression on NVTX ranges) and `skip` (warm-up iterations) stay in force for the capture.
+        These stay in force for the capture: `iteration` (a regular expression on NVTX ranges), `skip` (warm-up
+        iterations), and `whole`: all tools cover the whole window, not the counted iterations.
         """
         if not capture:
             captures = self._captures.listed()
             return first_rows({"count": len(captures)}, "captures", captures, MAX_ROWS)
-        given = {"iteration": iteration or None, "skip": None if skip < 0 else skip}
+        given = {"iteration": iteration or None, "skip": None if skip < 0 else skip, "whole": whole or None}
         self._captures.options[self._captures.path(capture)] = {
             key: value for key, value in given.items() if value is not None
         }
         analysis = self._captures.analysis(capture)
-        whole = _document(analysis)
-        tables = {name: len(rows) for name, rows in _tables(whole).items() if rows}
+        figures = _document(analysis)
+        tables = {name: len(rows) for name, rows in _tables(figures).items() if rows}
         missing = [
-            _unanswered(name, whole) for name in ("iterations", "kernels", "lines", "memory") if not _rows(whole, name)
+            _unanswered(name, figures).get("cannot_be_answered")
+            for name in ("iterations", "kernels", "lines", "memory")
+            if not _rows(figures, name)
         ]
         return {
-            **chosen(whole, "report", "program"),
-            "devices": [chosen(device, "id", "name", "window_ns") for device in whole["devices"]],
-            "iterations": chosen(whole["iterations"], *ITERATIONS, "not_measured"),
+            **chosen(figures, "report", "program"),
+            "devices": [chosen(device, "id", "name", "window_ns") for device in figures["devices"]],
+            "iterations": chosen(figures["iterations"], *ITERATIONS, "not_measured"),
             "rows_of_tables": tables,
-            "notes": [chosen(note, "id", "text", "affects") for note in whole["notes"]],
-            "cannot_be_answered": missing,
+            "notes": [chosen(note, "id", "text", "affects") for note in figures["notes"]],
+            "cannot_be_answered": [reason for reason in missing if reason],
         }
 
-    def summary(self, capture: str) -> Answer:
+    def summary(self, capture: str, device: str = "") -> Answer:
         """State where the time went: the answer, the iteration time, use and idle time by cause of each GPU, waits.
 
         GPUs are in their steady part: from the first counted iteration to the last.
@@ -82,7 +85,7 @@ class Tools:
         return {
             "answer": whole["answer"],
             "iterations": chosen(whole["iterations"], *ITERATIONS, "not_measured"),
-            "devices": [_device(device) for device in whole["devices"]],
+            "devices": [_device(use, whole["whole"]) for use in _devices(whole, device)],
             "host": {
                 name: chosen(use, "count", "blocked_ns", "waited_ns", "starved_ns", "cost_ns")
                 for name, use in whole["host"].items()
@@ -213,22 +216,29 @@ def _nonzero(values: Row) -> Answer:
     return {name: value for name, value in values.items() if value}
 
 
-def _device(device: Row) -> Answer:
-    """Return the steady part of a device."""
-    steady = device["steady"]
-    copies = [chosen(row, "kind", "memory", "bytes", "busy_ns", "exposed_ns") for row in steady["copies"]]
-    causes = {"idle_causes_ns": _nonzero(steady["causes"]), "copies": copies}
-    return {**chosen(device, "id", "name"), "steady": {**chosen(steady, *USE, *EXPOSED), **causes}}
-
-
-def _tables(whole: Row, device: str = "") -> dict[str, list[Any]]:
-    """Return every list of rows by name: those of GPUs in their steady part, with the GPU in each row."""
+def _devices(whole: Row, device: str) -> list[Any]:
+    """Return the devices, or the one with this id."""
     devices = [use for use in whole["devices"] if not device or use["id"] == device]
     if device and not devices:
         raise RequestError(f"no device is called {device[:40]!r}; `open` names them")
+    return devices
+
+
+def _device(use: Row, is_whole: bool) -> Answer:
+    """Return the figures of a device in its steady part, or in its window if the analysis covers that."""
+    steady = use["steady"]
+    part, causes = (use, use["gaps"]["causes"]) if is_whole else (steady, steady["causes"])
+    copies = [chosen(row, "kind", "memory", "bytes", "busy_ns", "exposed_ns") for row in part["copies"]]
+    figures = {**chosen(part, *USE, *EXPOSED), "idle_causes_ns": _nonzero(causes), "copies": copies}
+    return {**chosen(use, "id", "name"), "window" if is_whole else "steady": figures}
+
+
+def _tables(whole: Row, device: str = "") -> dict[str, list[Any]]:
+    """Return every list of rows by name: those of GPUs in the part that is covered, with the GPU in each row."""
     tables: dict[str, list[Any]] = {}
-    for use in devices:
-        own = {"streams": use["streams"], **use["steady"], "gaps": use["gaps"]["longest"], **use.get("extensions", {})}
+    for use in _devices(whole, device):
+        part = use if whole["whole"] else use["steady"]
+        own = {"streams": use["streams"], **part, "gaps": use["gaps"]["longest"], **use.get("extensions", {})}
         for name, rows in own.items():
             if isinstance(rows, list) and name not in ("window_ns", "process_ids"):
                 tables.setdefault(name, []).extend({"device": use["id"], **row} for row in rows)
