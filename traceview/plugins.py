@@ -5,8 +5,8 @@ A package names them in its metadata, for example in its pyproject.toml:
     [project.entry-points."traceview.rules"]
     spin_wait = "my_package:spin_wait"
 
-`importlib.metadata` takes 60 ms to import and to list them, which every analysis would pay. This module reads the same
-files in 1.5 ms, for 140 packages, and imports what they name when it is used.
+`importlib.metadata` takes 16 ms to list the entry points of 140 packages, which every analysis would pay. This module
+reads the same files in 1.5 ms, and imports what they name when it is used.
 """
 
 from __future__ import annotations
