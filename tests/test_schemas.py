@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from tests.captures import SAMPLES
 from tests.cli.command import Command
+from traceview.cli import COMMANDS, cli
 from traceview.cli.schema import DOCUMENTS
 from traceview.schemas import SCHEMAS
 
@@ -26,13 +28,20 @@ CASES = {
     "fleet of one": ("fleet", "--no-html", "--workers", "1", "ddp2.sqlite"),
     "info": ("info", "dual.sqlite"),
     "rules": ("rules", "host_bound"),
+    "export": ("export", "--format", "csv", "-o", "OUT", "cudagraph.sqlite"),
+    "redact": ("redact", "cudagraph.sqlite", "OUT"),
+    "baseline": ("baseline", "list"),
     "info torch": ("info", "torch_profiler/graph.json.gz"),
 }
 
 
-def document(traceview: Command, *words: str) -> Any:
-    given = [str(SAMPLES / word) if (SAMPLES / word).exists() else word for word in words]
-    if Path(given[-1]).is_dir() and words[0] != "fleet":
+WITHOUT_DOCUMENT = ("completion", "mcp", "schema", "serve")
+
+
+def document(traceview: Command, folder: Path, *words: str) -> Any:
+    outputs = {"OUT": str(folder / "out")}
+    given = [str(SAMPLES / word) if (SAMPLES / word).exists() else outputs.get(word, word) for word in words]
+    if words[-1] == "openacc":
         given[-1] = str(next(path for path in sorted(Path(given[-1]).iterdir()) if ".sqlite" in path.name))
     code, out, err = traceview(*given, "--json", "-")
     assert (code, err) == (0, "")
@@ -40,8 +49,11 @@ def document(traceview: Command, *words: str) -> Any:
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_outputs_fit(traceview: Command, words: tuple[str, ...]) -> None:
-    found = document(traceview, *words)
+def test_outputs_fit(
+    traceview: Command, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = document(traceview, tmp_path, *words)
     schema = SCHEMAS[words[0]]()
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(found)
@@ -49,6 +61,15 @@ def test_outputs_fit(traceview: Command, words: tuple[str, ...]) -> None:
         if wrong != found:
             with pytest.raises(ValidationError):
                 Draft202012Validator(schema).validate(wrong)
+
+
+def test_every_command_has_a_document() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        parts = command.commands.values() if isinstance(command, click.Group) else [command]
+        have = {"--json" in option.opts for part in parts if part is not None for option in part.params}
+        assert (True in have) == (name in DOCUMENTS) != (name in WITHOUT_DOCUMENT), name
+    assert set(DOCUMENTS) == set(SCHEMAS)
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import get_type_hints
 
+from traceview.export import Written
 from traceview.info import CaptureContents
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
@@ -19,7 +21,7 @@ from traceview.model.analysis import (
     SyncUse,
     Unmatched,
 )
-from traceview.model.comparison import ComparedCapture, IterationWork
+from traceview.model.comparison import Baselines, ComparedCapture, IterationWork
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Advice, Clock, Pair, Skipped, Straggler
 from traceview.model.ledger import LedgerEntry, OpenStep
@@ -28,8 +30,12 @@ from traceview.model.rows import ApiTotal
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.model.whatif import NotApplicable, PathSpan, Prediction
+from traceview.read.calibration import FORMAT, VERSION
+from traceview.record.doctor import Checks
+from traceview.redact import Redacted
 from traceview.report.fleet.document import ADVICE, CLOCK, STRAGGLER
 from traceview.report.schema import (
+    DIALECT,
     NUMBER,
     TEXT,
     WHOLE,
@@ -43,7 +49,7 @@ from traceview.report.schema import (
     type_schema,
 )
 from traceview.report.whatif import PREDICTION
-from traceview.rules.catalogue import ExplainedRule, ListedMeasure
+from traceview.rules.catalogue import Catalogue
 
 NOTES = array(type_schema(Note))
 WINDOW = {**array(WHOLE), "minItems": 2, "maxItems": 2}
@@ -52,8 +58,8 @@ EXTENSIONS = {"extensions": mapping({"type": ["array", "object", "null"]})}
 UNPROFILED = {"unprofiled_ns": optional(mapping(WHOLE)), "unprofiled_source": optional(TEXT)}
 
 
-def analyze_schema() -> Schema:
-    """Return the schema of `traceview analyze --json`."""
+def analyze_schema(command: str = "analyze") -> Schema:
+    """Return the schema of `traceview analyze --json`, which `record` writes too."""
     use = dict.fromkeys(("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns"), WHOLE)
     states = {"host_states": mapping(WHOLE), "host_waits": mapping(WHOLE)}
     exposed = {f"exposed_{kind}_ns": WHOLE for kind in ("h2d", "d2h", "communication")}
@@ -72,7 +78,7 @@ def analyze_schema() -> Schema:
     )
     report = {"file": TEXT, **dict.fromkeys(("nsys_version", "schema_version"), optional(TEXT)), "profiler": TEXT}
     return document_schema(
-        "traceview analyze",
+        f"traceview {command}",
         {
             "report": closed(report),
             "program": type_schema(Program),
@@ -240,9 +246,9 @@ def _rank() -> Schema:
     )
 
 
-def info_schema() -> Schema:
-    """Return the schema of `traceview info --json`."""
-    return document_schema("traceview info", type_schema_of_fields(CaptureContents))
+def result_schema(command: str, kind: type) -> Schema:
+    """Return the schema of a command whose document is a result as it is declared."""
+    return document_schema(f"traceview {command}", type_schema_of_fields(kind))
 
 
 def optimize_schema() -> Schema:
@@ -260,18 +266,26 @@ def optimize_schema() -> Schema:
     )
 
 
-def rules_schema() -> Schema:
-    """Return the schema of `traceview rules --json`."""
-    rules, measures = (array(type_schema(kind)) for kind in (ExplainedRule, ListedMeasure))
-    return document_schema("traceview rules", {"rules": rules, "measures": measures})
+def calibrate_schema() -> Schema:
+    """Return the schema of the file of `traceview calibrate`, which has a version of its own."""
+    machine = dict.fromkeys(("gpu", "cpu", "nsys"), optional(TEXT)) | {"cuda": optional(WHOLE)}
+    figures = {"scale": NUMBER, "scale_range": array(NUMBER), "kernel_gap_ns": NUMBER, "added_ns": mapping(WHOLE)}
+    constants: dict[str, Schema] = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
+    return {"$schema": DIALECT, "title": "traceview calibrate", **closed({**constants, **machine, **figures})}
 
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "analyze": analyze_schema,
+    "baseline": partial(result_schema, "baseline", Baselines),
+    "calibrate": calibrate_schema,
     "compare": compare_schema,
+    "doctor": partial(result_schema, "doctor", Checks),
+    "export": partial(result_schema, "export", Written),
     "fleet": fleet_schema,
-    "info": info_schema,
+    "info": partial(result_schema, "info", CaptureContents),
     "optimize": optimize_schema,
-    "rules": rules_schema,
+    "record": partial(analyze_schema, "record"),
+    "redact": partial(result_schema, "redact", Redacted),
+    "rules": partial(result_schema, "rules", Catalogue),
     "whatif": whatif_schema,
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tests.captures import sample
 from tests.cli.command import Command, Result
@@ -15,6 +17,7 @@ from tests.profiling import ATTEMPTS
 from traceview import record as recording
 from traceview.record import Recording
 from traceview.record import doctor as machine
+from traceview.schemas import SCHEMAS
 
 STEPS = """
 import nvtx, time
@@ -103,8 +106,23 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
     monkeypatch.chdir(tmp_path)
     magic = "printf 'NVIDIA Tegra Profiler Report 2024@2@3' >report.nsys-rep"
     nsys = stand_in(tmp_path, f"{magic}; exit 3", f'cp {sample("dual.sqlite")} "$5"')
-    done = traceview("record", "--nsys", nsys, "--python", "--delay", "2", "--no-html", "--", "sh", "-c", "exit 3")
+    done = traceview(
+        "record",
+        "--nsys",
+        nsys,
+        "--python",
+        "--delay",
+        "2",
+        "--no-html",
+        "--json",
+        "all.json",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    )
     assert done.code == 0, done.err
+    Draft202012Validator(SCHEMAS["record"]()).validate(json.loads((tmp_path / "all.json").read_bytes()))
     assert "\n1. " in done.out
     assert "the program ended with exit code 3" in done.err
     assert (tmp_path / "log").read_text().split() == [
@@ -144,6 +162,9 @@ def test_missing_nsys(tmp_path: Path, traceview: Command, monkeypatch: pytest.Mo
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "nsys is not on PATH; install Nsight Systems, or name the program with --nsys" in done.err
     assert traceview("doctor").code == 1
+    code, out, _ = traceview("doctor", "--json", "-")
+    Draft202012Validator(SCHEMAS["doctor"]()).validate(json.loads(out))
+    assert code == 1 and not json.loads(out)["can_record"]
 
 
 def test_doctor_records(nsys: str, traceview: Command) -> None:

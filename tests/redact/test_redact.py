@@ -132,7 +132,7 @@ def test_private_data_is_removed_and_the_rest_stays(secretive: Path, tmp_path: P
     assert rows(out, "SELECT uuid FROM TARGET_INFO_CUDA_DEVICE") == [(uuids[1],)]
     assert dict(done.secrets) == {"host or user": 2, "path": 1, "e-mail address": 1}
     assert done.serial_numbers == 2
-    removed = {table: count for table, count, _ in done.rows}
+    removed = {row.table: row.count for row in done.rows}
     assert removed["ANALYSIS_FILE"] == 1 and removed["other tables"] == 3 and done.columns == 3
     assert removed["PROCESSES"] == 1 and removed["META_DATA_CAPTURE"] == 3
     assert not [line for line in map(str, done.rows) if "SECRET" in line]

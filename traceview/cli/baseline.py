@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,24 +24,17 @@ from traceview.cli.options import (
     baseline_path,
     reading_options,
 )
-from traceview.cli.outputs import print_out
+from traceview.cli.outputs import print_out, write_document
 from traceview.cli.progress import progress
 from traceview.cli.redact import NAMES
 from traceview.errors import OutputError, ReportError, RequestError
-from traceview.files import check_file, check_outputs, is_stdout, new_file, write_text
+from traceview.files import check_file, check_outputs, new_file
+
+if TYPE_CHECKING:
+    from traceview.model.comparison import StoredBaseline
 
 LEVEL = 4  # for gzip; higher ones take twice as long for a hardly smaller file
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-
-
-class StoredBaseline(TypedDict):
-    """What `baseline list` shows of a baseline. `time_ns` is the mean time of an iteration."""
-
-    name: str
-    gpus: list[str]
-    iterations: int | None
-    time_ns: int | None
-    bytes: int
 
 
 @click.group()
@@ -57,11 +50,19 @@ def baseline() -> None:
 @ITERATION
 @SKIP
 @DEVICE
+@JSON
 @reading_options
 @QUIET
 @examples("traceview baseline save main report.sqlite", "traceview compare baseline:main after.sqlite")
 def save(
-    name: str, report: Path, names: str, iteration: str | None, skip: int | None, device: str | None, quiet: bool
+    name: str,
+    report: Path,
+    names: str,
+    iteration: str | None,
+    skip: int | None,
+    device: str | None,
+    json_path: Path | None,
+    quiet: bool,
 ) -> None:
     """Store a redacted copy of REPORT as the baseline NAME, in .traceview/baselines. It replaces an older one."""
     if not NAME.fullmatch(name):
@@ -72,7 +73,9 @@ def save(
     except OSError as error:
         raise OutputError(f"{stored.parent}: cannot be made ({error.strerror}); run in another folder") from None
     check_file(stored)
+    check_outputs((report, stored), (json_path,))
     with progress(quiet) as step:
+        from traceview.model.comparison import Baselines, StoredBaseline
         from traceview.pipeline import analyze
         from traceview.redact import redact
 
@@ -82,15 +85,15 @@ def save(
             copy = Path(folder) / f"{name}.sqlite"
             redact(report, copy, hash_names=names == "hash", progress=step)
             _compress(copy, stored)
-    figures: StoredBaseline = {
-        "name": name,
-        "gpus": [device.name for device in analysis.devices],
-        "iterations": getattr(analysis.iterations, "count", None),
-        "time_ns": getattr(analysis.iterations, "time_ns", None),
-        "bytes": stored.stat().st_size,
-    }
-    write_text(stored.with_name(f"{name}.json"), json.dumps(figures, indent=2) + "\n")
-    if not quiet:
+    figures = StoredBaseline(
+        name=name,
+        gpus=tuple(device.name for device in analysis.devices),
+        iterations=getattr(analysis.iterations, "count", None),
+        time_ns=getattr(analysis.iterations, "time_ns", None),
+        bytes=stored.stat().st_size,
+    )
+    write_document(stored.with_name(f"{name}.json"), figures)
+    if not write_document(json_path, Baselines((figures,))) and not quiet:
         print_out(f"{stored}\n")
 
 
@@ -111,26 +114,26 @@ def _compress(source: Path, target: Path) -> None:
 def list_baselines(json_path: Path | None) -> None:
     """List the stored baselines by name."""
     check_outputs((), (json_path,))
-    stored = [_stored_baseline(path) for path in sorted(BASELINES.glob("*.json"))]
-    if json_path is not None:
-        text = json.dumps({"schema_version": 1, "baselines": stored}, indent=2) + "\n"
-        if is_stdout(json_path):
-            print_out(text)
-            return
-        write_text(json_path, text)
+    from traceview.model.comparison import Baselines
+
+    stored = tuple(_stored_baseline(path) for path in sorted(BASELINES.glob("*.json")))
+    if write_document(json_path, Baselines(stored)):
+        return
     print_out("".join(f"{_line(row)}\n" for row in stored) or f"no baseline in {BASELINES}\n")
 
 
 def _stored_baseline(path: Path) -> StoredBaseline:
+    from traceview.model.comparison import StoredBaseline
+
     try:
         row = json.loads(path.read_bytes())
-        return {
-            "name": path.stem,
-            "gpus": [str(gpu) for gpu in row["gpus"]],
-            "iterations": None if row["iterations"] is None else int(row["iterations"]),
-            "time_ns": None if row["time_ns"] is None else int(row["time_ns"]),
-            "bytes": int(row["bytes"]),
-        }
+        return StoredBaseline(
+            name=path.stem,
+            gpus=tuple(str(gpu) for gpu in row["gpus"]),
+            iterations=None if row["iterations"] is None else int(row["iterations"]),
+            time_ns=None if row["time_ns"] is None else int(row["time_ns"]),
+            bytes=int(row["bytes"]),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         raise ReportError(f"{path}: is damaged; save the baseline again") from None
 
@@ -139,5 +142,5 @@ def _line(row: StoredBaseline) -> str:
     from traceview.report.format import plain
     from traceview.units import duration, size
 
-    time = "no iterations" if row["time_ns"] is None else f"{duration(row['time_ns'])} per iteration"
-    return f"{row['name']}  {time}, {plain(', '.join(row['gpus']))}, {size(row['bytes'])}"
+    time = "no iterations" if row.time_ns is None else f"{duration(row.time_ns)} per iteration"
+    return f"{row.name}  {time}, {plain(', '.join(row.gpus))}, {size(row.bytes)}"

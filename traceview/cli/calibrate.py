@@ -19,6 +19,8 @@ from traceview.model.unprofiled import CALIBRATION
 @click.option(
     "--output",
     "-o",
+    "--json",
+    "output",
     type=FILE,
     default=Path(CALIBRATION),
     show_default=True,

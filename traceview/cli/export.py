@@ -10,11 +10,11 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
-from traceview.cli.options import CAPTURE, FILE, reading_options
-from traceview.cli.outputs import print_bytes, print_out
+from traceview.cli.options import CAPTURE, FILE, JSON_BESIDE_OUTPUT, reading_options
+from traceview.cli.outputs import print_bytes, print_out, write_document
 from traceview.cli.progress import progress
 from traceview.errors import OutputError, RequestError
-from traceview.files import check_different, is_stdout
+from traceview.files import check_different, check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.export import Format
@@ -63,6 +63,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     metavar="GPU",
     help="Export only this device ('GPU 0' or its ordinal) and its processes.  [default: all]",
 )
+@JSON_BESIDE_OUTPUT
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 @examples(
@@ -79,6 +80,7 @@ def export(
     end: str | None,
     range_name: str | None,
     device: str | None,
+    json_path: Path | None,
     quiet: bool,
 ) -> None:
     """Convert REPORT to the format of another tool.
@@ -92,7 +94,7 @@ def export(
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
-    from traceview.export import FORMATS, FileFormat
+    from traceview.export import FORMATS, FileFormat, Written
     from traceview.fleet.sources import find_reports
 
     form = next(form for form in FORMATS if form.name == format_name)
@@ -100,12 +102,12 @@ def export(
     if len(paths) > 1:
         if (start, end, range_name, device) != (None, None, None, None):
             raise RequestError("--from, --to, --range and --device narrow one report, and here are several")
-        _export_many(paths, form, output, quiet)
+        _export_many(paths, form, output, json_path, quiet)
         return
     report = CAPTURE.convert(paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     target = output or report.with_name(f"{_stem(report)}{form.suffix}")
-    _check_target((report,), form, target)
+    _check_target((report,), form, target, json_path)
     with progress(quiet) as step:
         from traceview.export import collect
         from traceview.pipeline import open_trace
@@ -120,7 +122,7 @@ def export(
             print_bytes(form.pieces(contents))
             return
         form.write(contents, target)
-    if not quiet:
+    if not write_document(json_path, Written.from_output(form, target)) and not quiet:
         from traceview.report.format import plain
 
         print_out(f"{plain(str(target), 4000)}\n")
@@ -131,14 +133,16 @@ def _stem(report: Path) -> str:
     return Path(report.stem).stem if packed else report.stem
 
 
-def _export_many(paths: tuple[Path, ...], form: Format, output: Path | None, quiet: bool) -> None:
+def _export_many(
+    paths: tuple[Path, ...], form: Format, output: Path | None, json_path: Path | None, quiet: bool
+) -> None:
     """Write one Perfetto trace of several reports; exit with the code of `fleet` if some cannot be read."""
     if form.name != "perfetto":
         raise RequestError(f"--format {form.name} takes one report; --format perfetto takes several")
     target = output or common_folder(paths) / ALL_RANKS
-    _check_target(paths, form, target)
+    _check_target(paths, form, target, json_path)
     with progress(quiet) as step:
-        from traceview.export import write_trace
+        from traceview.export import Written, write_trace
         from traceview.fleet.analyze_reports import analyze_reports
         from traceview.fleet.merged_trace import merged_trace
         from traceview.fleet.worker import Job
@@ -153,7 +157,8 @@ def _export_many(paths: tuple[Path, ...], form: Format, output: Path | None, qui
             print_bytes(pieces)
         else:
             write_trace(target, pieces)
-    if not quiet and not is_stdout(target):
+    in_document = not is_stdout(target) and write_document(json_path, Written.from_output(form, target))
+    if not quiet and not in_document and not is_stdout(target):
         from traceview.report.fleet.phrases import clocks_line
         from traceview.report.format import plain
 
@@ -163,19 +168,22 @@ def _export_many(paths: tuple[Path, ...], form: Format, output: Path | None, qui
         sys.exit(EXIT_SKIPPED)
 
 
-def _check_target(reports: tuple[Path, ...], form: Format, target: Path) -> None:
+def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_path: Path | None) -> None:
     from traceview.export import FolderFormat
     from traceview.read.formats import check_capture
 
     if len(reports) == 1:
         check_capture(reports[0])
     if is_stdout(target):
+        if json_path is not None:
+            raise OutputError("--json lists the written files, and -o - writes none")
         if isinstance(form, FolderFormat):
             raise OutputError(f"--format {form.name} writes a folder of tables, not standard output")
         if form.name == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is binary; send it to a file or a program, not to a terminal")
         return
-    check_different(reports, (target,))
+    check_different(reports, (target, json_path))
+    check_outputs(reports, (json_path,))
     form.check(target)
 
 

@@ -8,8 +8,8 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import JSON, REPORT, VERBOSE, reading_options
-from traceview.cli.outputs import print_out, screen
-from traceview.files import check_outputs, is_stdout, write_text
+from traceview.cli.outputs import print_out, screen, write_document
+from traceview.files import check_outputs
 
 MORE = "every stream, table, range and check of the capture's health"
 
@@ -29,12 +29,7 @@ def info(report: Path, json_path: Path | None, verbose: bool) -> None:
 
     check_outputs((report,), (json_path,))
     contents = describe(report)
-    if json_path is not None:
-        from traceview.info import to_json
-
-        if is_stdout(json_path):
-            print_out(to_json(contents))
-            return
-        write_text(json_path, to_json(contents))
+    if write_document(json_path, contents):
+        return
     parts = [list((lines if verbose else brief_lines)(contents))]
     print_out(screen().text(parts) if verbose else screen().brief(parts, MORE))

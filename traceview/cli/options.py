@@ -105,9 +105,9 @@ FILE = click.Path(path_type=Path)
 CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
-JSON = click.option(
-    "--json", "-o", "json_path", type=FILE, help='Write every figure as JSON to this file; "-" is standard output.'
-)
+_JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
+JSON = click.option("--json", "-o", "json_path", type=FILE, help=_JSON_HELP)
+JSON_BESIDE_OUTPUT = click.option("--json", "json_path", type=FILE, help=_JSON_HELP)  # where -o is another file
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(

@@ -83,6 +83,22 @@ def write_results(
     return summary() if page is None else f"{summary()}\nPage: {plain(str(page), 4000)}\n"
 
 
+def write_document(json_path: Path | None, result: object) -> bool:
+    """Write a result as JSON if a path is given. Return whether the document went to standard output.
+
+    The path is one that `check_outputs` allows.
+    """
+    if json_path is None:
+        return False
+    from traceview.report.json import result_text
+
+    if is_stdout(json_path):
+        print_out(result_text(result))
+        return True
+    write_text(json_path, result_text(result))
+    return False
+
+
 def print_error(line: str) -> None:
     """Write one line to standard error, without control characters that a name may contain."""
     from traceview.report.format import plain

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, NO_HTML, OPEN, QUIET, reading_options
-from traceview.cli.outputs import print_error, print_out
+from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, QUIET, reading_options
+from traceview.cli.outputs import print_error, print_out, write_document
 from traceview.errors import RequestError, TraceviewError
+from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.record import SteadyIterations
@@ -37,6 +38,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     metavar="N",
     help="Record until the report has N iterations after the warm-up, and end the program then.",
 )
+@JSON_BESIDE_OUTPUT
 @OPEN
 @NO_HTML
 @QUIET
@@ -46,7 +48,9 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     "traceview record -- python train.py",
     "traceview record --python --iterations 20 -o first -- python train.py",
 )
-def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, **given: Any) -> None:
+def record(
+    context: click.Context, /, json_path: Path | None, opened: bool, no_html: bool, quiet: bool, **given: Any
+) -> None:
     """Run COMMAND under nsys with the options that traceview needs, and analyze the report.
 
     Write -- before COMMAND.
@@ -69,10 +73,11 @@ def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, 
         iterations=given["iterations"],
         replaces=given["force"],
     )
+    check_outputs((recording.report,), (json_path,))
     code = run(recording, partial(steady_iterations, quiet=quiet))
     if code:
         print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
-    context.invoke(analyze, report=recording.report, opened=opened, no_html=no_html, quiet=quiet)
+    context.invoke(analyze, report=recording.report, json_path=json_path, opened=opened, no_html=no_html, quiet=quiet)
 
 
 def steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
@@ -92,22 +97,27 @@ def steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
 
 
 @click.command()
+@JSON
 @reading_options
 @examples(
     "traceview doctor",
     "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
 )
-def doctor() -> None:
+def doctor(json_path: Path | None) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 
     Exit code 1 if a check failed.
     """
-    from traceview.record.doctor import FAILED, checks
+    from traceview.record.doctor import FAILED, Checks, checks
 
-    failed = False
+    check_outputs((), (json_path,))
+    done = []
     for check in checks():
-        failed |= check.status == FAILED
+        done.append(check)
         remedy = f"\n{'':10}{'':16}{check.remedy}" if check.remedy else ""
-        print_out(f"{check.status:<10}{check.name:<16}{check.text}{remedy}\n")
-    if failed:
+        if json_path is None or not is_stdout(json_path):
+            print_out(f"{check.status:<10}{check.name:<16}{check.text}{remedy}\n")
+    can_record = all(check.status != FAILED for check in done)
+    write_document(json_path, Checks(can_record, tuple(done)))
+    if not can_record:
         sys.exit(1)

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, REPORT, reading_options
-from traceview.cli.outputs import print_out
+from traceview.cli.options import FILE, JSON, REPORT, reading_options
+from traceview.cli.outputs import print_out, write_document
 from traceview.cli.progress import progress
+from traceview.files import check_outputs
 
 NAMES = click.option(
     "--names",
@@ -24,13 +25,14 @@ NAMES = click.option(
 @REPORT
 @click.argument("out", type=FILE)
 @NAMES
+@JSON
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 @examples(
     "traceview redact report.sqlite shared.sqlite",
     "traceview redact report.nsys-rep shared.sqlite --names hash",
 )
-def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
+def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: bool) -> None:
     """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
 
     Every figure of an analysis stays the same. In names, tokens, keys, e-mail addresses and paths are replaced.
@@ -39,7 +41,8 @@ def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
     from traceview.redact import redact as write_copy
     from traceview.redact import summary_lines
 
+    check_outputs((report, out), (json_path,))
     with progress(quiet) as step:
         redacted = write_copy(report, out, hash_names=names == "hash", progress=step)
-    if not quiet:
+    if not write_document(json_path, redacted) and not quiet:
         print_out("".join(f"{line}\n" for line in summary_lines(redacted)))

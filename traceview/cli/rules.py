@@ -9,9 +9,9 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import JSON
-from traceview.cli.outputs import print_out
+from traceview.cli.outputs import print_out, write_document
 from traceview.errors import RequestError
-from traceview.files import check_outputs, is_stdout, write_text
+from traceview.files import check_outputs
 
 if TYPE_CHECKING:
     from traceview.rules.catalogue import ExplainedRule
@@ -26,8 +26,7 @@ def rules(names: tuple[str, ...], json_path: Path | None) -> None:
 
     Rules claim lost time in the order of the list. Rules and measures of other packages have the name of the package.
     """
-    from traceview.report.json import indented_text, plain_values
-    from traceview.rules.catalogue import OWN, explained_rules, listed_measures
+    from traceview.rules.catalogue import OWN, Catalogue, explained_rules, listed_measures
 
     every, measures = explained_rules(), listed_measures()
     chosen = [rule for rule in every if rule.name in names or not names]
@@ -35,13 +34,8 @@ def rules(names: tuple[str, ...], json_path: Path | None) -> None:
     if unknown:
         raise RequestError(f"no rule is called {unknown[0][:80]!r}; `traceview rules` lists them")
     check_outputs((), (json_path,))
-    if json_path is not None:
-        document = {"schema_version": 1, "rules": plain_values(chosen), "measures": plain_values(measures)}
-        text = indented_text(document)
-        if is_stdout(json_path):
-            print_out(text)
-            return
-        write_text(json_path, text)
+    if write_document(json_path, Catalogue(tuple(chosen), measures)):
+        return
     if names:
         print_out("\n".join(f"{_title(rule, OWN)}\n\n{_indented(rule.text)}\n" for rule in chosen))
         return

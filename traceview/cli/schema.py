@@ -7,7 +7,10 @@ import click
 from traceview.cli import examples
 from traceview.cli.outputs import print_out
 
-DOCUMENTS = ("analyze", "compare", "fleet", "info", "optimize", "rules", "whatif")
+DOCUMENTS = (
+    *("analyze", "baseline", "calibrate", "compare", "doctor", "export", "fleet", "info", "optimize", "record"),
+    *("redact", "rules", "whatif"),
+)
 
 
 @click.command()

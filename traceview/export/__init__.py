@@ -19,7 +19,7 @@ from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
 from traceview.frozen import frozen
 
-__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "collect", "write_trace"]
+__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "Written", "collect", "write_trace"]
 
 GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
 
@@ -71,6 +71,31 @@ FORMATS: tuple[Format, ...] = (
     FolderFormat("csv", ".csv-tables", tables.write_csv, tables.CSV_FILES),
     FolderFormat("parquet", ".parquet-tables", tables.write_parquet, tables.PARQUET_FILES),
 )
+
+
+@frozen
+class WrittenFile:
+    """A file of an export: its name and size."""
+
+    name: str
+    bytes: int
+
+
+@frozen
+class Written:
+    """What an export wrote: a file, or a folder of files."""
+
+    format: str
+    output: str
+    files: tuple[WrittenFile, ...]
+
+    @classmethod
+    def from_output(cls, form: Format, path: Path) -> Written:
+        """Return what is in the written file or folder."""
+        files = [path] if isinstance(form, FileFormat) else [path / name for name in form.files]
+        return cls(
+            form.name, path.name, tuple(WrittenFile(file.name, file.stat().st_size) for file in files if file.exists())
+        )
 
 
 def write_trace(path: Path, pieces: Iterable[bytes]) -> None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 
 from traceview.info.contents import CaptureContents
 from traceview.report.format import plain
-from traceview.report.json import indented_text, plain_values
 from traceview.report.layout import cut, short_names, wrap
 from traceview.units import duration, quantity
 
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
-
-
-def to_json(contents: CaptureContents) -> str:
-    """Return the contents as a JSON document."""
-    values = {field.name: plain_values(getattr(contents, field.name)) for field in fields(contents)}
-    return indented_text({"schema_version": 1, **values})
 
 
 def brief_lines(contents: CaptureContents) -> Iterator[str]:

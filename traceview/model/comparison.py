@@ -53,6 +53,24 @@ class IterationWork:
 
 
 @frozen
+class StoredBaseline:
+    """A capture that `baseline save` stored. `time_ns` is the mean time of an iteration."""
+
+    name: str
+    gpus: tuple[str, ...]
+    iterations: int | None
+    time_ns: int | None
+    bytes: int
+
+
+@frozen
+class Baselines:
+    """The stored baselines, by name."""
+
+    baselines: tuple[StoredBaseline, ...]
+
+
+@frozen
 class ComparedCapture:
     """One capture and its steady iterations.
 

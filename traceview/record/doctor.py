@@ -31,6 +31,14 @@ class Check:
     remedy: str = ""
 
 
+@frozen
+class Checks:
+    """The result of every check, and whether none failed."""
+
+    can_record: bool
+    checks: tuple[Check, ...]
+
+
 def checks() -> Iterator[Check]:
     """Yield the result of each check."""
     nsys = installed_nsys()

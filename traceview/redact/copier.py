@@ -17,10 +17,19 @@ PROCESS = "(({} >> 24) & 16777215)"
 
 
 @frozen
-class Redacted:
-    """What was removed: (table, count, content) of rows, dropped columns, GPU serial numbers, secrets by kind."""
+class RemovedRows:
+    """The removed rows of a table, and what they contain."""
 
-    rows: tuple[tuple[str, int, str], ...]
+    table: str
+    count: int
+    content: str
+
+
+@frozen
+class Redacted:
+    """What was removed: rows, the number of columns of kept tables and of serial numbers of GPUs, secrets by kind."""
+
+    rows: tuple[RemovedRows, ...]
     columns: int
     serial_numbers: int
     secrets: Mapping[str, int]
@@ -81,7 +90,7 @@ class CaptureCopier:
         for table in self.present:
             if table not in self.columns:
                 self._count_removed(table, 0)
-        rows = tuple((table, count, content) for (table, content), count in self.removed.items())
+        rows = tuple(RemovedRows(table, count, content) for (table, content), count in self.removed.items())
         return Redacted(rows, self.dropped_columns, len(self.serials), dict(self.secrets.counts), self.hashed)
 
     def problem(self) -> str | None:

@@ -74,7 +74,7 @@ def open_attached(part: Path, export: Path, report: Path, encoding: str) -> Iter
 
 def summary_lines(redacted: Redacted) -> list[str]:
     """Return the lines that describe what was removed, and what to check before sharing."""
-    rows = [f"  {table}: {quantity(count, 'row')}, {content}" for table, count, content in redacted.rows]
+    rows = [f"  {rows.table}: {quantity(rows.count, 'row')}, {rows.content}" for rows in redacted.rows]
     columns = (
         [f"  {quantity(redacted.columns, 'column')} of kept tables, not needed for any figure"]
         if redacted.columns

@@ -49,6 +49,13 @@ def indented_text(document: Json) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
+def result_text(result: object) -> str:
+    """Return the document of a result that is written as it is declared: its fields, and the version."""
+    fields_of_result = plain_values(result)
+    assert isinstance(fields_of_result, dict), f"{type(result)} declares no fields"
+    return indented_text({"schema_version": 1, **fields_of_result})
+
+
 def row_text(document: Json) -> str:
     """Return JSON with one row of a list per line; the same values give the same bytes."""
     return _rows(document, 0) + "\n"

@@ -39,6 +39,14 @@ class ListedMeasure:
     title: str
 
 
+@frozen
+class Catalogue:
+    """Every rule, or those that a user names, and every measure."""
+
+    rules: tuple[ExplainedRule, ...]
+    measures: tuple[ListedMeasure, ...]
+
+
 def explained_rules() -> tuple[ExplainedRule, ...]:
     """Return every rule in the order in which rules claim time: those of other packages first."""
     return (
