@@ -19,10 +19,10 @@ from tests.rules.helpers import (
 )
 from traceview.model.trace import Trace
 from traceview.rules.allocation import allocation
-from traceview.rules.dependency_wait import dependency_wait
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
 from traceview.rules.profiler_overhead import profiler_overhead
+from traceview.rules.queued_work import queued_work
 from traceview.rules.slow_calls import slow_calls
 from traceview.rules.start_up import start_up
 from traceview.rules.synchronize import synchronize
@@ -49,17 +49,42 @@ def test_launch_bound() -> None:
 def test_awaited_launch_costs_its_latency_too() -> None:
     work = [(20 * US * at, 20 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
     calls = [(20 * US * at - 9 * US, 20 * US * at - 2 * US, "api", 0) for at in range(200)]
-    result = findings(made_trace(work, calls), launch_bound, dependency_wait)
+    result = findings(made_trace(work, calls), launch_bound, queued_work)
     assert [(finding.id, finding.cost_ns) for finding in result] == [("launch_bound", 199 * 15 * US)]
 
 
-def test_wait_for_another_stream_is_not_latency() -> None:
+def test_gap_between_launched_operations_is_not_latency_of_launches() -> None:
     work = [(40 * US * at, 40 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
     calls = [(40 * US * at - 32 * US, 40 * US * at - 30 * US, "api", 0) for at in range(200)]
-    costs = {
-        finding.id: finding.cost_ns for finding in findings(made_trace(work, calls), launch_bound, dependency_wait)
-    }
-    assert costs == {"launch_bound": 199 * 10 * US, "dependency_wait": 199 * 25 * US}
+    costs = {finding.id: finding.cost_ns for finding in findings(made_trace(work, calls), launch_bound, queued_work)}
+    assert costs == {"launch_bound": 199 * 10 * US, "operation_gaps": 199 * 25 * US}
+
+
+def late_work(gap: int, calls: int = 1, role: str = "api") -> Trace:
+    """Return kernels on two streams in turn, each `gap` after the other; all are launched at the start.
+
+    `calls` counts the calls on another thread that last as long as a gap each.
+    """
+    work = [(at * (gap + 5 * US), at * (gap + 5 * US) + 5 * US, "compute", at % 2, 0) for at in range(1, 20)]
+    others = [(at * (gap + 5 * US) + 5 * US, (at + 1) * (gap + 5 * US), role, 1) for at in range(1, calls)]
+    return made_trace(work, [(0, 1 * US, "api", 0), *others])
+
+
+def test_reason_of_launched_work_that_waits() -> None:
+    (short,) = findings(late_work(20 * US), queued_work)
+    assert (short.id, short.cost_ns) == ("dependency_wait", 18 * 20 * US)
+    (long,) = findings(late_work(1 * MS), queued_work)
+    assert (long.id, long.cost_ns) == ("late_start", 18 * MS)
+    assert "18 gaps before launched work that starts 1.00 ms late on average, for no reason" in long.title
+    (held,) = findings(late_work(1 * MS, calls=15), queued_work)
+    assert (held.id, held.cost_ns) == ("late_start", 18 * MS)
+    assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
+    (waiting,) = findings(late_work(1 * MS, calls=15, role="sync"), queued_work)
+    assert "for no reason" in waiting.title
+    trace = late_work(1 * MS)
+    turns = trace.operations.with_columns(process=pl.col("stream").cast(pl.Int32))
+    (other,) = findings(replace(trace, operations=turns), queued_work)
+    assert (other.id, other.cost_ns) == ("process_wait", 18 * MS)
 
 
 def test_thread_without_a_name_is_shown_by_its_id() -> None:
@@ -200,9 +225,9 @@ def test_profiler_is_a_note_queued_and_unknown_are_findings() -> None:
     ]
     calls = [(0, 10, "api", 0), (5 * MS, 5 * MS, "api", 0)]
     trace = made_trace(work, calls, overhead=[(5 * MS, 6 * MS)])
-    result = findings(trace, profiler_overhead, dependency_wait, unknown_launch)
+    result = findings(trace, profiler_overhead, queued_work, unknown_launch)
     assert {finding.id: finding.cost_ns for finding in result} == dict.fromkeys(
-        ["dependency_wait", "unknown_launch"], 1 * MS
+        ["late_start", "unknown_launch"], 1 * MS
     )
     (note,) = notes(trace, profiler_overhead)
     assert note.text.startswith("The profiler itself keeps GPU 0 idle for 1.00 ms, 14.3% of the time.")

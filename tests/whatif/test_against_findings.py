@@ -18,7 +18,8 @@ from traceview.whatif.changes import CHANGES
 from traceview.whatif.prediction import whatif
 
 HOST = {"host_bound", "data_loading", "launch_bound", "kernel_storm", "slow_calls", "allocation"}
-WAITS = {"synchronize", "pageable_copies", "exposed_copies", "managed_wait", "dependency_wait", "unknown_launch"}
+QUEUED = {"operation_gaps", "dependency_wait", "process_wait", "late_start"}
+WAITS = QUEUED | {"synchronize", "pageable_copies", "exposed_copies", "managed_wait", "unknown_launch"}
 COPIES = {"pageable_copies", "exposed_copies", "shared_stream", "exposed_h2d", "exposed_d2h"}
 COMMUNICATION = {"communication_wait", "exposed_communication"}
 SAVED_BY = {

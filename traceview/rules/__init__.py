@@ -14,7 +14,6 @@ from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.copy_bound import copy_bound
 from traceview.rules.cut_capture import cut_capture
-from traceview.rules.dependency_wait import dependency_wait
 from traceview.rules.dominant_kernel import dominant_kernel
 from traceview.rules.exposed_communication import exposed_communication
 from traceview.rules.exposed_copies import exposed_copies
@@ -25,6 +24,7 @@ from traceview.rules.launch_bound import launch_bound
 from traceview.rules.missing_data import missing_data
 from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.profiler_overhead import profiler_overhead
+from traceview.rules.queued_work import queued_work
 from traceview.rules.shared_gpu import shared_gpu
 from traceview.rules.shared_stream import shared_stream
 from traceview.rules.slow_calls import slow_calls
@@ -56,7 +56,7 @@ RULES: tuple[Rule, ...] = (
     start_up,
     host_bound,
     slow_calls,
-    dependency_wait,
+    queued_work,
     unknown_launch,
     dominant_kernel,
     slow_kernels,

@@ -99,8 +99,25 @@ LOSSES = {
     ),
     "allocation": _words("allocating GPU memory", "memory that is allocated once", "Allocate once, before the loop."),
     "slow_calls": _words("slow CUDA calls", "no such calls in the loop", "Move these calls out of the loop."),
+    "operation_gaps": _words(
+        "the steps from one operation to the next",
+        "fewer, larger kernels",
+        "Launch fewer, larger kernels: fuse them, or batch the work.",
+    ),
     "dependency_wait": _words(
-        "launched work that waits", "fewer dependencies between streams", "Remove dependencies between streams."
+        "launched work that waits for other streams",
+        "fewer dependencies between streams",
+        "Put operations that depend on each other on one stream.",
+    ),
+    "process_wait": _words(
+        "launched work that waits for another process",
+        "a GPU for each process",
+        "Give each process its own GPU, or run them under MPS.",
+    ),
+    "late_start": _words(
+        "launched work that starts late",
+        "work that starts at once",
+        "Look for what the capture lacks: other programs, page migrations.",
     ),
     "managed_wait": _words(
         "migrations of managed memory", "prefetched memory", "Prefetch managed memory before its use."

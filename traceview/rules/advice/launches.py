@@ -129,16 +129,51 @@ for (int j = 0; j < m; ++j)
         "mask[rows, columns] = 1.0          # not one assignment per element",
     ),
 )
-DEPENDENCY_WAIT = Fixes(
-    cuda=Fix("Fewer and larger kernels need fewer such steps, and a CUDA graph starts its kernels faster.", GRAPH_CODE),
+OPERATION_GAPS = Fixes(
+    cuda=Fix(
+        "About 1 µs from one kernel to the next is hardware latency, a few µs for copies and memsets. Fewer and larger "
+        "kernels need fewer such steps, and a CUDA graph starts its kernels faster.",
+        GRAPH_CODE,
+    ),
     pytorch=Fix(
-        "Larger or fused kernels need fewer such steps: torch.compile fuses element-wise operations, and CUDA graphs "
-        "start their kernels faster.",
+        "About 1 µs from one kernel to the next is hardware latency, a few µs for copies and memsets. Larger or fused "
+        "kernels need fewer such steps: torch.compile fuses element-wise operations, and CUDA graphs start their "
+        "kernels faster.",
         "model = torch.compile(model)",
     ),
     jax=Fix("Larger or fused kernels need fewer such steps: put more of the program into one `jax.jit`."),
     openacc=Fix("Fewer and larger kernels need fewer such steps: merge neighbouring loops into one construct."),
     openmp=Fix("Fewer and larger kernels need fewer such steps: merge neighbouring loops into one construct."),
+)
+DEPENDENCY_WAIT = Fixes(
+    cuda=Fix(
+        "An event from one stream to another costs a few µs each time. Put operations that depend on each other on "
+        "the same stream, and use other streams only for work that can overlap.",
+        """// kernel_a<<<..., first>>>(x); cudaEventRecord(event, first); cudaStreamWaitEvent(second, event);
+kernel_a<<<grid, block, 0, first>>>(x);
+kernel_b<<<grid, block, 0, first>>>(x);         // needs x: the same stream, without an event""",
+    ),
+    pytorch=Fix(
+        "An event from one stream to another costs a few µs each time. Put operations that depend on each other on "
+        "the same stream, and use other streams only for work that can overlap: copies of the next batch, "
+        "communication."
+    ),
+    openacc=Fix("Constructs that depend on each other belong to the same `async` queue; each `wait(n)` costs some µs."),
+)
+PROCESS_WAIT = Fixes(
+    cuda=Fix(
+        "Processes that share a GPU take turns, and each change of turns costs time. Give each process a GPU of its "
+        "own, or let them run at the same time under the Multi-Process Service (MPS).",
+        "nvidia-cuda-mps-control -d          # then start the processes as before",
+        is_command=True,
+    ),
+)
+LATE_START = Fixes(
+    cuda=Fix(
+        "The GPU's own latency is below 0.1 ms. Look for what the capture lacks: other programs on the GPU "
+        "(`nvidia-smi`), migrations of managed memory (`--cuda-um-gpu-page-faults=true`), modules that load at the "
+        "first launch (`CUDA_MODULE_LOADING=EAGER`), or a host that answers the GPU late."
+    ),
 )
 UNUSED_STREAM_USE = "Use streams for independent work: copies of the next part, communication, independent kernels."
 IDLE_STREAM = Fixes(

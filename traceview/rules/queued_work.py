@@ -1,0 +1,147 @@
+"""The GPU is idle although work is already launched.
+
+Symptom: idle time with the cause `queued`: the launch call has returned and the GPU still does nothing.
+Cause: the GPU's own step from one operation to the next (1 to 10 µs), an operation of another stream or of another
+process that had to end first, or something that the capture lacks. What runs before a gap and its length tell which.
+Remedy: fewer operations or fewer dependencies; for long gaps, a search for what holds the GPU.
+
+Claims the idle cause `queued` that is left, in gaps longer than the hardware needs. Short gaps count only where they
+take MIN_SHORT_SHARE of the time: then the kernels are too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from traceview import intervals
+from traceview.frozen import frozen
+from traceview.intervals import Intervals, Times
+from traceview.model.trace import Trace
+from traceview.normalise.codes import categories
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.fixes import Fixes
+from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.launches import DEPENDENCY_WAIT, LATE_START, OPERATION_GAPS, PROCESS_WAIT
+from traceview.units import duration, quantity, share
+
+HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
+MAX_HARDWARE_GAP = 100_000  # ns; events, CUDA graphs and copies between GPUs need less
+MIN_SHORT_SHARE = 0.05
+MIN_HELD_SHARE = 0.5  # share of the gaps in which one call blocks the host
+
+
+@frozen
+class _Reason:
+    """Why launched work does not start: the finding's id, the end of its title, a label for places, and fixes."""
+
+    id: str
+    title: str
+    place_label: str
+    fixes: Fixes
+
+
+PROCESS = _Reason(
+    "process_wait",
+    "after work of another process: the GPU takes {mean} on average to start what is launched",
+    "launched work waits for another process",
+    PROCESS_WAIT,
+)
+STREAM = _Reason(
+    "dependency_wait",
+    "after work of another stream: the GPU takes {mean} on average to start what waits for it",
+    "launched work waits for another stream",
+    DEPENDENCY_WAIT,
+)
+LATE = _Reason(
+    "late_start",
+    "before launched work that starts {mean} late on average",
+    "launched work has not started",
+    LATE_START,
+)
+STEP = _Reason(
+    "operation_gaps",
+    "between operations that are already launched: the GPU takes {mean} on average from one to the next",
+    "launched work has not started",
+    OPERATION_GAPS,
+)
+REASONS = (PROCESS, STREAM, LATE, STEP)
+
+
+def queued_work(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device and reason for which it is idle while work is queued."""
+    for device in facts.devices:
+        if device.use.gaps.causes["queued"] == 0:
+            continue
+        queued = device.use.gaps.frame["queued"].to_numpy()
+        short = queued <= HARDWARE_GAP
+        few = int(queued[short].sum()) < MIN_SHORT_SHARE * device.use.window.length
+        gaps = np.flatnonzero(~short) if few else np.flatnonzero(queued)
+        reasons = _reasons(facts.analysis.trace, device, gaps, queued[gaps])
+        for number, reason in enumerate(REASONS):
+            chosen = gaps[reasons == number]
+            if len(chosen):
+                yield _draft(facts, device, reason, chosen, int(queued[chosen].sum()))
+
+
+def _reasons(trace: Trace, device: DeviceFacts, gaps: Times, queued: Times) -> Times:
+    """Return the index in REASONS of each gap; all gaps end with an operation."""
+    work = device.activity
+    # The work before a gap is the first that ends when the gap begins.
+    before = work.rows[np.searchsorted(np.maximum.accumulate(work.end), device.gap_start[gaps])]
+    after = device.gap_operation[gaps]
+    process, stream = (trace.operations[name].to_numpy() for name in ("process", "stream"))
+    long = queued > MAX_HARDWARE_GAP
+    rules = [process[before] != process[after], ~long & (stream[before] != stream[after]), long]
+    return np.select(rules, range(len(rules)), len(rules))
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, reason: _Reason, gaps: Times, total: int) -> FindingDraft:
+    fix = reason.fixes.choose(facts.program)
+    title = f"{quantity(len(gaps), 'gap')} {reason.title.format(mean=duration(total / len(gaps)))}"
+    advice, remedy = fix.advice, ""
+    if reason is LATE:
+        idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
+        call, ns = _blocking_call(facts.analysis.trace, device, idle)
+        if ns >= MIN_HELD_SHARE * intervals.length(idle):
+            title = f"{title}, while a thread is in `{call}`"
+            advice = (
+                f"In {share(ns, intervals.length(idle))} of this time a thread of the program is in `{call}`. Launched "
+                f"work can wait for such a call: move it out of the loop, or use its asynchronous form. {advice}"
+            )
+            remedy = f"Move `{call}` out of the loop, or make it asynchronous."
+        else:
+            title = f"{title}, for no reason that the capture shows"
+    return FindingDraft(
+        id=reason.id,
+        device=device,
+        title=title,
+        advice=advice,
+        remedy=remedy,
+        claims=(IdleClaim(("queued",), gaps),),
+        code=fix.code,
+        place_label=reason.place_label,
+    )
+
+
+def _blocking_call(trace: Trace, device: DeviceFacts, idle: Intervals) -> tuple[str, int]:
+    """Return the name of the CUDA call that threads are in for most of the idle time, and the ns of it.
+
+    Synchronizations do not count: they wait for the GPU, not the GPU for them.
+    """
+    long = trace.api.filter(
+        (pl.col("end") - pl.col("start") > MAX_HARDWARE_GAP)
+        & (pl.col("role") != "sync")
+        & (pl.col("start") < device.use.window.end)
+        & (pl.col("end") > device.use.window.start)
+        & pl.col("process").is_in(trace.operations["process"].gather(device.activity.rows).unique().implode())
+    )
+    start, end, name = (long[column].to_physical().to_numpy() for column in ("start", "end", "name"))
+    inside = {
+        code: intervals.overlap_length(intervals.union(start[name == code], end[name == code]), idle)
+        for code in np.unique(name).tolist()
+    }
+    code = max(inside, key=inside.__getitem__, default=-1)
+    return (categories(long["name"])[code], inside[code]) if code >= 0 else ("", 0)
