@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import click
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, reading_options
-from traceview.cli.outputs import print_out
+from traceview.cli.outputs import print_error, print_out
 from traceview.errors import RequestError
 
 
@@ -39,5 +40,7 @@ def mcp(captures: tuple[Path, ...], skill: bool) -> None:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise RequestError("`traceview mcp` needs the package mcp: pip install 'traceview[mcp]'") from None
+    if sys.stdin.isatty():
+        print_error("traceview: waiting for an agent on standard input (Model Context Protocol)")
     gc.enable()  # a server runs for days, unlike other commands
     serve(captures)

@@ -88,4 +88,4 @@ def _cut_texts(value: Any, longest: int) -> Any:
 def first_rows(answer: Answer, name: str, rows: Sequence[Row], count: int) -> Answer:
     """Return an answer with the first rows of a list, and the number of rows that it leaves out."""
     left = {name: len(rows) - count} if len(rows) > count else {}
-    return {**answer, name: list(rows[:count]), **({"left_out": left} if left else {})}
+    return {**answer, name: list(rows[:count]), "left_out": {**answer.get("left_out", {}), **left}}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,8 +21,7 @@ from traceview.whatif.prediction import whatif
 Result = TypeVar("Result")
 
 MAX_KEPT = 4  # analyses and predictions; an analysis of a million kernels takes a gigabyte
-MAX_LISTED = 40
-MAX_DEPTH = 3  # folders below the working folder that are searched for captures
+MAX_FOLDERS = 200  # that are searched for captures
 
 
 class Captures:
@@ -80,25 +81,30 @@ class Captures:
 
     def listed(self) -> list[dict[str, str]]:
         """Return the captures that may be read, as names relative to the working folder, with their kinds."""
-        rows = {}
+        kinds: dict[Path, str] = {}
         for root in dict.fromkeys(self.roots):
-            for path, kind in _captures_under(root):
-                rows[path] = {"capture": self._name(path), "kind": kind}
-        return [rows[path] for path in sorted(rows)][:MAX_LISTED]
+            kinds |= _captures_under(root)
+        return [{"capture": self._name(path), "kind": kinds[path]} for path in sorted(kinds)]
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 
 
-def _captures_under(root: Path, depth: int = MAX_DEPTH) -> list[tuple[Path, str]]:
-    """Return the captures in a folder and the folders below it; a file or a capture that is a folder is one itself."""
+def _captures_under(root: Path) -> dict[Path, str]:
+    """Return the captures in a folder and the folders below it with their kinds; a capture is one itself.
+
+    At most MAX_FOLDERS folders are searched, the upper ones first. Hidden folders and links to folders are not.
+    """
     if not root.is_dir() or is_capture_folder(root):
-        return [(root, "capture")]
-    captures = captures_in(root)
-    if depth:
-        taken = {path for path, _ in captures}
-        below = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-        for path in below:
-            if path not in taken and not path.is_symlink():
-                captures += _captures_under(path, depth - 1)
+        return {root: "capture"}
+    captures: dict[Path, str] = {}
+    folders = [root]
+    for folder in islice(folders, MAX_FOLDERS):  # the list grows meanwhile
+        with suppress(OSError):  # a folder that the user may not read
+            captures |= dict(captures_in(folder))
+            folders += [path for path in sorted(folder.iterdir()) if path not in captures and _is_searched(path)]
     return captures
+
+
+def _is_searched(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")

@@ -171,19 +171,19 @@ class Tools:
         against = whole["against"][0]
         captures = {"base": whole["base"], "capture": against["capture"]}
         parts = {name: chosen(part, *CHANGE) for name, part in against["mean_parts"].items() if part["difference_ns"]}
-        kernels = [row for row in against["kernels"] if row["status"] != "same"]
-        return {
+        kernels = [chosen(row, "label", "status", "cost_ns") for row in against["kernels"] if row["status"] != "same"]
+        lines = [
+            {**chosen(row, "file", "line", "function"), "idle": chosen(row["idle"], *CHANGE)}
+            for row in against["lines"]
+        ]
+        answer = {
             **{name: chosen(row, "file", "count", "skipped", "unprofiled_ns") for name, row in captures.items()},
             **chosen(against, "verdict", "why", "confidence", "ratio", "ratio_low", "ratio_high", "unprofiled_ratio"),
             "time": chosen(against["time"], *CHANGE, "low_ns", "high_ns"),
             "mean_parts": parts,
-            "kernels": [chosen(row, "label", "status", "cost_ns") for row in kernels[: _limit(rows)]],
-            "lines": [
-                {**chosen(row, "file", "line", "function"), "idle": chosen(row["idle"], *CHANGE)}
-                for row in against["lines"][: _limit(rows)]
-            ],
             "notes": [note["text"] for note in (*whole["notes"], *against["notes"])],
         }
+        return first_rows(first_rows(answer, "kernels", kernels, _limit(rows)), "lines", lines, _limit(rows))
 
     def whatif(self, capture: str, change: str = "", faster: dict[str, float] | None = None, rows: int = 6) -> Answer:
         """Predict the time of an iteration after each change alone, and after several together.
