@@ -9,7 +9,10 @@ File names start with a sequence number, so a copied folder keeps its order: `00
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +213,18 @@ class Checkpoints:
                 old.unlink(missing_ok=True)
             except OSError as error:
                 self._log(f"cannot remove the old checkpoint {old}: {error.strerror}")
+
+
+def default_folder() -> Path:
+    """Return the folder of a run that names none, by time and process: "runs/2026-11-22_18.30.05-4711"."""
+    return Path("runs") / f"{time.strftime('%Y-%m-%d_%H.%M.%S')}-{os.getpid()}"
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove the default folder of a run that wrote nothing into it, and the folder around it."""
+    with suppress(OSError):  # another run uses it, or it is gone
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def _wait_for_device() -> None:

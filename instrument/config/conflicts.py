@@ -108,6 +108,18 @@ CONFLICTS = (
         "parameters that are gathered in bf16 are computed with in bf16; use --precision bf16",
     ),
     Conflict(
+        ("training.schedule", "training.validate_every"),
+        lambda config: config.training.schedule == "plateau" and not config.training.validate_every,
+        "plateau needs a validation loss; use --validate-every N",
+    ),
+    Conflict(
+        ("training.validate_every", "data.path"),
+        lambda config: bool(
+            config.training.validate_every and config.data.path is not None and config.data.validation is None
+        ),
+        "the run needs data that it does not train on; use --validation with data of the same kind",
+    ),
+    Conflict(
         ("model.prompt", "model.name"),
         lambda config: _has_prompt(config) and config.model.name != "mlm",
         "only the masked language model has a prompt; use --model mlm or --prompt none",

@@ -27,7 +27,7 @@ from instrument.strategies import STRATEGIES
 MODEL_NAMES = ("transformer", "dit", "flow", "mlm")
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "plateau"]
 Checkpointing = Literal["full", "selective"]
 CompileScope = Literal["full", "blocks"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -66,7 +66,11 @@ class Training:
     clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    schedule: Schedule = setting("cosine", "shape of the learning rate after the warm-up")
+    schedule: Schedule = setting(
+        "cosine", "shape of the learning rate after the warm-up; plateau: half after validations without improvement"
+    )
+    patience: int = setting(3, "number of validations without improvement that plateau accepts", low=0)
+    validate_every: int = setting(0, "number of steps between measurements of the validation loss; 0: never", low=0)
     warmup: int = setting(0, "number of steps in which the learning rate rises from 0", low=0)
     empty_cache: int = setting(0, "empty the CUDA allocator's cache every N steps; 0: never", low=0)
     annotate_modules: int = setting(0, "add NVTX ranges for modules down to this depth; 0: none", low=0)
@@ -166,6 +170,10 @@ class Data:
     pin_memory: bool | None = setting(
         None, "whether batches are in pinned memory; the strategy decides, and must agree"
     )
+    validation: Path | None = setting(
+        None, "data for --validate-every, like --data; none: synthetic data of another seed", metavar="PATH|MODULE:NAME"
+    )
+    validation_batches: int = setting(8, "number of batches of each rank in a validation, at most", low=1)
 
     def __post_init__(self) -> None:
         check_section(self)

@@ -12,7 +12,7 @@ report.py       speed-up over one GPU, and the settings that limit it
 from instrument.checkpoint.resume import Parts
 from instrument.distributed.agreement import StopVote, any_rank, mean_over_ranks, min_over_ranks
 from instrument.distributed.calibrate import calibrate, gather_scaling
-from instrument.distributed.checkpoints import SharedCheckpoints, load, shared_checkpoints
+from instrument.distributed.checkpoints import SharedCheckpoints, load, open_checkpoints, shared_checkpoints
 from instrument.distributed.parts import checkpoint_parts
 from instrument.distributed.report import (
     Calibration,
@@ -42,6 +42,7 @@ __all__ = [
     "load",
     "mean_over_ranks",
     "min_over_ranks",
+    "open_checkpoints",
     "process_group",
     "report_lines",
     "select_device",

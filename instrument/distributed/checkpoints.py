@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from instrument.checkpoint import resume
-from instrument.checkpoint.folder import BEST, Checkpoints
+from instrument.checkpoint import file, resume
+from instrument.checkpoint.folder import BEST, Checkpoints, default_folder
 from instrument.checkpoint.resume import Parts, Resumed
 from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
@@ -35,6 +36,28 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
     if world.size == 1:
         return Checkpoints(settings.folder, settings.keep, settings.best, config=config, log=log)
     return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
+
+
+def open_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints | None:
+    """Return the checkpoint writer of a run, in `default_folder` if the configuration names none.
+
+    Returns None if there is no folder and the default one cannot be written to; then a run that stops is lost.
+
+    Raises:
+        InstrumentError: the folder of the configuration cannot be written to.
+    """
+    if config.checkpoint.folder is not None:
+        return shared_checkpoints(config, world, log)
+    folder = Path(_broadcast_from_first([str(default_folder())])[0]) if world.size > 1 else default_folder()
+    try:
+        file.refuse_unwritable(folder)
+        problem = None
+    except InstrumentError as error:
+        problem = str(error)
+    if any_rank(problem is not None, world):
+        log(f"{problem or folder}; a run that stops is lost; use --checkpoint-folder")
+        return None
+    return shared_checkpoints(replace(config, checkpoint=replace(config.checkpoint, folder=folder)), world, log)
 
 
 def load(path: str | Path, parts: Parts, device: torch.device, config: Config) -> Resumed:

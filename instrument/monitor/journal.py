@@ -52,6 +52,10 @@ class Journal:
             step = self._waiting.pop(0)
             self._add_step(self.enrich(replace(step, loss=self.losses[step.step - self.first])))
 
+    def add_validation(self, done: int, loss: float) -> None:
+        """Write the validation loss after `done` steps."""
+        self.sinks.write(done - 1, {"validation/loss": loss})
+
     def recent_loss(self) -> float | None:
         """Return the mean of the last `every` losses; None if there is none."""
         last = self.losses[-self.every :]

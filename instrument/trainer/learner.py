@@ -160,12 +160,25 @@ class LearningRateSchedule:
         self._optimizer, self._training, self._steps = optimizer, training, steps
         self.base_lrs = [float(training.learning_rate) for _ in optimizer.param_groups]
         self.step_count = 0
+        self._best, self._waited, self._halvings = math.inf, 0, 0  # of plateau
         self._set_rates()
 
     def step(self) -> None:
         """Set the learning rate of the next step."""
         self.step_count += 1
         self._set_rates()
+
+    def report(self, loss: float) -> None:
+        """Add a validation loss: plateau halves the rate when more than `patience` in turn are not the lowest."""
+        if self._training.schedule != "plateau":
+            return
+        if loss < self._best:
+            self._best, self._waited = loss, 0
+            return
+        self._waited += 1
+        if self._waited > self._training.patience:
+            self._waited, self._halvings = 0, self._halvings + 1
+            self._set_rates()
 
     def rewind(self, steps: int) -> None:
         """Return to the rate before the last `steps` steps, after steps that updated nothing."""
@@ -177,19 +190,22 @@ class LearningRateSchedule:
         warmup, shape = self._training.warmup, self._training.schedule
         if step < warmup:
             return (step + 1) / warmup
-        if shape == "constant":
-            return 1.0
+        if shape in ("constant", "plateau"):
+            return 0.5**self._halvings
         done = min((step - warmup) / max(self._steps - warmup, 1), 1.0)
         return 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state for a checkpoint."""
-        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs)}
+        plateau = [self._best, self._waited, self._halvings]
+        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs), "plateau": plateau}
 
     def load_state_dict(self, state_dict: Any, /) -> None:
         """Restore the state of a checkpoint."""
         self.step_count = int(state_dict["step_count"])
         self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
+        best, waited, halvings = state_dict.get("plateau", (math.inf, 0, 0))  # older checkpoints lack it
+        self._best, self._waited, self._halvings = float(best), int(waited), int(halvings)
         self._set_rates()
 
     def _set_rates(self) -> None:

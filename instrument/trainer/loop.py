@@ -22,6 +22,7 @@ from instrument.sync import SyncPolicy
 from instrument.trainer.capture import open_capture
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
+from instrument.trainer.validation import Validation
 from instrument.trees import tensors
 
 _CHECKPOINT = phase(CHECKPOINT)
@@ -94,6 +95,8 @@ class TrainingLoop:
         minimum: returns the minimum of a value over all ranks.
         flops: floating-point operations of a step, which every step writes into a capture; None if unknown.
         rank: this process.
+        validation: measures the loss that `best` and plateau compare; None to compare the training loss.
+        keeps_last: whether a run that ends normally writes a checkpoint.
 
     Attributes:
         done: number of steps done.
@@ -116,12 +119,15 @@ class TrainingLoop:
         minimum: Callable[[int], int] = int,
         flops: int | None = None,
         rank: int = 0,
+        validation: Validation | None = None,
+        keeps_last: bool = True,
     ) -> None:
         self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
         self.done = span.first
         self.finite = FiniteLosses(span.first)
         self.failure: str | None = None
         self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
+        self._validation, self._keeps_last = validation, keeps_last
         self._stop, self._minimum = stop, minimum
         self._flops_mark = None if flops is None else flops_name(flops)
         device = strategy.device
@@ -170,6 +176,8 @@ class TrainingLoop:
         training, every = self.config.training, self.config.checkpoint.every
         if training.empty_cache and (step + 1) % training.empty_cache == 0 and self.strategy.device.type == "cuda":
             torch.cuda.empty_cache()
+        if self._validation is not None:
+            self._validation.after(self.done)
         if self._checkpoints is not None and every and (step + 1) % every == 0:
             self._save()
 
@@ -212,7 +220,7 @@ class TrainingLoop:
             self._checkpoints.save(
                 self.done,
                 self._parts,
-                loss=self.journal.recent_loss(),
+                loss=self._validation.loss(self.done) if self._validation else self.journal.recent_loss(),
                 extra=self._position_entry(self.done),
                 provisional=True,
             )
@@ -227,7 +235,7 @@ class TrainingLoop:
         problem = f"the loss or gradient of step {first_bad} is not finite"
         remedy = "use a smaller --learning-rate or --on-nan skip"
         if self._checkpoints is None:
-            return f"{problem}; no checkpoint was written, because --checkpoint-folder is not set; {remedy}"
+            return f"{problem}; no checkpoint was written, because no folder for it can be made; {remedy}"
         if good == self.span.first:
             return f"{problem}, and this run has no earlier step to save; {remedy}"
         self.strategy.learner.schedule.rewind(self.done - good)
@@ -245,7 +253,7 @@ class TrainingLoop:
                     self.done, self._parts, stopping.received.name, extra=self._position_entry(self.done)
                 )
             return
-        if self._saved != self.done:
+        if self._saved != self.done and self._keeps_last:
             self._save()
         if self._unconfirmed == self.finite.good == self.done and self._has_finite_weights():
             self._confirm_checkpoint()  # no later loss will confirm it

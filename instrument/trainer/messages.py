@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from instrument.trainer.capture import missing_ranges_reason
 if TYPE_CHECKING:
     from instrument.trainer.training_run import Outcome
 
+FOLDER_FLAGS = ("--checkpoint-folder", "--output-dir", "--config")
 MEMORY = (
     ("memory_peak_bytes", "{} at most in tensors on the GPU"),
     ("memory_reserved_bytes", "{} reserved there"),
@@ -71,7 +73,7 @@ def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
     if outcome.checkpoint is not None:
         lines.append(f"checkpoint: {outcome.checkpoint}")
         if outcome.done < outcome.steps:
-            lines.append(f"to continue: {_resume_command(arguments)}")
+            lines.append(f"to continue: {_resume_command(arguments, outcome.checkpoint)}")
         else:
             lines.append("to train longer: the same command with --resume and more --steps or --epochs")
     elif outcome.done < outcome.steps:
@@ -98,9 +100,11 @@ def _memory(figures: Figures) -> str:
     return ", ".join(form.format(format_bytes(int(value))) for form, value in values if value is not None)
 
 
-def _resume_command(arguments: Sequence[str]) -> str:
+def _resume_command(arguments: Sequence[str], checkpoint: Path) -> str:
     processes = os.environ.get("LOCAL_WORLD_SIZE")
     program = ["python"] if processes is None else ["torchrun", "--nproc-per-node", processes]
+    if not any(word.startswith(FOLDER_FLAGS) for word in arguments):
+        arguments = [*arguments, "--checkpoint-folder", str(checkpoint.parent)]
     kept: list[str] = []
     in_resume = False
     for word in arguments:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from instrument import distributed
-from instrument.checkpoint.folder import Checkpoints, Resumed
+from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
 from instrument.checkpoint.resume import saved_position
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
@@ -41,6 +41,7 @@ from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import start_lines
 from instrument.trainer.recover import MicroBatches, reopening
+from instrument.trainer.validation import open_validation
 from instrument.trees import map_tensors
 from instrument.workload import Workload, open_workload
 
@@ -160,6 +161,8 @@ class _TrainingRun:
                 checkpoints=checkpoints, parts=parts, stop=distributed.StopVote(self.world),
                 minimum=partial(distributed.min_over_ranks, world=self.world), flops=enricher.flops,
                 rank=self.world.rank,
+                validation=open_validation(self.config, self.learner, self.world, journal.add_validation),
+                keeps_last=self.config.checkpoint.folder is not None or self.config.data.path is not None,
             )  # fmt: skip
             calibration = self._calibration()
             try:
@@ -175,6 +178,8 @@ class _TrainingRun:
             self.log(problem)
         losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
         newest = None if checkpoints is None else checkpoints.latest()
+        if self.config.checkpoint.folder is None and checkpoints is not None and newest is None:
+            remove_empty(checkpoints.folder)
         return Outcome(
             span.first, loop.done, self.world.rank, losses, code, journal.last_steps(), loop.failure, self.steps, newest
         )
@@ -232,9 +237,7 @@ class _TrainingRun:
         return distributed.gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
 
     def _checkpoints(self) -> Checkpoints | None:
-        if self.config.checkpoint.folder is None:
-            return None
-        return distributed.shared_checkpoints(self.config, self.world, self.log)
+        return distributed.open_checkpoints(self.config, self.world, self.log)
 
     def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume

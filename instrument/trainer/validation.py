@@ -1,0 +1,94 @@
+"""The loss on batches that a run does not train on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from instrument.config.schema import Config
+from instrument.data.order import Position
+from instrument.distributed import World, mean_over_ranks
+from instrument.ranges import VALIDATE, phase
+from instrument.trainer.learner import Learner
+from instrument.trees import map_tensors
+from instrument.workload import open_workload
+
+LOSS = "validation/loss"
+_VALIDATE = phase(VALIDATE)
+
+
+class Validation:
+    """Measures the validation loss every `every` steps, and gives it to the learning-rate schedule.
+
+    It changes neither the weights nor the random numbers of the training. The host waits for the GPU.
+
+    Args:
+        learner: the learner of the run.
+        loader: host batches; each measurement uses the same first ones.
+        count: number of batches, at most; fewer if the data has fewer.
+        every: steps between measurements.
+        world: the ranks, which measure different batches and share the mean.
+        report: receives the number of steps done and the loss.
+    """
+
+    def __init__(
+        self, learner: Learner, loader: Any, count: int, every: int, world: World, report: Callable[[int, float], None]
+    ) -> None:
+        self._learner, self._loader, self._count, self._every = learner, loader, count, every
+        self._world, self._report = world, report
+        self._last = (-1, math.nan)
+
+    def after(self, done: int) -> None:
+        """Measure after step number `done`, counted from 1, if it is time to."""
+        if done % self._every == 0:
+            self.loss(done)
+
+    def loss(self, done: int) -> float:
+        """Return the loss after `done` steps, measured now unless it is known."""
+        if self._last[0] != done:
+            with _VALIDATE:
+                mean = mean_over_ranks({LOSS: self._measure()}, self._world)[LOSS]
+            self._last = done, math.nan if mean is None else mean
+            self._learner.schedule.report(self._last[1])
+            self._report(done, self._last[1])
+        return self._last[1]
+
+    def _measure(self) -> float | None:
+        model, device = self._learner.model, self._learner.device
+        self._loader.seek(Position())
+        losses: list[Tensor] = []
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in islice(iter(self._loader), self._count):
+                    losses.append(self._learner.forward(map_tensors(batch, lambda tensor: tensor.to(device))))
+        finally:
+            model.train()
+        return torch.stack(losses).mean().item() if losses else None
+
+
+def open_validation(
+    config: Config, learner: Learner, world: World, report: Callable[[int, float], None]
+) -> Validation | None:
+    """Return the validation of a run, or None if it has none.
+
+    Without `data.validation`, synthetic data comes from another seed.
+
+    Raises:
+        ConfigError: the validation data cannot be read or is smaller than a batch.
+    """
+    every = config.training.validate_every
+    if not every:
+        return None
+    data = replace(config.data.on_demand(), path=config.data.validation)
+    training = config.training if data.path is not None else replace(config.training, seed=config.training.seed + 1)
+    loader = open_workload(replace(config, data=data, training=training)).build_loader(
+        rank=world.rank, world=world.size, endless=False
+    )
+    return Validation(learner, loader, config.data.validation_batches, every, world, report)
