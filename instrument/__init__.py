@@ -14,6 +14,7 @@
     Checkpoints                atomic checkpoints of a run in a folder
     MicroBatches, reopening    retries after out-of-memory and after a data loader's error
     train, Config              the complete trainer, from Python
+    diagnose                   where a training step loses time, for a model, a loader and a loss of your own
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
 installed. Names that need torch are imported on first use.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
     from instrument.config.schema import Config
     from instrument.devices import usable_device
+    from instrument.diagnosis.own import diagnose
     from instrument.losses import LateLosses
     from instrument.memory import PinnedBudget
     from instrument.modules import annotate_module
@@ -64,6 +66,7 @@ __all__ = [
     "annotate",
     "annotate_collections",
     "annotate_module",
+    "diagnose",
     "hand_over",
     "mark",
     "phase",
@@ -89,6 +92,7 @@ _MODULES = {
     "Streams": "streams",
     "SyncPolicy": "sync",
     "annotate_module": "modules",
+    "diagnose": "diagnosis.own",
     "hand_over": "streams",
     "reopening": "trainer.recover",
     "train": "trainer.training_run",

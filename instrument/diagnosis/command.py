@@ -13,6 +13,7 @@ from instrument.config.schema import Config
 from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import ROUNDS, Plan, measure
 from instrument.diagnosis.output import check_writable, diagnosis_table, json_document, write_json
+from instrument.diagnosis.parts import part_stages
 from instrument.diagnosis.records import StageResult
 from instrument.diagnosis.stages import STAGES, Stage, select_stages
 from instrument.diagnosis.verdict import build_diagnosis
@@ -39,6 +40,12 @@ from instrument.monitor.nvml import device_uuid, open_meter
     "--stages", metavar="A,B,...", help=f"Measure only these stages: {', '.join(stage.name for stage in STAGES)} [all]"
 )
 @click.option(
+    "--without",
+    multiple=True,
+    metavar="MODULE",
+    help="Also measure a step without this submodule, such as head or blocks.*.mlp; may be repeated.",
+)
+@click.option(
     "--json",
     "json_path",
     metavar="PATH",
@@ -46,14 +53,17 @@ from instrument.monitor.nvml import device_uuid, open_meter
     help="Write all values to this JSON file.",
 )
 @config_options
-def command(config: Config, iterations: int, warm_up: int, stages: str | None, json_path: Path | None) -> None:
+def command(
+    config: Config, iterations: int, warm_up: int, stages: str | None, without: tuple[str, ...], json_path: Path | None
+) -> None:
     """Measure the parts of a training run, and report where time is lost and what to capture next."""
     selected = select_stages(stages)
     if json_path is not None:
         check_writable(json_path)
     plan = Plan(iterations, warm_up)
     context = StageContext.from_config(config, steps=max(config.training.steps, ROUNDS * iterations + warm_up))
-    results = diagnose(context, selected, plan, print_message)
+    selected += part_stages(context, without, search=stages is None)
+    results = measure_stages(context, selected, plan, print_message)
     diagnosis = build_diagnosis(results, context.config)
     click.echo(diagnosis_table(results, diagnosis), nl=False)
     if json_path is not None:
@@ -61,7 +71,7 @@ def command(config: Config, iterations: int, warm_up: int, stages: str | None, j
         write_json(json_path, json_document(results, diagnosis, context.config, environment))
 
 
-def diagnose(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> list[StageResult]:
+def measure_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> list[StageResult]:
     """Measure the stages; `log` receives a line before each round."""
     meter = open_meter(device_uuid(context.device.index if context.device.type == "cuda" else None))
     try:

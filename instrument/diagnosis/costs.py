@@ -31,6 +31,7 @@ class StageTimes:
         training: the training stage in fp32; None if not measured.
         loader: the loader stage; None if not measured.
         plain: the plain stage; None if not measured.
+        loops: the stages that leave out a part of the model with a loop.
     """
 
     config: Config
@@ -39,6 +40,7 @@ class StageTimes:
     training: StageResult | None = None
     loader: StageResult | None = None
     plain: StageResult | None = None
+    loops: tuple[StageResult, ...] = ()
 
     @classmethod
     def from_results(cls, results: Iterable[StageResult], config: Config) -> StageTimes | None:
@@ -51,7 +53,8 @@ class StageTimes:
         others: Mapping[str, StageResult | None] = {
             name: measured.get(name) for name in ("training", "loader", "plain")
         }
-        return cls(config, pipeline, compute, **others)
+        loops = tuple(result for result in measured.values() if result.loop)
+        return cls(config, pipeline, compute, loops=loops, **others)
 
     @property
     def total_ms(self) -> float:
@@ -117,7 +120,7 @@ class StageTimes:
 
 
 def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
-    """Return the costs of loading, copying, waiting, launching and mixed precision, the largest first.
+    """Return the costs of loading, copying, waiting, launching, mixed precision and loops, the largest first.
 
     A cost is at most the time of an iteration of the pipeline.
     """
@@ -134,6 +137,7 @@ def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
         Cost("synchronisation", "pipeline", waiting, rest, noise),
         _launch_cost(times),
         _precision_cost(times),
+        *(_loop_cost(times, result) for result in times.loops),
     )
     capped = (replace(cost, ms=min(cost.ms, times.total_ms)) for cost in costs)
     return tuple(sorted(capped, key=lambda cost: -cost.ms))
@@ -202,12 +206,21 @@ def _copy_text(times: StageTimes) -> str:
 
 
 def _launch_cost(times: StageTimes) -> Cost:
-    lost = 0.0 if times.replays else times.launching_ms
+    in_loops = sum(_loop_cost(times, result).ms for result in times.loops)
+    lost = 0.0 if times.replays else max(times.launching_ms - in_loops, 0.0)
     because = (
         f"a step takes {measured_ms(times.compute):.2f} ms, of which the GPU works {times.gpu_ms:.2f} ms; "
         "in the rest it waits for the host to launch kernels"
     )
     return Cost("launch", times.compute.stage, lost, because, round_spread_ms(times.compute))
+
+
+def _loop_cost(times: StageTimes, result: StageResult) -> Cost:
+    """Return what the part of the model costs that `result` leaves out."""
+    whole, rest = measured_ms(times.compute), measured_ms(result)
+    part = result.stage.removeprefix("without ")
+    because = f"a step takes {whole:.2f} ms, and {rest:.2f} ms without {part}; {result.loop}"
+    return Cost("module", result.stage, max(whole - rest, 0.0), because, round_spread_ms(times.compute, result))
 
 
 def _precision_cost(times: StageTimes) -> Cost:

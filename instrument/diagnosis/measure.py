@@ -22,6 +22,7 @@ from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, NoMeter
 from instrument.ranges import annotate
 from instrument.streams import Event
+from instrument.trainer.loop import count_samples
 from instrument.trainer.recover import is_out_of_memory
 
 ROUNDS = 5
@@ -119,11 +120,17 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
     if context.device.type != "cuda":
         missing |= {key: NO_GPU for key in ("gpu_ms", "copy_ms") if key in missing}
     ms = median(measurement.rounds_ms)
-    samples = context.config.data.batch * context.config.training.accumulation
+    samples, _tokens = count_samples(context.resident)
     values["samples_per_s"] = samples * 1000 / ms if ms else None
     values |= measurement.power
     return StageResult(
-        name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing | measurement.missing
+        name,
+        title,
+        ms,
+        tuple(measurement.rounds_ms),
+        **values,
+        not_measured=missing | measurement.missing,
+        loop=measurement.stage.loop,
     )
 
 

@@ -17,7 +17,7 @@ FIRST_STEP, LAST_STEP = 20, 30
 # Settings that do not affect the speed, or that the command sets itself.
 OMITTED_SETTINGS = ("training.steps", "training.epochs", "training.warmup", "training.annotate_modules")
 OMITTED_SECTIONS = ("checkpoint", "monitor", "capture")
-MODULE_LEVEL_BOUNDS = ("launch", "precision", "compute")
+MODULE_LEVEL_BOUNDS = ("launch", "precision", "module", "compute")
 
 
 def capture_commands(bound: Bound, config: Config) -> tuple[str, ...]:
@@ -30,9 +30,21 @@ def capture_commands(bound: Bound, config: Config) -> tuple[str, ...]:
     name = f"next-{bound}"
     return (
         shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, *_train_command(bound, config)]),
-        f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep",
-        f"traceview analyze {name}.sqlite",
+        *_analysis_commands(name),
     )
+
+
+def script_commands(bound: Bound, config: Config) -> tuple[str, ...]:
+    """Return such commands for a program of the user, which sets its own capture range."""
+    name = f"next-{bound}"
+    return (
+        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, "python", "your_program.py"]),
+        *_analysis_commands(name),
+    )
+
+
+def _analysis_commands(name: str) -> tuple[str, str]:
+    return f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep", f"traceview analyze {name}.sqlite"
 
 
 def non_default_flags(config: Config) -> list[str]:

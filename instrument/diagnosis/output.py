@@ -40,6 +40,7 @@ BOUND_TITLES = {
     "synchronisation": "waiting for the GPU",
     "launch": "launching kernels",
     "precision": "mixed precision",
+    "module": "a Python loop in a module",
 }
 HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'power W':>9}{'GPU %':>7}"
 
@@ -109,7 +110,7 @@ def _stage_line(result: StageResult) -> str:
         _number(result.ms, 9, 2), _number(result.samples_per_s, 12, 1), _number(result.power_w, 9, 0),
         _number(result.utilisation_percent, 7, 0),
     )  # fmt: skip
-    return f"{result.stage:<10}{result.title:<30.29}{''.join(columns)}"
+    return f"{result.stage.split()[0]:<10}{result.title:<30.29}{''.join(columns)}"
 
 
 def _number(value: float | None, width: int, digits: int) -> str:
@@ -142,6 +143,9 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.lost_ms:
         lost = f"{diagnosis.lost_ms:.2f} of {diagnosis.total_ms:.2f} ms per iteration"
         yield f"  costs    {lost} ({diagnosis.lost_percent:.0f}%)"
+    if diagnosis.bare_ms is not None and diagnosis.overhead_percent is not None:
+        both = f"{diagnosis.total_ms:.2f} ms, the model alone {diagnosis.bare_ms:.2f} ms"
+        yield f"  pipeline takes {both}: {diagnosis.overhead_percent:+.0f}%"
     if diagnosis.bound != "unknown":
         yield from _field("because", diagnosis.because)
     remedy = diagnosis.remedy

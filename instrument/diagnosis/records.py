@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Bound = Literal["loader", "copy", "synchronisation", "launch", "precision", "compute", "unknown"]
+Bound = Literal["loader", "copy", "synchronisation", "launch", "precision", "module", "compute", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class StageResult:
         gpu_ms: GPU time if the complete iteration is launched ahead; in the rest of `ms` the GPU is idle.
         data_load_ms: time the host waited for the loader, mean of the iterations.
         copy_ms: time of the copies to the GPU on their stream, hidden or not, mean of the iterations.
+        loop: for a stage that leaves out a part of the model: the loop in that part, as text; "" for none.
         not_measured: attribute -> why it is None.
     """
 
@@ -37,6 +38,7 @@ class StageResult:
     gpu_ms: float | None = None
     data_load_ms: float | None = None
     copy_ms: float | None = None
+    loop: str = ""
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -87,6 +89,8 @@ class Diagnosis:
         remedy: what to change.
         notes: further observations, one sentence each.
         capture: commands that record and analyze the next capture, in order.
+        bare_ms: time of an iteration of the model alone, on batches that are on the device; None if unknown.
+        overhead_percent: how much longer an iteration of the pipeline takes than that; None if unknown.
     """
 
     bound: Bound
@@ -98,3 +102,5 @@ class Diagnosis:
     remedy: Remedy
     notes: tuple[str, ...] = ()
     capture: tuple[str, ...] = ()
+    bare_ms: float | None = None
+    overhead_percent: float | None = None

@@ -43,9 +43,11 @@ def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis
         largest.ms,
         100 * largest.ms / times.total_ms if times.total_ms else 0.0,
         largest.because,
-        REMEDIES[largest.bound](times),
+        _module_remedy(times, largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
         tuple(_notes(times, largest, results)),
         capture_commands(largest.bound, config),
+        measured_ms(times.compute),
+        100 * (times.total_ms / measured_ms(times.compute) - 1) if measured_ms(times.compute) else None,
     )
 
 
@@ -126,7 +128,9 @@ def _loader_remedy(times: StageTimes) -> Remedy:
     if data.workers >= MAX_WORKERS:
         return Remedy("", "many workers load already; make loading a sample cheaper or use a smaller batch")
     synthetic = "" if data.path else "; or use --distinct-batches 3 to reuse synthetic batches"
-    return Remedy(f"--workers {_worker_count(times)}", f"worker processes load during the training{synthetic}")
+    workers = _worker_count(times)
+    own = f" (a DataLoader of your own: num_workers={workers})" if ":" in times.config.model.name else ""
+    return Remedy(f"--workers {workers}", f"worker processes load during the training{synthetic}{own}")
 
 
 def _worker_count(times: StageTimes) -> int:
@@ -169,6 +173,17 @@ def _launch_remedy(times: StageTimes) -> Remedy:
 def _precision_remedy(times: StageTimes) -> Remedy:
     precision = times.config.training.precision
     return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
+
+
+def _module_remedy(times: StageTimes, cost: Cost) -> Remedy:
+    part = cost.stage.removeprefix("without ")
+    if part == "apply_prompt" and times.config.model.prompt == "loop":
+        return Remedy("--prompt vectorised", "one scatter replaces the loop")
+    why = (
+        f"replace the Python loop in {part} by operations on whole tensors (indexing, scatter, stack, one batched "
+        "matrix product), or call torch.compile on this module"
+    )
+    return Remedy("", why)
 
 
 def _compute_remedy(times: StageTimes) -> Remedy:

@@ -49,6 +49,18 @@ APPLY_PROMPT: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
+class ApplyPrompt(nn.Module):
+    """Inserts a prompt; a module, so that its cost can be measured and has a range."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.insert = APPLY_PROMPT[form]
+
+    def forward(self, hidden: Tensor, prompt: Tensor, positions: Tensor) -> Tensor:
+        """Return `hidden` with the prompt at `positions`."""
+        return self.insert(hidden, prompt, positions)
+
+
 class MaskedLanguageModel(nn.Module):
     """Encoder over token embeddings that predicts the masked tokens."""
 
@@ -59,7 +71,7 @@ class MaskedLanguageModel(nn.Module):
         self.blocks = encoder(model)
         self.norm = nn.LayerNorm(model.width)
         self.head = nn.Linear(model.width, model.vocabulary)
-        self.apply_prompt = APPLY_PROMPT.get(model.prompt)
+        self.apply_prompt = ApplyPrompt(model.prompt) if model.prompt != "none" else None
         if self.apply_prompt is not None:  # created last, so that the other weights do not depend on it
             self.prompt = nn.Parameter(0.02 * torch.randn(model.prompt_tokens, model.width))
 

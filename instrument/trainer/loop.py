@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -163,7 +163,7 @@ class TrainingLoop:
     def _run_step(self, step: int) -> None:
         self.meter.begin(step)
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
-        self.meter.amount(*_count_samples(batches))
+        self.meter.amount(*count_samples(batches))
         loss = self.strategy.step(batches)
         self.done = step + 1
         waited = self._late.waited_ns
@@ -280,7 +280,7 @@ class TrainingLoop:
         return {"position": [position.epoch, position.batch]}
 
 
-def _count_samples(batches: list[Batch]) -> tuple[int, int | None]:
+def count_samples(batches: Sequence[Batch]) -> tuple[int, int | None]:
     """Return the number of samples and, for sequences (integers of two dimensions), of positions."""
     samples, tokens = 0, 0
     for batch in batches:

@@ -23,7 +23,7 @@ from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
 from instrument.diagnosis import output  # noqa: E402
-from instrument.diagnosis.command import command, diagnose, main  # noqa: E402
+from instrument.diagnosis.command import command, main, measure_stages  # noqa: E402
 from instrument.diagnosis.context import StageContext  # noqa: E402
 from instrument.diagnosis.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
 from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
@@ -121,7 +121,9 @@ def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
-    (row,) = diagnose(setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None)
+    (row,) = measure_stages(
+        setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None
+    )
     assert row.ms is not None
     assert row.title == f"{strategy}, sync {1 if sync == 'every' else sync}"
     assert row.data_load_ms is not None

@@ -1,0 +1,96 @@
+"""The diagnosis of a model, a loader and a loss, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from instrument.config.schema import Config, Data, Model, Precision, Training
+from instrument.diagnosis.command import measure_stages
+from instrument.diagnosis.context import StageContext
+from instrument.diagnosis.measure import ROUNDS, Plan
+from instrument.diagnosis.next_capture import script_commands
+from instrument.diagnosis.output import diagnosis_table
+from instrument.diagnosis.parts import part_stages
+from instrument.diagnosis.records import Diagnosis, StageResult
+from instrument.diagnosis.stages import select_stages
+from instrument.diagnosis.verdict import build_diagnosis
+from instrument.logging import LogFunction
+from instrument.own.losses import Loss
+from instrument.own.workload import own_workload
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisReport:
+    """What a diagnosis measured and found; `print(report)` shows it as a table.
+
+    Attributes:
+        stages: the measurements of each stage.
+        diagnosis: the largest cost and its remedy.
+    """
+
+    stages: tuple[StageResult, ...]
+    diagnosis: Diagnosis
+
+    def __str__(self) -> str:
+        return diagnosis_table(self.stages, self.diagnosis)
+
+
+def diagnose(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss: Loss | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    strategy: str = "prefetch",
+    accumulation: int = 1,
+    iterations: int = 10,
+    warm_up: int = 5,
+    stages: str | None = None,
+    without: Sequence[str] = (),
+    log: LogFunction = lambda _line: None,
+) -> DiagnosisReport:
+    """Measure the parts of a training step, and return where it loses time and what to change.
+
+        print(instrument.diagnose(model, DataLoader(dataset, batch_size=32), nn.CrossEntropyLoss()))
+
+    The model is copied, so that its weights stay as they are.
+
+    Args:
+        model: the model.
+        loader: a DataLoader, a data set of samples, or another iterable of batches that can be iterated again.
+        loss: loss(outputs, targets) for batches (inputs, ..., targets), or loss(model, batch) if its first parameter
+            is called `model`; None if the model returns its loss.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        precision: "fp32", "bf16" or "fp16" autocast.
+        strategy: how the pipeline copies batches, a name of `instrument.strategies.STRATEGIES`.
+        accumulation: micro-batches per optimizer step.
+        iterations: timed iterations of each stage in each of five rounds.
+        warm_up: iterations before them.
+        stages: names of stages, "training,loader,pipeline"; None for all.
+        without: submodules to measure the step without, such as "head" or "blocks.*.mlp". Submodules with a Python
+            loop are found without it.
+        log: receives a line before each round.
+
+    Raises:
+        InstrumentError: a setting is invalid, or the batch does not fit the loss.
+    """
+    config = Config(
+        Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue"),
+        Model(name=f"{type(model).__module__}:{type(model).__name__}"),
+        Data(path=Path(f"{type(loader).__module__}:{type(loader).__name__}")),
+    )
+    selected = select_stages(stages)
+    context = StageContext.from_config(
+        config, ROUNDS * iterations + warm_up, lambda ready: own_workload(ready, model, loader, loss)
+    )
+    selected += part_stages(context, without, search=stages is None)
+    results = measure_stages(context, selected, Plan(iterations, warm_up), log)
+    diagnosis = build_diagnosis(results, context.config)
+    capture = script_commands(diagnosis.bound, context.config)
+    return DiagnosisReport(tuple(results), replace(diagnosis, capture=capture))
