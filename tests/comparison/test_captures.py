@@ -160,10 +160,17 @@ def test_json_figures_are_whole_ns() -> None:
     assert to_json(compare_samples("serial", "dual")) == to_json(again)
 
 
+def test_wide_terminals_have_whole_names() -> None:
+    comparison = compare_samples("dual", "cudagraph")
+    name = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"
+    assert [name in render(comparison, Screen(columns)) for columns in (80, 160)] == [False, True]
+
+
 @pytest.mark.parametrize("names", CASES.values(), ids=CASES)
-def test_lines_fit_80_columns(names: tuple[str, ...]) -> None:
-    for text in (render(compare_samples(*names)), render(compare_samples(*names), top=100)):
-        assert all(width(line) <= 80 for line in text.splitlines())
+def test_lines_fit_the_terminal(names: tuple[str, ...]) -> None:
+    for columns in (80, 160):
+        text = render(compare_samples(*names), Screen(columns), top=100)
+        assert all(width(line) <= columns for line in text.splitlines())
     assert render(compare_samples(*names), Screen(unicode=False)).isascii()
 
 

@@ -69,7 +69,10 @@ def test_output_equals_a_run_in_this_process(traceview: Command, runs: Path, tmp
     page = runs / "fleet.overlap.html"
     assert result.out == render_brief(slow_host, Screen(100)) + f"\nPage: {page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert all(len(line) <= 80 for line in render(slow_host).splitlines())
+    for columns in (80, 100, 160):
+        text = render(slow_host, Screen(columns))
+        assert all(len(line) <= columns for line in text.splitlines())
+        assert ("caused" in text, " comm\n" in text) == (columns >= 100, columns == 160)
     brief = render_brief(slow_host).splitlines()
     assert len(brief) <= MAX_LINES - PAGE_LINES and all(len(line) <= 80 for line in brief)
     assert "1 straggler of 4 ranks." in brief and "Waits between ranks" not in result.out

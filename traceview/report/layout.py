@@ -74,6 +74,11 @@ def left(text: str, columns: int) -> str:
     return short + " " * (columns - width(short))
 
 
+def room(names: Sequence[str], least: int, columns: int) -> int:
+    """Return the width of a column of names: what they need, from `least` to that and what exceeds WIDTH."""
+    return min(max(least, *map(width, names), 0), least + max(columns - WIDTH, 0))
+
+
 def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> list[str]:
     """Break a text at spaces into lines of at most `columns`; break a longer word anywhere."""
     lines, line = [], first

@@ -1,4 +1,4 @@
-"""A comparison on a terminal of 80 columns: verdict, parts, host and kernels."""
+"""A comparison on a terminal: verdict, parts, host and kernels. Names take what a wide terminal has more."""
 
 from __future__ import annotations
 
@@ -32,47 +32,50 @@ from traceview.report.comparison.tables import (
     time_pairs,
 )
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, cut, left, short_names, wrap
+from traceview.report.layout import cut, left, room, short_names, wrap
 from traceview.report.screen import PLAIN, Screen
 from traceview.units import duration, number, quantity, signed_duration
 
-COLUMNS = 3
 NAME = 20
+NAME_OF_PART = 26
+NAME_OF_FILE = 34
 NAME_OF_KERNEL = 34
-NAME_OF_LINE = 26
 MAX_LINES = 5
 BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
-CELL = (WIDTH - NAME) // (COLUMNS + 1)
+CELL = 15
 
 
 def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> str:
     """Return everything that the terminal shows of a comparison, as text; `top` bounds the kernels."""
-    parts = _pair(comparison, top) if len(comparison.against) == 1 else _several_captures(comparison, top)
+    columns = screen.columns
+    pair = len(comparison.against) == 1
+    parts = _pair(comparison, columns, top) if pair else _several_captures(comparison, columns, top)
     return screen.text(parts)
 
 
 def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = BRIEF_ROWS) -> str:
     """Return the verdict and the largest differences as text, in 25 lines."""
     more = f"every part, line and kernel, the host's figures, {quantity(len(list(notes(comparison))), 'note')}"
+    columns = screen.columns
     doubts = [note.text for against in comparison.against for note in against.notes]
     doubts = [*doubts, *(note.text for note in comparison.notes)][:BRIEF_NOTES]
-    lines = [cut(f"  Note: {plain(text, 400)}", screen.columns) for text in doubts]
+    lines = [cut(f"  Note: {plain(text, 400)}", columns) for text in doubts]
     if len(comparison.against) > 1:
-        return screen.brief((_verdicts(comparison), *_reasons(comparison), lines), more)
+        return screen.brief((_verdicts(comparison, columns), *_reasons(comparison, columns), lines), more)
     against = comparison.against[0]
     tables = (
-        _parts(against, _scope(comparison), BRIEF_PARTS),
-        _lines(against, BRIEF_ROWS),
-        _kernels(against, min(top, BRIEF_ROWS)),
+        _parts(against, _scope(comparison), columns, BRIEF_PARTS),
+        _lines(against, columns, BRIEF_ROWS),
+        _kernels(against, columns, min(top, BRIEF_ROWS)),
     )
-    first = [*_captures(comparison)[:1], *_verdict(comparison.base, against, comparison.cut)]
+    first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, comparison.cut, columns)]
     return screen.brief((first, *tables, lines), more)
 
 
-def _captures(comparison: Comparison) -> list[str]:
+def _captures(comparison: Comparison, columns: int) -> list[str]:
     after = comparison.against[0].capture
     return [
-        *wrap(f"{_file(comparison.base)} → {_file(after)}"),
+        *wrap(f"{_file(comparison.base)} → {_file(after)}", columns=columns),
         f"  before  {compared(comparison.base, comparison.cut)}",
         f"  after   {compared(after, comparison.cut)}",
     ]
@@ -82,28 +85,26 @@ def _scope(comparison: Comparison) -> str:
     return "The whole capture" if comparison.cut == "whole" else "Mean per iteration"
 
 
-def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
+def _pair(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
     against = comparison.against[0]
-    yield _captures(comparison)
-    yield _verdict(comparison.base, against, comparison.cut)
-    yield _parts(against, _scope(comparison))
-    yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
-    yield _lines(against, top)
-    yield _kernels(against, top)
-    yield _notes(comparison)
+    yield _captures(comparison, columns)
+    yield _verdict(comparison.base, against, comparison.cut, columns)
+    yield _parts(against, _scope(comparison), columns)
+    yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration", columns)
+    yield _lines(against, columns, top)
+    yield _kernels(against, columns, top)
+    yield _notes(comparison, columns)
 
 
 def _file(capture: ComparedCapture) -> str:
     return plain(capture.file, 60)
 
 
-def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str) -> list[str]:
-    parts, unprofiled = accounts(against), unprofiled_words(base, against)
+def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str, columns: int) -> list[str]:
+    texts = (unprofiled_words(base, against), accounts(against), "" if cut_mode == "whole" else median_words(against))
     return [
-        *wrap(_capitalized(headline(against, cut_mode)), "", "  "),
-        *(wrap(_capitalized(unprofiled), "  ", "    ") if unprofiled else []),
-        *(wrap(_capitalized(parts), "  ", "    ") if parts else []),
-        *([] if cut_mode == "whole" else wrap(_capitalized(median_words(against)), "  ", "    ")),
+        *wrap(_capitalized(headline(against, cut_mode)), "", "  ", columns),
+        *(line for text in texts if text for line in wrap(_capitalized(text), "  ", "    ", columns)),
     ]
 
 
@@ -111,55 +112,55 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _parts(against: CaptureDifference, title: str, top: int | None = None) -> list[str]:
+def _parts(against: CaptureDifference, title: str, columns: int, top: int | None = None) -> list[str]:
     judged = bool(interval(against.time))
     shown = shown_parts(against)[:top]
     changes = [*shown, against.time]
     names = [*(part_words(part.name) for part in shown), "= time"]
-    return [
-        f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
-        *_times(names, changes),
-        *(["  ~ within noise"] if judged else []),
-    ]
+    name = room(names, NAME_OF_PART, columns)
+    head = f"{title:<{name + 2}}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}"
+    return [head.rstrip(), *_times(names, changes, name), *(["  ~ within noise"] if judged else [])]
 
 
-def _times(names: Sequence[str], changes: Sequence[FigureChange]) -> Iterator[str]:
-    """Yield a line for each change; the times before and after have one unit."""
+def _times(names: Sequence[str], changes: Sequence[FigureChange], columns: int) -> Iterator[str]:
+    """Yield a line for each change, the names in `columns`; the times before and after have one unit."""
     for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True):
         mark = "~ " if change.verdict == "noise" and change.difference else ""
         difference = f"{mark}{signed_duration(change.difference)}"
         between = interval(change).replace(" to ", "..")
-        yield f"  {left(name, 26)}{before:>11}{after:>11}{difference:>12}{between:>18}".rstrip()
+        yield f"  {left(name, columns)}{before:>11}{after:>11}{difference:>12}{between:>18}".rstrip()
 
 
-def _host(against: CaptureDifference, title: str) -> list[str]:
-    rows = [
-        f"  {left(name.replace('·', ' '), 26)}{before:>11}{after:>11}{difference:>13}"
-        for name, before, after, difference in host_rows(against)
-    ]
-    return [f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}", *rows] if rows else []
+def _host(against: CaptureDifference, title: str, columns: int) -> list[str]:
+    rows = [(name.replace("·", " "), *figures) for name, *figures in host_rows(against)]
+    name = room([words for words, *_ in rows], NAME_OF_PART, columns)
+    lines = [f"  {left(row, name)}{before:>11}{after:>11}{difference:>13}" for row, before, after, difference in rows]
+    return [f"{title:<{name + 2}}{'before':>11}{'after':>11}{'difference':>12}", *lines] if rows else []
 
 
-def _lines(against: CaptureDifference, top: int) -> list[str]:
+def _lines(against: CaptureDifference, columns: int, top: int) -> list[str]:
     """Return the lines that changed most, as many as the terminal shows of an analysis."""
     if not against.lines:
         return []
     lines = shown_lines(against)[: min(top, MAX_LINES)]
     whole = [line_name(line) for line in lines]
-    fitting = [name if len(name) <= NAME_OF_LINE else name.partition(" (")[0] for name in whole]
-    names = short_names(fitting, NAME_OF_LINE)
-    title = wrap(f"Lines that made the GPU wait, mean per iteration: {line_counts(against)}", "", "  ")
-    return [*title, *_times(names, [line.idle for line in lines])]
+    name = room(whole, NAME_OF_PART, columns)
+    fitting = [text if len(text) <= name else text.partition(" (")[0] for text in whole]
+    title = f"Lines that made the GPU wait, mean per iteration: {line_counts(against)}"
+    times = _times(short_names(fitting, name), [line.idle for line in lines], name)
+    return [*wrap(title, "", "  ", columns), *times]
 
 
-def _kernels(against: CaptureDifference, top: int) -> list[str]:
+def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
     kernels = shown_kernels(against)
-    title = wrap(f"Kernels: {kernel_counts(against)}", "", "  ")
+    title = wrap(f"Kernels: {kernel_counts(against)}", "", "  ", columns)
     if not kernels:
         return title
     first = f"first {top} of {len(kernels):,}" if len(kernels) > top else ""
-    names = short_names([kernel_name(kernel) for kernel in kernels[:top]], NAME_OF_KERNEL)
-    head = f"  {first:<{NAME_OF_KERNEL}}{'calls':>13}{'per call':>10}{'now':>11}{'cost':>10}"
+    whole = [kernel_name(kernel) for kernel in kernels[:top]]
+    name = room(whole, NAME_OF_KERNEL, columns)
+    head = f"  {first:<{name}}{'calls':>13}{'per call':>10}{'now':>11}{'cost':>10}"
+    names = [left(short, name) for short in short_names(whole, name)]
     return [*title, head, *map(_kernel, names, kernels[:top])]
 
 
@@ -168,43 +169,45 @@ def _kernel(name: str, kernel: KernelChange) -> str:
     (old, new), (before, after) = calls(kernel), per_call(kernel)
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
-    return (
-        f"  {left(name, NAME_OF_KERNEL)}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"
-    )
+    return f"  {name}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    return [line for note in notes(comparison) for line in wrap(plain(note, 2000), "", "  ")]
+def _notes(comparison: Comparison, columns: int) -> list[str]:
+    return [line for note in notes(comparison) for line in wrap(plain(note, 2000), "", "  ", columns)]
 
 
-def _several_captures(comparison: Comparison, top: int) -> Iterator[list[str]]:
-    yield _verdicts(comparison)
-    for first in range(0, len(comparison.against), COLUMNS):
-        yield _block(comparison, comparison.against[first : first + COLUMNS])
-    yield from _reasons(comparison)
+def _several_captures(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
+    yield _verdicts(comparison, columns)
+    beside = (columns - NAME) // CELL - 1
+    for first in range(0, len(comparison.against), beside):
+        yield _block(comparison, comparison.against[first : first + beside])
+    yield from _reasons(comparison, columns)
     for against in comparison.against:
-        for lines in filter(None, (_lines(against, min(top, 3)), _kernels(against, min(top, 3)))):
-            yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
-    yield _notes(comparison)
+        for lines in filter(None, (_lines(against, columns, min(top, 3)), _kernels(against, columns, min(top, 3)))):
+            title = f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}"
+            yield [*wrap(title, "", "  ", columns), *lines[1:]]
+    yield _notes(comparison, columns)
 
 
-def _verdicts(comparison: Comparison) -> list[str]:
+def _verdicts(comparison: Comparison, columns: int) -> list[str]:
     captures = (comparison.base, *(against.capture for against in comparison.against))
-    base, *files = short_names([plain(capture.file, 200) for capture in captures], 34)
+    whole = [plain(capture.file, 200) for capture in captures]
+    name = room(whole, NAME_OF_FILE, columns)
+    base, *files = short_names(whole, name)
     return [
-        f"{'base':<10}{left(base, 34)} {duration(_base_wall(comparison)):>10}",
+        f"{'base':<10}{left(base, name)} {duration(_base_wall(comparison)):>10}",
         *(
-            f"{against.verdict:<10}{left(file, 34)} {duration(against.time.after):>10}  {_percents(against)}"
+            f"{against.verdict:<10}{left(file, name)} {duration(against.time.after):>10}  {_percents(against)}"
             for file, against in zip(files, comparison.against, strict=True)
         ),
     ]
 
 
-def _reasons(comparison: Comparison) -> Iterator[list[str]]:
+def _reasons(comparison: Comparison, columns: int) -> Iterator[list[str]]:
     """Yield the parts that cause the difference of each capture."""
     for against in comparison.against:
         if parts := accounts(against):
-            yield wrap(f"{_file(against.capture)}: {parts}", "", "  ")
+            yield wrap(f"{_file(against.capture)}: {parts}", "", "  ", columns)
 
 
 def _base_wall(comparison: Comparison) -> int:

@@ -1,4 +1,4 @@
-"""A fleet on a terminal of 80 columns: advice, ranks, collectives, waits and clocks."""
+"""A fleet on a terminal: advice, ranks, collectives, waits and clocks. A wide one has more columns and longer names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Iterator, Sequence
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import plain
-from traceview.report.layout import left, short_names, wrap
+from traceview.report.layout import WIDTH, left, room, short_names, wrap
 from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
 from traceview.units import duration, durations, quantity, share
 
 NAME = 22
 LAST = 13  # width of the column with the rank that is last most often
-CELL = 8
-COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
+CELL = 8  # of a wide terminal one more
+SHOWN_AT_80 = 7
+# Heading and field of a rank, as many as fit: SHOWN_AT_80 on 80 columns.
+COLUMNS = (
+    *(("wall", "wall"), ("own", "own"), ("lag", "lag"), ("compute", "compute"), ("copies", "copies")),
+    *(("idle", "idle"), ("wait", "wait"), ("caused", "caused"), ("comm", "exposed_communication")),
+)
 MAX_RANKS = 12  # shown one by one; also bounds the notes
 BRIEF_RANKS, BRIEF_ADVICE = 8, 3  # without --verbose
 MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
@@ -22,14 +27,15 @@ MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
 
 def render(fleet: Fleet, screen: Screen = PLAIN, *, top: int = 10) -> str:
     """Return the fleet as text; `top` bounds lists."""
+    columns = screen.columns
     parts = (
-        wrap(headline(fleet)),
-        _advice(fleet),
-        _ranks(fleet),
-        _groups(fleet, top),
-        _pairs(fleet, top),
-        _clocks(fleet, top),
-        _notes(fleet),
+        wrap(headline(fleet), columns=columns),
+        _advice(fleet, columns),
+        _ranks(fleet, columns),
+        _groups(fleet, columns, top),
+        _pairs(fleet, columns, top),
+        _clocks(fleet, columns, top),
+        _notes(fleet, columns),
     )
     return screen.text(parts)
 
@@ -49,27 +55,33 @@ def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVIC
     ]
     notes = [quantity(len(fleet.notes), "note")] if fleet.notes else []
     head = wrap(headline(fleet), columns=columns)
-    return screen.brief((head, advice, _ranks(fleet, BRIEF_RANKS)), ", ".join([*more, *notes]), MAX_LINES - PAGE_LINES)
+    return screen.brief(
+        (head, advice, _ranks(fleet, columns, BRIEF_RANKS)), ", ".join([*more, *notes]), MAX_LINES - PAGE_LINES
+    )
 
 
 def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".") + "."
 
 
-def _ranks(fleet: Fleet, most: int = MAX_RANKS) -> list[str]:
+def _ranks(fleet: Fleet, columns: int, most: int = MAX_RANKS) -> list[str]:
     what = "means per steady iteration" if fleet.heat is not None else "whole captures"
-    names = _labels(fleet, NAME)
-    cells, unit = _cells(fleet.ranks)
+    cell = CELL + int(columns > WIDTH)
+    shown = COLUMNS[: (columns - 2 - NAME) // cell]
+    free = columns - 2 - NAME - cell * len(shown)
+    names, name = _labels(fleet, NAME, WIDTH + free)
+    cells, unit = _cells(fleet.ranks, [field for _, field in shown], cell)
     late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
         f"Ranks, {what}{f' in {unit}' if unit else ''}, slowest first",
-        f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
+        f"  {'':<{name}}" + "".join(f"{head:>{cell}}" for head, _ in shown),
     ]
     for before, row in _listed_ranks(fleet, most):
         if before:
             lines.append(f"  ... {before:,} between")
-        lines.append(("! " if row in late else "  ") + left(names[row], NAME) + "".join(cells[row]))
-    return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
+        lines.append(("! " if row in late else "  ") + left(names[row], name) + "".join(cells[row]))
+    waits = "; caused = waits of the others for it" if len(shown) > SHOWN_AT_80 else ""
+    return [*lines, f"  own = wall - exposed communication; lag = own - median own of the others{waits}"]
 
 
 def _listed_ranks(fleet: Fleet, most: int) -> Iterator[tuple[int, int]]:
@@ -94,34 +106,36 @@ def _lag_or_own_time(rank: Rank) -> int:
     return rank.own if rank.lag is None else rank.lag
 
 
-def _labels(fleet: Fleet, columns: int) -> list[str]:
-    return short_names([plain(rank.label, 200) for rank in fleet.ranks], columns)
+def _labels(fleet: Fleet, least: int, columns: int) -> tuple[list[str], int]:
+    """Return the labels of the ranks, shortened, and their width."""
+    labels = [plain(rank.label, 200) for rank in fleet.ranks]
+    name = room(labels, least, columns)
+    return short_names(labels, name), name
 
 
-def _cells(ranks: Sequence[Rank]) -> tuple[list[list[str]], str]:
+def _cells(ranks: Sequence[Rank], fields: Sequence[str], columns: int) -> tuple[list[list[str]], str]:
     """Return the cells of each rank, and the unit that all of them share, which the cells omit; "" if they differ."""
-    times = [(rank.wall, rank.own, rank.lag, rank.compute, rank.copies, rank.idle, rank.wait) for rank in ranks]
-    texts = durations([ns for row in times for ns in row])
+    texts = durations([getattr(rank, field) for rank in ranks for field in fields])
     units = {text.partition(" ")[2] for text in texts} - {""}
     unit = units.pop() if len(units) == 1 else ""
-    cells = [f"{text.removesuffix(f' {unit}'):>{CELL}}" for text in texts]
-    return [cells[at : at + len(COLUMNS)] for at in range(0, len(cells), len(COLUMNS))], unit
+    cells = [f"{text.removesuffix(f' {unit}'):>{columns}}" for text in texts]
+    return [cells[at : at + len(fields)] for at in range(0, len(cells), len(fields))], unit
 
 
-def _advice(fleet: Fleet) -> list[str]:
-    lines = ["What to change first", *wrap(verdict(fleet), "  ", "  ")]
+def _advice(fleet: Fleet, columns: int) -> list[str]:
+    lines = ["What to change first", *wrap(verdict(fleet), "  ", "  ", columns)]
     for number, advice in enumerate(fleet.advice, 1):
-        lines += wrap(plain(advice.title, 400), f"{number}. ", "   ")
-        lines += wrap(price(fleet, advice), "   ", "   ")
-        lines += wrap(plain(advice.text, 2000), "   ", "   ")
+        lines += wrap(plain(advice.title, 400), f"{number}. ", "   ", columns)
+        for text in (price(fleet, advice), plain(advice.text, 2000)):
+            lines += wrap(text, "   ", "   ", columns)
     return lines
 
 
-def _groups(fleet: Fleet, top: int) -> list[str]:
+def _groups(fleet: Fleet, columns: int, top: int) -> list[str]:
     if not fleet.groups:
         return []
     chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
-    names = _labels(fleet, LAST)
+    names, _ = _labels(fleet, LAST, columns)
     return [
         _title_with_limit(f"Collectives, longest wait first, {_covered_time(fleet)}", len(fleet.groups), top),
         f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  most often last",
@@ -135,33 +149,34 @@ def _group(group: CollectiveGroup, last: str) -> str:
     return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
 
 
-def _pairs(fleet: Fleet, top: int) -> list[str]:
+def _pairs(fleet: Fleet, columns: int, top: int) -> list[str]:
     if not fleet.pairs:
         return []
-    names = _labels(fleet, NAME)
+    names, name = _labels(fleet, NAME, WIDTH + (columns - WIDTH) // 2)
     return [
         _title_with_limit(f"Waits between ranks, {_covered_time(fleet)}", fleet.pair_count, top),
         *(
-            f"  {left(names[pair.waiter], NAME)} {duration(pair.waited):>9} for {left(names[pair.last], NAME)} "
+            f"  {left(names[pair.waiter], name)} {duration(pair.waited):>9} for {left(names[pair.last], name)} "
             f"in {pair.count:,} collectives"
             for pair in fleet.pairs[:top]
         ),
     ]
 
 
-def _clocks(fleet: Fleet, top: int) -> list[str]:
-    lines = wrap(clocks_line(fleet), "", "  ")
+def _clocks(fleet: Fleet, columns: int, top: int) -> list[str]:
+    lines = wrap(clocks_line(fleet), "", "  ", columns)
     if len(fleet.clocks) < 2:
         return lines
-    files = short_names([plain(clock.file, 200) for clock in fleet.clocks], NAME)
-    for file, clock in zip(files[:top], fleet.clocks, strict=False):
+    whole = [plain(clock.file, 200) for clock in fleet.clocks]
+    name = room(whole, NAME, columns)
+    for file, clock in zip(short_names(whole, name)[:top], fleet.clocks, strict=False):
         words = ", ".join(part for part in (clock_line(clock), session_line(clock)) if part)
-        lines += wrap(words, f"  {left(file, NAME)} {duration(clock.offset):>10}  ", " " * (NAME + 15))
+        lines += wrap(words, f"  {left(file, name)} {duration(clock.offset):>10}  ", " " * (name + 15), columns)
     more = len(fleet.clocks) - top
     return [*lines, f"  and {more:,} more in the page and the JSON"] if more > 0 else lines
 
 
-def _notes(fleet: Fleet) -> list[str]:
+def _notes(fleet: Fleet, columns: int) -> list[str]:
     skipped = [f"{plain(report.file, 200)}: SKIPPED, {plain(report.reason, 400)}" for report in fleet.skipped]
     texts = [
         *skipped[:MAX_RANKS],
@@ -170,7 +185,7 @@ def _notes(fleet: Fleet) -> list[str]:
     texts += [plain(note.text, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
-    return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
+    return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    ", columns))] if texts else []
 
 
 def _covered_time(fleet: Fleet) -> str:
