@@ -18,7 +18,7 @@ UNPACKED = Path(__file__).resolve().parent.parent / ".nsys" / "nsys"  # by `make
 
 # A loaded machine must not fail a test, and each run has the same examples; --hypothesis-profile=thorough draws others.
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("traceview", COMMON, max_examples=50, derandomize=True)
+settings.register_profile("traceview", COMMON, max_examples=30, derandomize=True)
 settings.register_profile("thorough", COMMON, max_examples=1000)
 settings.load_profile("traceview")
 

@@ -55,7 +55,7 @@ def in_a_process(script: str, *arguments: object) -> Result:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        timeout=120,
+        timeout=300,
         check=False,
     )
     return Result(ended.returncode, ended.stdout, ended.stderr)

@@ -109,7 +109,7 @@ def test_ctrl_c_exits_with_130_wherever_python_is(report: Path, tmp_path: Path, 
     """Python ends by the signal in `exec`, wraps an exception in a class body and drops one in `__del__`."""
     (tmp_path / "hidden.py").write_text(HIDDEN.format(how=how))
     ended = subprocess.run(
-        [sys.executable, "-m", "hidden", "analyze", report], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "hidden", "analyze", report], capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(package.__file__).parents[1])])},
     )  # fmt: skip
     assert (ended.returncode, ended.stderr.strip()) == (130, "traceview: interrupted")

@@ -22,10 +22,10 @@ def test_serves_until_interrupted(report: Path) -> None:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=300) as answer:
             assert report.name in answer.read().decode()
         process.send_signal(signal.SIGINT)
-        rest, complaints = process.communicate(timeout=30)
+        rest, complaints = process.communicate(timeout=300)
     assert (process.returncode, rest, complaints) == (0, "", "")
     assert list(report.parent.iterdir()) == [report]
 

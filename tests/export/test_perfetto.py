@@ -83,7 +83,7 @@ SPANS = st.lists(st.tuples(st.integers(-4, 12), st.integers(0, 6), st.integers(0
 
 
 @given(OPERATIONS, SPANS, SPANS)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_overlaps_points_and_ties(
     operations: list[tuple[int, int, str, int]],
     calls: list[tuple[int, int, int]],

@@ -29,24 +29,23 @@ def worker(folder, parent, order):
         time.sleep(0.01)
     if order == "late":
         lifetime.begin_worker()
-    time.sleep(2)
-    (folder / "late").touch()
+    time.sleep(600)  # longer than the test waits for the end of the worker
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     context.Process(target=worker, args=(sys.argv[1], os.getpid(), sys.argv[2])).start()
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert path.exists()
 
 
-def group_ends(group: int, within: float) -> bool:
-    deadline = time.monotonic() + within
+def group_ends(group: int) -> bool:
+    deadline = time.monotonic() + 300
     while is_group_alive(group) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not is_group_alive(group)
@@ -65,8 +64,7 @@ def test_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
         wait_for(tmp_path / "ready")
         process.kill()
         process.wait()
-        assert group_ends(process.pid, 30)
-        assert not (tmp_path / "late").exists()
+        assert group_ends(process.pid)
     finally:
         if is_group_alive(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
@@ -87,8 +85,8 @@ def test_terminated_fleet_leaves_no_worker_and_no_traceback(tmp_path: Path, numb
         try:
             wait_for(tmp_path / "started")
             process.send_signal(number)
-            assert process.wait(timeout=60) == code
-            assert group_ends(process.pid, 20)
+            assert process.wait(timeout=300) == code
+            assert group_ends(process.pid)
         finally:
             if is_group_alive(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)

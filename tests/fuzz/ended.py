@@ -73,7 +73,7 @@ def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
     environment = {**os.environ, "TMPDIR": str(scratch), "TRACEVIEW_DEBUG": "1", "PYTHONPATH": places}
     ended = subprocess.run(
         [sys.executable, "-m", "traceview", *arguments], cwd=scratch.parent, env=environment, capture_output=True,
-        timeout=120,
+        timeout=300,
     )  # fmt: skip
     out, err = (stream.decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
     return Ended(ended.returncode, out, err, err if "Traceback" in err else "")

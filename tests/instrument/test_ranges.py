@@ -227,7 +227,7 @@ def test_several_threads_share_an_annotation(recorder: Recorder) -> None:
 
     def work() -> None:
         with shared:
-            inside.wait(timeout=30)
+            inside.wait(timeout=300)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -62,7 +62,7 @@ def figures(use: DevicePart) -> list[object]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(operations, calls, windows)
 def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     trace = made_trace([(*span, *rest) for span, *rest in work], [(*span, *rest) for span, *rest in api])

@@ -171,7 +171,7 @@ def measured_calls(host: HostUse) -> dict[int, tuple[int, ...]]:
     return dict(zip(frame["api"], frame.select(FIGURES).rows(), strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(traces(), several_processes()))
 def test_calls_by_the_nanosecond(trace: Trace) -> None:
     activities = activities_of(trace)

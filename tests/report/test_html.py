@@ -48,9 +48,9 @@ def html() -> str:
     return hostile()
 
 
-@pytest.fixture
-def page(browser: Browser, html: str, tmp_path: Path) -> Iterator[Opened]:
-    with opened(browser, html, tmp_path) as one:
+@pytest.fixture(scope="module")
+def page(browser: Browser, html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, html, tmp_path_factory.mktemp("page")) as one:
         yield one
 
 
@@ -91,45 +91,6 @@ def test_policy_lists_exactly_the_page_scripts(html: str) -> None:
     }  # fmt: skip
     assert found["img-src"] == ["data:", "blob:"]
     assert html.index("Content-Security-Policy") < html.index("<style") < html.index("<script")
-
-
-ELEMENT = "document.body.append(Object.assign(document.createElement('%s'), { %s }))"
-
-
-RUNS_TEXT = (
-    "new Function('window.owned = 1')()",
-    "(0, eval)('window.owned = 1')",
-    "setTimeout('window.owned = 1')",
-    "document.body.setAttribute('onclick', 'window.owned = 1'), document.body.click()",
-    ELEMENT % ("script", "textContent: 'window.owned = 1'"),
-    ELEMENT % ("script", "src: 'data:text/javascript,owned=1'"),
-    ELEMENT % ("iframe", "srcdoc: '<script>top.owned=1</script>'"),
-)
-SENDS = (
-    "fetch('http://127.0.0.1:9/').catch(() => 0)",
-    "new Image().src = 'http://127.0.0.1:9/pixel'",
-    "document.body.style.backgroundImage = 'url(http://127.0.0.1:9/pixel)'",
-    "new WebSocket('ws://127.0.0.1:9/')",
-    ELEMENT % ("link", "rel: 'stylesheet', href: 'http://127.0.0.1:9/'"),
-)
-
-
-def test_text_never_runs_and_nothing_leaves_the_page(page: Opened) -> None:
-    for attempt in (*RUNS_TEXT, *SENDS):
-        page.complaints.clear()
-        # In a task of its own: what the debugger runs directly is above the policy.
-        caught = "catch (error) { window.refused = error.name }"
-        page.evaluate(f"() => {{ delete window.refused; setTimeout(() => {{ try {{ {attempt} }} {caught} }}) }}")
-        for _ in range(PATIENCE // 20):
-            if page.evaluate("window.refused") == "EvalError" or any(
-                "Content Security" in one for one in page.complaints
-            ):
-                break
-            page.page.wait_for_timeout(20)
-        else:
-            pytest.fail(f"not refused: {attempt}")
-        page.settle()  # late messages count for this attempt
-        assert page.evaluate("window.owned") is None, attempt
 
 
 def test_plotly_obeys_the_policy(page: Opened) -> None:
@@ -173,6 +134,45 @@ def test_csv_of_the_page_has_no_formula(page: Opened) -> None:
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert {len(row) for row in rows} == {7}
     assert [row[0] for row in rows[1:]] == [f"'{FORMULA}"]
+
+
+ELEMENT = "document.body.append(Object.assign(document.createElement('%s'), { %s }))"
+
+
+RUNS_TEXT = (
+    "new Function('window.owned = 1')()",
+    "(0, eval)('window.owned = 1')",
+    "setTimeout('window.owned = 1')",
+    "document.body.setAttribute('onclick', 'window.owned = 1'), document.body.click()",
+    ELEMENT % ("script", "textContent: 'window.owned = 1'"),
+    ELEMENT % ("script", "src: 'data:text/javascript,owned=1'"),
+    ELEMENT % ("iframe", "srcdoc: '<script>top.owned=1</script>'"),
+)
+SENDS = (
+    "fetch('http://127.0.0.1:9/').catch(() => 0)",
+    "new Image().src = 'http://127.0.0.1:9/pixel'",
+    "document.body.style.backgroundImage = 'url(http://127.0.0.1:9/pixel)'",
+    "new WebSocket('ws://127.0.0.1:9/')",
+    ELEMENT % ("link", "rel: 'stylesheet', href: 'http://127.0.0.1:9/'"),
+)
+
+
+def test_text_never_runs_and_nothing_leaves_the_page(page: Opened) -> None:
+    for attempt in (*RUNS_TEXT, *SENDS):
+        page.complaints.clear()
+        # In a task of its own: what the debugger runs directly is above the policy.
+        caught = "catch (error) { window.refused = error.name }"
+        page.evaluate(f"() => {{ delete window.refused; setTimeout(() => {{ try {{ {attempt} }} {caught} }}) }}")
+        for _ in range(PATIENCE // 20):
+            if page.evaluate("window.refused") == "EvalError" or any(
+                "Content Security" in one for one in page.complaints
+            ):
+                break
+            page.page.wait_for_timeout(20)
+        else:
+            pytest.fail(f"not refused: {attempt}")
+        page.settle()  # late messages count for this attempt
+        assert page.evaluate("window.owned") is None, attempt
 
 
 def test_page_and_export_escape_the_same_formulas(browser: Browser) -> None:

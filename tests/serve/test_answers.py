@@ -113,7 +113,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:20]))
 def test_malformed_request_line_is_answered(server: Server, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     for host in (b"Host: [\r\n", f"Host: 127.0.0.1:{server.server_port}\r\n".encode(), b""):
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=300) as client:
             client.sendall(line + b"\r\n" + host + b"\r\n")
             client.shutdown(socket.SHUT_WR)
             answer = b"".join(iter(lambda: client.recv(65536), b""))

@@ -21,7 +21,7 @@ from traceview.serve import Server
 def get(
     server: Server, path: str, *, token: str | None = None, host: str | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
     used_token = server.token if token is None else token
     try:
         connection.request("GET", f"/{used_token}/{path}", headers={} if host is None else {"Host": host})

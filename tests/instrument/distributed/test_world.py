@@ -195,7 +195,7 @@ def test_run_under_torchrun(tmp_path: Path, argument: str) -> None:
         [*command, program, argument],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(ended.stdout.splitlines()), ended.stderr

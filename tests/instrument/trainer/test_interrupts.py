@@ -53,7 +53,7 @@ def test_first_signal_ends_the_run_in_order(number: signal.Signals, code: int) -
     with run("willing") as process:
         assert line(process) == "started"
         process.send_signal(number)
-        rest, said = process.communicate(timeout=30)
+        rest, said = process.communicate(timeout=300)
     assert rest == "asked\nsaved\n"
     assert said == f"{number.name}: stopping after this step; send it again to stop immediately\n"
     assert process.returncode == code
@@ -69,7 +69,7 @@ def test_second_signal_ends_the_run_at_once(first: signal.Signals, second: signa
         process.send_signal(first)
         assert line(process) == "asked"
         process.send_signal(second)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=300)
     assert rest == "at once\n"
     assert process.returncode == code
 
@@ -167,5 +167,5 @@ with Interrupts():
 
 def test_forked_worker_survives_ctrl_c_but_not_sigterm() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("child goes on\nTrue\n", "", 0)

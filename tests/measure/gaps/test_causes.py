@@ -72,7 +72,7 @@ def busy_class(trace: Trace, moment: int) -> str | None:
     return next((name for name in ("compute", "communication", "copy", "memset") if name in running), None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(traces())
 def test_device_gaps_by_the_nanosecond(trace: Trace) -> None:
     device = device_activity(trace, 0)
@@ -94,7 +94,7 @@ def touches(row: dict[str, int], window: Window) -> bool:
     return row["start"] < window.end and (row["end"] > window.start or row["start"] >= window.start)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(traces())
 def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
     device = device_activity(trace, 0)

@@ -84,7 +84,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs(), st.sampled_from([None, "step", "forward|load"]))
 def test_iterations_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
     assume(device_activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
@@ -142,7 +142,7 @@ def often(trace: Trace, rows: list[int]) -> dict[tuple[int, str], list[int]]:
     return {key: members for key, members in groups.items() if len(members) >= 3}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_longest_outermost_name_is_the_iteration(trace: Trace) -> None:
     trace = without_launches(trace)

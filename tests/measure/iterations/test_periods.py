@@ -152,7 +152,7 @@ def test_interleaved_threads_do_not_hide_the_steps() -> None:
     assert len(period.first) in (19, 20)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4000), st.integers(3, 200), st.integers(0, 2**32 - 1))
 def test_random_launches_have_no_certain_period(count: int, kinds: int, seed: int) -> None:
     period = period_of(np.random.default_rng(seed).integers(0, kinds, count).tolist())

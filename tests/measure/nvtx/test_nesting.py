@@ -21,7 +21,7 @@ def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
     return [np.array([row[index] for row in rows], np.int64) for index in range(count)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(RANGE, max_size=12), st.lists(QUERY, max_size=10))
 def test_open_ranges_innermost_first(ranges: list[tuple[int, int, int]], queries: list[tuple[int, int]]) -> None:
     start, length, thread = columns(ranges, 3)

@@ -120,7 +120,7 @@ def expected_use(trace: Trace, name: str) -> RangeUse:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(annotated())
 def test_range_names_by_the_nanosecond(trace: Trace) -> None:
     names = sorted(set(trace.ranges["name"].to_list()))
@@ -133,7 +133,7 @@ def test_range_names_by_the_nanosecond(trace: Trace) -> None:
     assert list(found) == sorted(wanted, key=lambda use: (-use.gpu_busy_ns, -use.host_ns, use.name))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(annotated())
 def test_operations_belong_to_all_open_ranges(trace: Trace) -> None:
     projection = project_operations(trace)

@@ -59,7 +59,7 @@ def test_negative_number_of_values(tmp_path: Path) -> None:
         directory._read_columns(path, ["start"], DecodedSize("report"))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_damage(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("damaged") / "t.parquet"

@@ -61,17 +61,30 @@ def test_first_screen_has_the_answer(
         card.locator("summary").click()
         assert page.page.locator("#findings .finding").count() == len(analysis.findings)
         assert page.page.locator("#loading").count() == 0
+        assert not page.page.locator("#summarised").is_visible()
+        assert_upper_half(page, 900)
+        labels = page.page.locator("#labels").inner_text()
+    for device in analysis.devices:
+        assert device.id in labels
+        assert all(stream.label in labels for stream in device.streams)
+    assert labels.count("idle, by cause") == labels.count("work, by class") == len(analysis.devices)
+    assert "iterations" in labels
+    assert all(f"process {process}" in labels for device in analysis.devices for process in device.process_ids)
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768)])
+def assert_upper_half(page: Opened, height: int) -> None:
+    """Check that the answer and the cards leave the lower half of a screen to the timeline."""
+    assert page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < height / 2
+    cards = page.page.locator("#costliest").bounding_box()
+    assert cards is not None and cards["y"] + cards["height"] < height / 2
+
+
 @pytest.mark.parametrize("name", ["serial", "ddp2"])
 def test_timeline_begins_in_the_upper_half(
-    browser: Browser, analysis_of: Callable[[str], Analysis], name: str, width: int, height: int, tmp_path: Path
+    browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
-    with opened(browser, render(analysis_of(name)), tmp_path, width=width, height=height) as page:
-        assert page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < height / 2
-        cards = page.page.locator("#costliest").bounding_box()
-        assert cards is not None and cards["y"] + cards["height"] < height / 2
+    with opened(browser, render(analysis_of(name)), tmp_path, width=1024, height=768) as page:
+        assert_upper_half(page, 768)
 
 
 def test_card_list_timeline_and_panel_are_one_selection(
@@ -88,33 +101,15 @@ def test_card_list_timeline_and_panel_are_one_selection(
         assert analysis.findings[1].evidence[1].text in page.page.locator("#panel").inner_text()
 
 
-def test_navigation_leads_to_its_sections(
-    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
-) -> None:
-    with opened(browser, render(analysis_of("dual")), tmp_path) as page:
-        links = page.page.locator("nav a[href^='#']")
-        for link in links.all():
-            page.evaluate("scrollTo(0, 0)")
-            link.evaluate("(link) => link.click()")
-            target = page.page.locator(str(link.get_attribute("href")))
-            page.page.wait_for_function(VISIBLE, arg=target.element_handle())
-        assert links.count() > 3
-
-
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
 def test_public_captures_draw(browser: Browser, name: str, tmp_path: Path) -> None:
     with opened(browser, render(analyzed(shared(name))), tmp_path) as page:
         fine(page)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_small_screen(browser: Browser, analysis_of: Callable[[str], Analysis], dark: bool, tmp_path: Path) -> None:
-    with opened(browser, render(analysis_of("ddp2")), tmp_path, width=800, height=600, dark=dark) as page:
-        fine(page)
-        assert page.evaluate("document.getElementById('frame').getBoundingClientRect().width") > 700
-
-
-def test_light_and_dark(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
+def test_light_and_dark_and_navigation(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     with opened(browser, render(analysis_of("dual")), tmp_path, dark=True) as page:
         dark = page.evaluate(background)
@@ -124,15 +119,10 @@ def test_light_and_dark(browser: Browser, analysis_of: Callable[[str], Analysis]
         assert dark != light
         assert page.evaluate("document.documentElement.dataset.theme") == "light"
         fine(page)
-
-
-def test_rows_of_the_timeline(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
-    analysis = analysis_of("ddp2")
-    with opened(browser, render(analysis), tmp_path) as page:
-        labels = page.page.locator("#labels").inner_text()
-    for device in analysis.devices:
-        assert device.id in labels
-        assert all(stream.label in labels for stream in device.streams)
-    assert labels.count("idle, by cause") == labels.count("work, by class") == len(analysis.devices)
-    assert "iterations" in labels
-    assert all(f"process {process}" in labels for device in analysis.devices for process in device.process_ids)
+        links = page.page.locator("nav a[href^='#']")
+        for link in links.all():
+            page.evaluate("scrollTo(0, 0)")
+            link.evaluate("(link) => link.click()")
+            target = page.page.locator(str(link.get_attribute("href")))
+            page.page.wait_for_function(VISIBLE, arg=target.element_handle())
+        assert links.count() > 3
