@@ -160,7 +160,7 @@ class LearningRateSchedule:
         self._optimizer, self._training, self._steps = optimizer, training, steps
         self.base_lrs = [float(training.learning_rate) for _ in optimizer.param_groups]
         self.step_count = 0
-        self._best, self._waited, self._halvings = math.inf, 0, 0  # of plateau
+        self._best, self._waited, self._halvings = math.inf, 0, 0  # for the schedule `plateau`
         self._set_rates()
 
     def step(self) -> None:

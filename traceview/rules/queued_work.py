@@ -2,7 +2,7 @@
 
 Symptom: idle time with the cause `queued`: the launch call has returned and the GPU still does nothing.
 Cause: the GPU's own step from one operation to the next (1 to 10 µs), an operation of another stream or of another
-process that had to end first, or something that the capture lacks. What runs before a gap and its length tell which.
+process that had to end first, or something that the capture lacks. What runs before a gap and its length show which.
 Remedy: fewer operations or fewer dependencies; for long gaps, a search for what holds the GPU.
 
 Claims the idle cause `queued` that is left, in gaps longer than the hardware needs. Short gaps count only where they
