@@ -5,6 +5,7 @@
 # make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan
 # make docs   build the documentation site in out/docs
+# make dist   build the wheel and the sdist in dist/, and check both; a release does the same
 # make screenshots  draw the manual's pictures anew, in the browser that the tests use
 # make lint-scripts  types and format of the pages' scripts, where there is Node; npm run format formats them
 # make clean  remove what the others made
@@ -18,7 +19,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: docs help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
+.PHONY: dist docs help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -59,6 +60,12 @@ docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --quiet
 	@echo "Open it in any browser:   file://$(CURDIR)/out/docs/index.html"
 
+dist: $(VENV)/installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 screenshots: $(VENV)/installed-tests browser
 	$(BIN)/python scripts/make-screenshots
 
@@ -72,7 +79,7 @@ trace-processor:
 	@scripts/need-trace-processor .trace-processor
 
 clean:
-	rm -rf $(VENV) out benchmarks/data .nsys .trace-processor node_modules
+	rm -rf $(VENV) out dist benchmarks/data .nsys .trace-processor node_modules
 
 # Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
 $(VENV)/made:
@@ -92,6 +99,10 @@ $(VENV)/installed-tests: $(VENV)/made pyproject.toml constraints.txt README.md $
 	@echo "Installing traceview and what its tests need into $(VENV)"
 	@$(PIP) '.[test]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-dist: $(VENV)/made pyproject.toml constraints.txt
+	@$(PIP) 'build>=1.2' 'twine>=6.1' 'check-wheel-contents>=0.6'
+	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURCES)
 	@echo "Installing traceview and what its documentation needs into $(VENV)"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.captures import sample
+from tests.captures import ROOT, sample
 from tests.cli.command import Command, Result
 from tests.profiling import ATTEMPTS
 from traceview import record as recording
@@ -197,3 +197,14 @@ def test_doctor_knows_versions_of_nvtx_that_lose_ranges(
     monkeypatch.setenv("PATH", f"{tmp_path}:{Path(shutil.which('sh') or '/bin/sh').parent}")
     assert machine._nvtx((2024, 2, 3)).status == status
     assert machine._nvtx((2026, 1, 1)).status == machine.OK
+
+
+def test_doctor_names_another_instrument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_python", lambda: sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert [check.status for check in machine._instrument()] == [machine.OK]
+    (tmp_path / "instrument.py").write_text("'''A script of the user.'''\n")
+    (check,) = machine._instrument()
+    assert check.status == machine.WARNING
+    assert check.text == f"another instrument.py in {tmp_path.name} hides traceview's" and "rename it" in check.remedy

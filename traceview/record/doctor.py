@@ -19,6 +19,9 @@ LOSES_RANGES = (0, 2, 12)
 LAST_NSYS_THAT_LOSES = (2024, 2)
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 VERSION_OF_NVTX = "import importlib.metadata as m; print(m.version('nvtx'))"
+# Prints the file of the module that `import instrument` would load.
+FILE_OF_INSTRUMENT = "import importlib.util as u; s = u.find_spec('instrument'); print(s.origin if s else '')"
+OUR_INSTRUMENT = "NVTX annotations for PyTorch"  # in the docstring of traceview's own package
 
 
 @frozen
@@ -53,6 +56,7 @@ def checks() -> Iterator[Check]:
     yield _driver()
     yield _gpu_metrics()
     yield _nvtx(version)
+    yield from _instrument()
 
 
 def _test_recording(nsys: str) -> Check:
@@ -98,9 +102,7 @@ def _gpu_metrics() -> Check:
 
 
 def _nvtx(nsys: tuple[int, ...] | None) -> Check:
-    """Check the package nvtx of the Python on PATH, which is most often the program's."""
-    python = shutil.which("python") or shutil.which("python3") or sys.executable
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", output_of(python, "-c", VERSION_OF_NVTX) or "")
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", output_of(_python(), "-c", VERSION_OF_NVTX) or "")
     if match is None:
         remedy = "pip install nvtx==0.2.11 for ranges; torch.cuda.nvtx needs no package"
         return Check("nvtx package", WARNING, "not installed for the Python on PATH", remedy)
@@ -109,3 +111,23 @@ def _nvtx(nsys: tuple[int, ...] | None) -> Check:
         text = f"{match[0]}: this nsys records none of its ranges"
         return Check("nvtx package", FAILED, text, "pip install nvtx==0.2.11, or use a newer nsys")
     return Check("nvtx package", OK, match[0])
+
+
+def _instrument() -> Iterator[Check]:
+    """Check that no other module of this name comes before traceview's `instrument`; nothing if there is none."""
+    file = Path((output_of(_python(), "-c", FILE_OF_INSTRUMENT) or "").strip())
+    if not file.is_file():
+        return
+    if OUR_INSTRUMENT in file.read_text(encoding="utf-8", errors="replace"):
+        yield Check("instrument", OK, "traceview's")
+        return
+    folder = file.parent if file.name == "__init__.py" else file
+    text = f"another {folder.name} in {folder.parent.name} hides traceview's"
+    yield Check(
+        "instrument", WARNING, text, "rename it, or: pip uninstall instrument; pip install --force-reinstall traceview"
+    )
+
+
+def _python() -> str:
+    """Return the Python on PATH, which is most often the program's."""
+    return shutil.which("python") or shutil.which("python3") or sys.executable
