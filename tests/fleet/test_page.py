@@ -42,7 +42,7 @@ def test_advice_without_network_requests(page: Opened) -> None:
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     advice = page.page.inner_text("#advice button")
     assert advice.startswith("slowhost_rank1: own time is 89.6% longer than the others'")
-    assert page.page.inner_text("#title") == "1 straggler of 4 ranks"
+    assert page.page.inner_text("#title") == "4 reports, 4 ranks"
     assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms compared to the others")
 
 
@@ -96,12 +96,18 @@ def many(fleet: Fleet, count: int) -> Fleet:
     take = np.arange(count) % len(fleet.ranks)
     ranks = [replace(fleet.ranks[row], label=f"rank{index:04}") for index, row in enumerate(take)]
     names = ("wall", "own", "compute", "wait")
-    return replace(fleet, ranks=tuple(ranks), heat=replace(heat, **{name: getattr(heat, name)[take] for name in names}))
+    figures = {name: getattr(heat, name)[take] for name in names}
+    return replace(
+        fleet, ranks=tuple(ranks), heat=replace(heat, **figures), work=tuple(fleet.work[row] for row in take)
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_thousand_ranks(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
-    with opened(browser, render(many(slow_host, 1000)), tmp_path, dark=dark) as page:
+    thousand = many(slow_host, 1000)
+    lanes: list[dict[str, int]] = content(thousand)[0]["work"]  # type: ignore[assignment]
+    assert 100_000 < sum(lane["count"] for lane in lanes) <= 400_000 + len(lanes)
+    with opened(browser, render(thousand), tmp_path, dark=dark) as page:
         assert page.complaints == []
         assert float(drawn(page)[1]) * 1000 <= 600
         page.page.locator("#find").fill("rank0999")
@@ -161,20 +167,32 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
         assert first < closer[0] < closer[1] < last
         stage.press("0")
         [group] = slow_host.times
-        latest = int(group.end.max() - group.start.min())
+        works = [work for work in slow_host.work if work is not None]
+        zero = min(int(group.start.min()), *(work.start for work in works))
+        latest = max(int(group.end.max()), *(work.start + work.width * len(work.kernel) for work in works)) - zero
         assert float(str(canvas.get_attribute("data-drawn")).split()[1]) == pytest.approx(1.02 * latest)
         box = canvas.bounding_box()
         assert box is not None
         arrival = int(np.ptp(group.start, axis=0).argmax())  # the longest wait
         rank = int(group.start[:, arrival].argmin())
-        x = (int(group.start[rank, arrival]) - int(group.start.min())) / (1.02 * latest)
+        x = (int(group.start[rank, arrival]) - zero) / (1.02 * latest)
         order = page.page.locator("#each table").first.locator("tbody th").all_inner_texts()
         label = slow_host.ranks[int(group.ranks[rank])].label
-        y = box["y"] + 22 + (order.index(label) + 0.5) * (box["height"] - 22) / len(order)
+        y = box["y"] + 22 + (order.index(label) + 0.75) * (box["height"] - 22) / len(order)
         page.page.mouse.move(box["x"] + 190 + x * (box["width"] - 190) + 2, y)
         assert page.page.inner_text("#tip").startswith(f"{label} · AllReduce, ")
         latest_rank = int(group.ranks[int(group.start[:, arrival].argmax())])
         assert f"for {slow_host.ranks[latest_rank].label}" in page.page.inner_text("#tip")
+        # The upper half of a row shows the work: here, in the bin that computes most.
+        shown = slow_host.work[int(group.ranks[rank])]
+        assert shown is not None
+        bin = int(shown.compute.argmax())
+        x = (shown.start + (bin + 0.5) * shown.width - zero) / (1.02 * latest)
+        y -= 0.5 * (box["height"] - 22) / len(order)
+        stage.press("0")
+        page.page.mouse.move(box["x"] + 190 + x * (box["width"] - 190), y)
+        assert page.page.inner_text("#tip").startswith(f"{label} · compute ")
+        assert ", mostly " in page.page.inner_text("#tip")
         assert page.complaints == []
 
 

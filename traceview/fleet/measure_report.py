@@ -10,6 +10,8 @@ from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, measure_collectives
 from traceview.fleet.iterations import iteration_numbers, measure_steps
+from traceview.fleet.work import measure_work
+from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, no_gpu_work
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -18,7 +20,7 @@ from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import RankResult, ReportResult
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
 from traceview.read.source import display_name
@@ -65,6 +67,13 @@ def _measure(trace: Trace, epoch: int | None, iteration: str | None, skip: int |
     return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
 
+def _steady(begin: Times, skipped: int, window: Window) -> Window:
+    """Return the part of the window from the first counted iteration on."""
+    counted = begin[skipped:]
+    first = max(int(counted[0]), window.start) if len(counted) else window.start
+    return Window(first, window.end) if first < window.end else window
+
+
 def _measure_rank(
     trace: Trace,
     threads: ThreadStates,
@@ -77,13 +86,14 @@ def _measure_rank(
     gaps = device_gaps(trace, find_idle_gaps(trace, threads, device))
     measured = MeasuredDevices([device], {device.device: gaps})
     iterations = find_iterations(trace, measured, pattern=iteration, skip=skip)
-    steps, begin, numbers = None, EMPTY, EMPTY
+    steps, begin, numbers, steady = None, EMPTY, EMPTY, device.window
     if isinstance(iterations, NotMeasured):
         notes.append(iterations.reason)
     else:
         begin = iterations.start
         numbers, are_named = iteration_numbers(iterations)
         steps = measure_steps(trace, threads, measured, iterations, numbers, are_named, skip)
+        steady = _steady(begin, iterations.skipped, device.window)
     return RankResult(
         device=row["id"],
         gpu=row["name"],
@@ -97,4 +107,5 @@ def _measure_rank(
         kernels=int(np.count_nonzero(trace.operations["source"].gather(device.rows).to_numpy() == "kernel")),
         steps=steps,
         collectives=measure_collectives(trace, device, begin, numbers),
+        work=measure_work(trace, device.clip(steady)),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from traceview.fleet.clocks import Clocks, estimate_clocks
+from traceview.fleet.clocks import Clocks, estimate_clocks, to_common
 from traceview.fleet.collectives import MAX_COLLECTIVES
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, count_impossible, rank_sets, set_notes, split_by_common_ends
 from traceview.fleet.iterations import align_iterations
@@ -16,7 +17,7 @@ from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows,
 from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import CollectiveTimes, Fleet, RankResult, ReportResult, Skipped
+from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, ReportResult, Skipped, Work
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
@@ -71,6 +72,9 @@ def merge(
         notes=_all_notes(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
         times=tuple(CollectiveTimes(group.ranks, group.kind, group.start, group.end) for group in groups),
+        work=tuple(
+            _work_on_clock(rank.work, clocks.clocks[report]) for rank, report in zip(ranks, reports, strict=True)
+        ),
     )
 
 
@@ -100,6 +104,13 @@ def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Clocks
         group.step,
         group.kind,
     )
+
+
+def _work_on_clock(work: Work | None, clock: Clock) -> Work | None:
+    if work is None:
+        return None
+    start = to_common(np.array([work.start], np.int64), clock)
+    return replace(work, start=int(start[0]))
 
 
 def _is_possible(group: MatchedCollectives, report_of: Times, clocks: Clocks, notes: list[str]) -> bool:

@@ -72,6 +72,23 @@ class Collectives:
 
 
 @frozen
+class Work:
+    """The work of one GPU from `start` on, in bins of `width` ns.
+
+    `compute`, `copies` and `communication` are the ns of each bin in which such work runs, which may overlap. `kernel`
+    is the compute kernel that runs longest in each bin, an index into `names`, or -1.
+    """
+
+    start: int
+    width: int
+    compute: Times
+    copies: Times
+    communication: Times
+    kernel: Times
+    names: tuple[str, ...]
+
+
+@frozen
 class RankResult:
     """One GPU of one report. `idle` has one value for each of model.CAUSES."""
 
@@ -87,6 +104,7 @@ class RankResult:
     kernels: int
     steps: Steps | None
     collectives: Collectives
+    work: Work | None = None  # the steady iterations, or everything without iterations
 
 
 @frozen
@@ -279,6 +297,7 @@ class Fleet:
     notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]
     times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks
+    work: tuple[Work | None, ...] = ()  # of each rank on the common clock, for the same timeline
 
     @property
     def figures(self) -> FleetFigures:

@@ -79,12 +79,30 @@ def assert_upper_half(page: Opened, height: int) -> None:
     assert cards is not None and cards["y"] + cards["height"] < height / 2
 
 
+def pinned_row_stays(page: Opened) -> None:
+    """A pinned row keeps its place, on the canvas and under the pointer, while the others scroll."""
+    labels = page.page.locator("#labels .label")
+    page.page.locator("#labels .row-stream", has_text="stream 21").first.hover()
+    page.page.locator("#labels .row-stream .tools button:visible").first.click()
+    page.page.locator("#scroll").scroll_into_view_if_needed()
+    before = labels.first.bounding_box()
+    page.evaluate("document.getElementById('scroll').scrollTop = 200")
+    page.settle()
+    place, canvas = labels.first.bounding_box(), page.page.locator("#canvas").bounding_box()
+    assert place == before and place is not None and canvas is not None
+    page.page.mouse.move(canvas["x"] + canvas["width"] / 2, place["y"] + place["height"] / 2)
+    page.press("p")
+    assert page.evaluate("traceview.board.numbered.some(({ pinned }) => pinned)") is False
+
+
 @pytest.mark.parametrize("name", ["serial", "ddp2"])
 def test_timeline_begins_in_the_upper_half(
     browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
     with opened(browser, render(analysis_of(name)), tmp_path, width=1024, height=768) as page:
         assert_upper_half(page, 768)
+        if name == "ddp2":
+            pinned_row_stays(page)
 
 
 def test_card_list_timeline_and_panel_are_one_selection(

@@ -197,8 +197,8 @@ def test_page_beyond_the_budget_is_reported(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
-    html = render(analysis, 2_900_000)
-    assert len(html) <= 2_900_000
+    html = render(analysis, 3_000_000)
+    assert len(html) <= 3_000_000
     with opened(browser, html, tmp_path) as page:
         assert page.complaints == []
         notice = page.page.locator("#summarised")

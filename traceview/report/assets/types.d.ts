@@ -349,6 +349,7 @@ export interface Rank {
 /** The page of a fleet: report/fleet_html. */
 export interface FleetContent {
   title: string;
+  name: string;
   facts: string;
   answer: string;
   sets: number;
@@ -385,6 +386,11 @@ export interface FleetContent {
   /** Collectives of ranks that ran them together, a row for each rank; times on the common clock. */
   times: { ranks: number[]; names: string[]; kind: Packed; count: number; start: Packed; length: Packed }[];
   timesLeftOut: number;
+  /** The work of ranks in bins; `kernel` is an index into `names` plus one. */
+  work: ({ rank: number; start: number; width: number; count: number; names: string[]; kernel: Packed } & Record<
+    "compute" | "copies" | "communication",
+    Packed
+  >)[];
   heat: ({ names: string[]; steady: number[]; merged: number } & Record<Figure, Packed>) | null;
 }
 

@@ -16,19 +16,26 @@ from traceview.report.timeline.columns import Columns
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")
+WORK = ("compute", "copies", "communication")
 MAX_COLLECTIVES = 200_000  # starts on the timeline of all ranks
+MAX_WORK_BINS = 400_000  # on the timeline of all ranks; more are merged
+FULL = 255  # the share of a bin that is busy all the time
 MAX_NAME = 400  # letters
 
 
 def content(fleet: Fleet) -> tuple[dict[str, object], str]:
     """Return the values of the page's script and the packed matrices of the heat map."""
     columns = Columns()
-    times, left_out = _times(fleet, columns)
+    zero = _first_moment(fleet)
+    times, left_out = _times(fleet, columns, zero)
+    name, _, facts = headline(fleet).partition(" · ")
     values = {
+        "work": _work(fleet, columns, zero),
         "times": times,
         "timesLeftOut": left_out,
         "title": title(fleet),
-        "facts": headline(fleet),
+        "name": name,
+        "facts": facts,
         "answer": answer(fleet),
         "sets": max(rank.set for rank in fleet.ranks) + 1,
         "reports": len(fleet.reports),
@@ -65,14 +72,43 @@ def _ranks(fleet: Fleet) -> list[dict[str, object]]:
     ]
 
 
-def _times(fleet: Fleet, columns: Columns) -> tuple[list[dict[str, object]], int]:
+def _first_moment(fleet: Fleet) -> int:
+    """Return the first moment of the page's timeline, on the common clock."""
+    starts = [int(group.start.min()) for group in fleet.times]
+    return min(starts + [work.start for work in fleet.work if work is not None], default=0)
+
+
+def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
+    """Return what each rank's GPU does, in bins with shares from 0 to FULL; `kernel` is 0 for none."""
+    shown: list[dict[str, object]] = []
+    merged = -(-sum(len(work.kernel) for work in fleet.work if work is not None) // MAX_WORK_BINS) or 1
+    for rank, work in enumerate(fleet.work):
+        if work is None:
+            continue
+        edges = np.arange(0, len(work.kernel), merged)
+        width = merged * work.width
+        busy = {name: np.add.reduceat(getattr(work, name), edges) for name in WORK}
+        shown.append(
+            {
+                "rank": rank,
+                "start": work.start - zero,
+                "width": width,
+                "count": len(edges),
+                "names": [plain(name, MAX_NAME) for name in work.names],
+                "kernel": columns.add(work.kernel[edges] + 1),
+                **{name: columns.add(np.minimum(FULL, -(-ns * FULL // width))) for name, ns in busy.items()},
+            }
+        )
+    return shown
+
+
+def _times(fleet: Fleet, columns: Columns, zero: int) -> tuple[list[dict[str, object]], int]:
     """Return the collectives of the page's timeline, and how many it leaves out.
 
     It has those in the middle of each group if there are more than MAX_COLLECTIVES starts in all.
     """
     total = sum(group.start.size for group in fleet.times)
     share = min(1.0, MAX_COLLECTIVES / max(total, 1))
-    zero = min((int(group.start.min()) for group in fleet.times), default=0)
     shown: list[dict[str, object]] = []
     left_out = 0
     for group in fleet.times:

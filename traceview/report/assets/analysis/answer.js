@@ -13,7 +13,7 @@ const LITTLE = 0.01; // share of the time; smaller parts are behind a button
 const MAX_BARS = 4;
 
 export function showHead() {
-  byId("title").textContent = page.file;
+  byId("title").textContent = byId("title").title = page.file;
   const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
   const words = [
     page.program,
@@ -23,7 +23,7 @@ export function showHead() {
     `${countText(page.timeline.events)} events`,
     page.narrowed ? "limited to a time window" : null,
   ];
-  byId("facts").textContent = words.filter(Boolean).join(" · ");
+  byId("facts").textContent = byId("facts").title = words.filter(Boolean).join(" · ");
 }
 
 export function showAnswer() {
@@ -169,7 +169,8 @@ export function showCards() {
 
 function drawCards() {
   const cards = page.findings.slice(0, CARDS).map(findingCard);
-  byId("cards").replaceChildren(...(cards.length ? cards : [el("li", { text: "No finding: nothing cost GPU time." })]));
+  byId("costliest").hidden = !cards.length; // the answer says that there is none
+  byId("cards").replaceChildren(...cards);
 }
 
 // Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
@@ -208,7 +209,12 @@ export function findingTitle(finding, ...before) {
   if (!worst) return el("span", { class: "goto" }, ...content);
   return el(
     "button",
-    { class: "goto", type: "button", title: "Show the worst place in the timeline", onclick: () => showPlace(worst) },
+    {
+      class: "goto",
+      type: "button",
+      title: `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`,
+      onclick: () => showPlace(worst),
+    },
     ...content,
   );
 }

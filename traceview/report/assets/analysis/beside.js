@@ -24,21 +24,15 @@ function drawBeside() {
   if (beside.at >= 0) showHint(); // the panel shows a place of the other findings
   Object.assign(beside, { places: [], at: -1 });
   const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
+  byId("beside").hidden = !lists.length;
   beside.status = el("span", { class: "soft", role: "status", text: placeCount() });
-  const inner = el(
-    "div",
-    { class: "beside-inner", id: "beside-inner" },
-    ...(lists.length
-      ? [el("ol", { class: "beside-list" }, ...lists)]
-      : [el("p", { class: "soft", text: "No finding has a place in the timeline." })]),
-  );
+  const inner = el("div", { class: "beside-inner", id: "beside-inner" }, el("ol", { class: "beside-list" }, ...lists));
   const step = (by, sign, word) =>
     el("button", {
       type: "button",
       text: sign,
       "aria-label": word,
       title: `${word} (${by < 0 ? "[" : "]"})`,
-      disabled: !lists.length,
       onclick: () => stepPlace(by),
     });
   byId("beside").replaceChildren(

@@ -17,18 +17,15 @@ function section(heading, note, ...children) {
 }
 
 export function showTables() {
-  const sections = page.tables
-    .filter((declared) => declared.not_measured || declared.rows.length)
-    .map((declared) => ({ wide: isWide(declared), element: declaredSection(declared) }));
-  const idle = el("div", { class: "grid" });
-  const showIdle = () => idle.replaceChildren(...idleSections());
+  const shown = page.tables.filter((declared) => declared.not_measured || declared.rows.length);
+  const [long, short] = [true, false].map((wanted) =>
+    shown.filter(({ rows }) => rows.length > FIRST_ROWS === wanted).map(declaredSection),
+  );
+  const flow = el("div", { class: "flow" });
+  const showIdle = () => flow.replaceChildren(...idleSections(), ...short);
   showIdle();
   afterCover.push(showIdle);
-  byId("tables").replaceChildren(
-    idle,
-    el("div", { class: "grid" }, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
-    ...sections.flatMap(({ wide, element }) => (wide ? [element] : [])),
-  );
+  byId("tables").replaceChildren(flow, ...long);
 }
 
 // The idle time of each device by cause, and what the host did in it, as the bars cover it.
@@ -42,13 +39,6 @@ function idleSections() {
 }
 
 const FIRST_ROWS = 24;
-const GRID_COLUMNS = 7;
-const GRID_TEXTS = 2;
-
-function isWide({ columns, rows }) {
-  const texts = columns.filter(({ unit }) => unit === "text").length;
-  return columns.length > GRID_COLUMNS || rows.length > FIRST_ROWS || texts > GRID_TEXTS;
-}
 
 // A table as its measure declares it: titles, units and rows come from Python.
 export function declaredSection(declared) {

@@ -1,4 +1,4 @@
-// Icicle (flame) charts: a tree with its root at the top, in which a click on a part shows it alone.
+// Icicle (flame) charts: a tree with its root at the top. A click on a part shows it alone, a click on the top goes back.
 import { cssColour, inkFor } from "../core/palette.js";
 import { chartLayout, plotlyText } from "./style.js";
 
@@ -14,7 +14,7 @@ export function icicleLevels(nodes) {
 }
 
 export function icicleHeight(levels) {
-  return (levels + 1) * LEVEL_HEIGHT + 12;
+  return levels * LEVEL_HEIGHT + 4;
 }
 
 // Nodes are { label, text, value, parent, colour }; the value includes those of the children, `parent` is an index.
@@ -37,10 +37,10 @@ export function iciclePicture(nodes, levels) {
     insidetextfont: { color: ink },
     outsidetextfont: { color: ink },
     tiling: { orientation: "v" },
-    pathbar: { thickness: LEVEL_HEIGHT },
+    pathbar: { visible: false },
     sort: true,
     marker: { colors: nodes.map(({ colour }) => colour), line: { width: 1, color: cssColour("--card") } },
   };
-  const margin = { l: 4, r: 4, t: LEVEL_HEIGHT + 2, b: 2 }; // the line above a part stands in the upper margin
+  const margin = { l: 4, r: 4, t: 2, b: 2 };
   return { traces: [trace], layout: chartLayout({}, {}, { margin, uniformtext: { minsize: 9, mode: "hide" } }) };
 }

@@ -18,7 +18,7 @@ export function placeChart(device, on) {
   return {
     id: fieldName("chart places " + device.id),
     heading: "Kernel time by module and op" + on,
-    note: "Backward kernels count for the module and the op of their forward; where no module is known, ranges stand in its place. Click a part to show it alone, and the line above it to go back. Small parts are left out.",
+    note: "Backward kernels count for the module and the op of their forward; where no module is known, ranges stand in its place. Click a part to show it alone, and its top to go back. Small parts are left out.",
     items: nodes.map((node) => ({ text: nodeText(node, total), place: null })),
     bare: true,
     height: icicleHeight(levels),

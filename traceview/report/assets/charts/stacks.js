@@ -23,7 +23,7 @@ const FIGURES = {
 };
 const NEARLY_ALL = 0.95;
 const NOTE =
-  "The program's own lines are coloured, functions of libraries are grey; a run of library calls is one part. Click a part to show it alone, and the line above it to go back. Small parts are left out.";
+  "The program's own lines are coloured, functions of libraries are grey; a run of library calls is one part. Click a part to show it alone, and its top to go back. Small parts are left out.";
 
 // Returns the elements of the charts; an empty list for a capture without stacks.
 export function stackSections({ nodes, exact }) {

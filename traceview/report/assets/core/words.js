@@ -138,11 +138,14 @@ function fixed(value, digits) {
   return Math.abs(value) < 1000 ? text : text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
+const MAX_NUMBER = 6; // digits at the end of a name that stay together: "it…17" of "iteration 17"
+
 // A text of at most so many letters, with … in its middle: similar names differ at both ends.
 export function middle(text, letters) {
   if (text.length <= letters) return text;
-  const head = Math.floor(letters / 2);
-  const tail = letters - 1 - head;
+  const digits = text.match(/\d+$/)?.[0].length ?? 0;
+  const tail = Math.min(letters - 1, Math.max(letters - 1 - Math.floor(letters / 2), digits > MAX_NUMBER ? 0 : digits));
+  const head = letters - 1 - tail;
   return text.slice(0, head) + "…" + (tail > 0 ? text.slice(-tail) : "");
 }
 

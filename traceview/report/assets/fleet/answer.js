@@ -7,8 +7,8 @@ import { content, map } from "./state.js";
 import { rankLabel } from "./words.js";
 
 export function showAnswer() {
-  byId("title").textContent = content.title;
-  byId("facts").textContent = content.facts;
+  byId("title").textContent = content.name;
+  byId("facts").textContent = byId("facts").title = content.facts;
   byId("answer-title").textContent = content.answer;
   const skipped = content.skipped.length;
   byId("skipped").hidden = !skipped;
@@ -30,7 +30,7 @@ export function showAnswer() {
           },
         }),
         el("p", {}, ...prose(one.text)),
-        el("p", { class: "soft" }, one.price),
+        content.answer.includes(one.price) ? null : el("p", { class: "soft" }, one.price),
       ),
     );
   for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));

@@ -10,10 +10,12 @@ import { duration, fitted } from "../core/words.js";
 import { selectCell } from "./moves.js";
 import { content, map } from "./state.js";
 import { rankLabel } from "./words.js";
+import { drawWork, loadWork, workEnd, workText } from "./work.js";
 
 const LEFT = 190; // pixels, as the next three
 const TOP = 22;
 const MAX_HIGH = 420;
+const MIN_SPLIT = 14;
 const SHORTEST = 1000; // ns
 const MAX_LINES = 400; // collectives in view; more would be one grey area
 const FIRST_SHOWN = 24; // collectives that the first view shows
@@ -23,7 +25,8 @@ const together = { groups: [], from: 0, to: 1, end: 1 };
 
 /** @param {ArrayBuffer} buffer */
 export function loadTogether(buffer) {
-  byId("together").hidden = !content.times.length;
+  byId("together").hidden = !content.times.length && !content.work.length;
+  loadWork(buffer);
   together.groups = content.times.map(({ ranks, names, kind, count, start, length }) => {
     const starts = readColumn(buffer, start, ranks.length * count);
     const lengths = readColumn(buffer, length, ranks.length * count);
@@ -33,11 +36,15 @@ export function loadTogether(buffer) {
     const last = Float64Array.from(kinds, (_, at) => Math.max(...rows.map((one) => one.start[at])));
     return { rows, count, last, kind: (at) => names[kinds[at]] };
   });
-  const [first] = together.groups;
-  if (!first) return;
   together.end = Math.max(
+    workEnd(),
     ...together.groups.flatMap(({ rows, count }) => rows.map((row) => row.start[count - 1] + row.length[count - 1])),
   );
+  const [first] = together.groups;
+  if (!first) {
+    [together.from, together.to] = [0, together.end];
+    return watchTogether();
+  }
   const at = Math.max(0, Math.floor((first.count - FIRST_SHOWN) / 2));
   const until = Math.min(first.count - 1, at + FIRST_SHOWN);
   const cut = content.timesLeftOut;
@@ -49,7 +56,18 @@ export function loadTogether(buffer) {
 }
 
 function rowHeight() {
-  return Math.max(2, Math.min(24, (MAX_HIGH - TOP) / Math.max(map.order.length, 1)));
+  return Math.max(2, Math.min(content.work.length ? 40 : 24, (MAX_HIGH - TOP) / Math.max(map.order.length, 1)));
+}
+
+// A row has its work above its collectives; a low row has the collectives over the work.
+function isSplit() {
+  return rowHeight() >= MIN_SPLIT && content.work.length > 0;
+}
+
+function workBox(row, width) {
+  const high = rowHeight();
+  const [top, height] = isSplit() ? [2, high / 2 - 2] : [0, high > 6 ? high - 2 : high];
+  return { left: LEFT, right: width, top: TOP + row * high + top, height };
 }
 
 function toX(ns, width) {
@@ -57,7 +75,7 @@ function toX(ns, width) {
 }
 
 export function drawTogether() {
-  if (!together.groups.length) return;
+  if (byId("together").hidden) return;
   const canvas = byId("together-canvas", HTMLCanvasElement);
   const width = Math.max(canvas.getBoundingClientRect().width, LEFT + 60);
   const height = TOP + map.order.length * rowHeight();
@@ -69,6 +87,7 @@ export function drawTogether() {
   context.clip();
   drawRuler(context, { from: together.from, to: together.to, left: LEFT, right: width, axis: TOP, height });
   const places = new Map(map.order.map((rank, row) => [rank, row]));
+  for (const [rank, row] of places) drawWork(context, rank, together, workBox(row, width));
   for (const group of together.groups) drawGroup(context, group, places, width);
   context.restore();
   byId("together-range").textContent = `${duration(together.to - together.from)} from ${duration(together.from)}`;
@@ -90,8 +109,10 @@ function drawGroup(context, group, places, width) {
   const fills = { waiting: cssColour("--d2h"), moving: cssColour("--communication") };
   const pattern = high > 6 ? canvasPattern(context, "slashed") : null;
   for (const { rank, start, length } of group.rows) {
-    const y = TOP + places.get(rank) * high + (high > 6 ? 2 : 0);
-    const tall = high - (high > 6 ? 4 : 0);
+    const air = high > 6 ? 2 : 0,
+      half = isSplit() ? high / 2 : 0,
+      y = TOP + places.get(rank) * high + half + (half ? 0 : air);
+    const tall = high - half - (half ? air : 2 * air);
     let drawn = -1;
     for (
       let at = Math.max(0, firstAbove(start, together.from) - 1);
@@ -170,6 +191,19 @@ function collectiveAt(event) {
   return null;
 }
 
+// The rank and the moment under the pointer, and what its GPU does there.
+function workAt(event) {
+  const box = byId("together-canvas").getBoundingClientRect();
+  const rank = map.order[Math.floor((event.clientY - box.top - TOP) / rowHeight())];
+  const text = rank === undefined || event.clientX < box.left + LEFT ? "" : workText(rank, nsAt(event));
+  return text && `${rankLabel(rank)} · ${text}`;
+}
+
+function isOverWork(event) {
+  const y = event.clientY - byId("together-canvas").getBoundingClientRect().top - TOP;
+  return isSplit() && y % rowHeight() < rowHeight() / 2;
+}
+
 function collectiveText({ group, at, rank, start, length }) {
   const last = group.rows.find((one) => one.start[at] === group.last[at]);
   const waited = Math.min(group.last[at] - start, length);
@@ -189,9 +223,10 @@ function watchTogether() {
     grabbed = null;
   });
   stage.addEventListener("pointermove", (event) => {
-    const hit = collectiveAt(event);
-    tip.hidden = !hit;
-    if (hit) tip.textContent = collectiveText(hit);
+    const hit = isOverWork(event) ? null : collectiveAt(event);
+    const text = hit ? collectiveText(hit) : workAt(event);
+    tip.hidden = !text;
+    tip.textContent = text;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - 480))}px`;
     tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 60)}px`;
     if (!grabbed) return;

@@ -10,6 +10,7 @@ import { colours, isRange, tintFunction } from "./colours.js";
 import { drawCounter } from "./counters.js";
 import { visibleSources } from "./levels.js";
 import { drawOver } from "./overlay.js";
+import { drawnY, isStuck, stuckHeight } from "./rows.js";
 import { board, view } from "./state.js";
 
 const MIN_TEXT = 34;
@@ -25,16 +26,32 @@ const MIN_FILLED = 2; // pixels: a single short event stays visible
 const MIN_RANGE = 0.4; // the least height of a range: it matters that it is there
 
 export function drawRows(context, state) {
-  const { width, height, top } = state,
-    ratio = devicePixelRatio || 1;
+  const { width, height } = state;
   context.clearRect(0, 0, width, height);
   context.font = '11px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
   context.textBaseline = "middle";
   drawn.marks = 0;
-  const boxes = visibleBoxes(top, height);
-  for (const item of board.shown)
-    if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
+  const stuck = stuckHeight();
+  drawPart(context, state, stuck, height);
+  if (stuck) drawPart(context, state, 0, stuck);
+  drawOver(context, state);
+}
+
+// Draws the rows that stay in sight, above `stuckHeight`, or those that scroll below them.
+function drawPart(context, state, from, to) {
+  const { width, top } = state,
+    ratio = devicePixelRatio || 1;
+  const items = board.shown.filter((item) => {
+    const y = drawnY(item, top);
+    return isStuck(item) === to <= stuckHeight() && y + item.h >= from && y <= to;
+  });
+  context.save();
+  context.beginPath();
+  context.rect(0, from, width, to - from);
+  context.clip();
+  for (const item of items) drawBackground(context, item, drawnY(item, top), width);
   drawGrid(context, state);
+  const boxes = laneBoxes(items, top);
   const wide = Math.round(width * ratio);
   let lines = 0;
   for (const box of boxes) {
@@ -46,15 +63,15 @@ export function drawRows(context, state) {
   if (lines) strips.context.putImageData(strips.image, 0, 0, 0, 0, wide, lines);
   context.imageSmoothingEnabled = false;
   for (const { y, h, line, tall } of boxes) context.drawImage(strips.canvas, 0, line, wide, tall, 0, y, width, h);
-  drawOver(context, state);
+  context.restore();
 }
 
-function visibleBoxes(top, height) {
+function laneBoxes(items, top) {
   const boxes = [];
-  for (const item of board.shown) {
-    const y = item.y - top;
+  for (const item of items) {
+    const y = drawnY(item, top);
     const { lanes } = item;
-    if (!lanes || y + item.h < 0 || y > height) continue;
+    if (!lanes) continue;
     const tall = (item.h - 3) / lanes.length;
     lanes.forEach((lane, place) =>
       boxes.push({
@@ -129,13 +146,16 @@ function drawSource(context, box, source, wide, ratio) {
     last = firstAbove(marks.start, source.to);
   const left = Math.max(0, (source.from - zero) * scale),
     right = Math.min(wide, (source.to - zero) * scale);
+  let text = null;
   for (let i = first; i < last; i++) {
     const tint = tintOf(i);
     if (colours.hidden[tint]) continue;
     const x = Math.max(left, (marks.start[i] - zero) * scale),
       w = Math.min(right, (marks.end[i] - zero) * scale) - x;
     if (w >= THIN * ratio) {
-      drawMark(context, box, source, i, tint, x / ratio, w / ratio);
+      // The next mark is drawn over this one where they overlap, so that a text ends where it begins.
+      drawText(context, text, box, x / ratio);
+      text = drawMark(context, box, source, i, tint, x / ratio, w / ratio);
       continue;
     }
     const share = marks.count && w > 0 ? Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
@@ -152,8 +172,10 @@ function drawSource(context, box, source, wide, ratio) {
       at++;
     } while (rest > 0.05 && at < wide);
   }
+  drawText(context, text, box, Infinity);
 }
 
+// Returns the mark's text and its place, which is drawn later; null without one.
 function drawMark(context, box, source, i, tint, x, w) {
   const { marks } = source;
   const left = Math.round(x),
@@ -167,10 +189,9 @@ function drawMark(context, box, source, i, tint, x, w) {
     context.fillRect(left, box.y, wide, box.h);
   }
   drawn.marks++;
-  if (wide > MIN_TEXT && box.h > 11) {
-    const ink = several > 1 ? cssColour("--ink") : palette.ink[tint];
-    drawText(context, markText(box.kind, marks, i, several), left, left + wide, box, ink);
-  }
+  if (wide <= MIN_TEXT || box.h <= 11) return null;
+  const ink = several > 1 ? cssColour("--ink") : palette.ink[tint];
+  return { text: markText(box.kind, marks, i, several), left, right: left + wide, ink };
 }
 
 // A merged mark is a pale box with a dashed top, filled from below to the share of time that its events are busy.
@@ -191,9 +212,18 @@ function markText(kind, marks, i, several) {
   return page.names[marks.name[i]] ?? "";
 }
 
-function drawText(context, text, left, right, box, ink) {
-  const letters = Math.floor((right - left - 8) / 6.1);
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {{ text: string, left: number, right: number, ink: string } | null} drawn
+ * @param {{ y: number, h: number }} box
+ * @param {number} end where the next mark begins
+ */
+function drawText(context, drawn, box, end) {
+  if (!drawn) return;
+  const { text, left, ink } = drawn,
+    room = Math.min(drawn.right, end) - left,
+    letters = Math.floor((room - 8) / 6.1);
   if (letters < 3) return;
   context.fillStyle = ink;
-  context.fillText(middle(text, letters), left + 4, box.y + box.h / 2 + 0.5, right - left - 6);
+  context.fillText(middle(text, letters), left + 4, box.y + box.h / 2 + 0.5, room - 6);
 }

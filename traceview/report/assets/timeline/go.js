@@ -1,7 +1,7 @@
 // Moves the timeline to a place.
 // Shows a place with its own length on both sides, highlights it and scrolls to its row.
 import { byId, queryAll } from "../core/dom.js";
-import { revealRow } from "./rows.js";
+import { drawnY, isStuck, revealRow, stuckHeight } from "./rows.js";
 import { board, view } from "./state.js";
 import { rebuild, setView } from "./view.js";
 
@@ -22,8 +22,10 @@ export async function bringInSight(ids) {
   const rows = ids.map(revealRow).filter(Boolean);
   await rebuild();
   if (!rows.length) return;
-  const { y, h } = rows[0].row,
-    scroll = byId("scroll");
-  if (y < scroll.scrollTop || y + h > scroll.scrollTop + view.height)
-    scroll.scrollTop = Math.max(0, y - view.height / 3);
+  const [{ row }] = rows,
+    scroll = byId("scroll"),
+    y = drawnY(row, scroll.scrollTop),
+    stuck = stuckHeight();
+  if (!isStuck(row) && (y < stuck || y + row.h > view.height))
+    scroll.scrollTop = Math.max(0, row.y - stuck - (view.height - stuck) / 3);
 }

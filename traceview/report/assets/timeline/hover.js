@@ -8,7 +8,7 @@ import { bandwidth, countText, duration, momentText, percent, bytesText } from "
 import { colours, tintFunction } from "./colours.js";
 import { counterFacts } from "./counters.js";
 import { sourceAt } from "./levels.js";
-import { rowAt } from "./rows.js";
+import { contentY, rowAt } from "./rows.js";
 import { pointer, view } from "./state.js";
 import { afterRedraw } from "./view.js";
 
@@ -90,7 +90,7 @@ export function headline({ item, marks, i }) {
 
 function inRows(event) {
   const box = byId("canvas").getBoundingClientRect();
-  return { x: event.clientX - box.left, y: event.clientY - box.top + byId("scroll").scrollTop };
+  return { x: event.clientX - box.left, y: contentY(event.clientY - box.top, byId("scroll").scrollTop) };
 }
 
 export function rowUnder(event) {

@@ -6,7 +6,7 @@ import { addBookmark, bookmarkAt, nextBookmark, showBookmarks } from "./bookmark
 import { stepHistory } from "./address.js";
 import { hitAt, rowUnder } from "./hover.js";
 import { showHelp } from "./panel.js";
-import { hideRow, pinRow } from "./rows.js";
+import { contentY, hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, select, stepRow, stepSelected } from "./select.js";
 import { area, board, pointer, selected, view } from "./state.js";
@@ -101,7 +101,7 @@ function momentAt(event) {
 export function watchInput() {
   const stage = byId("stage");
   watchWheel(byId("frame"), onWheel, (held) => {
-    byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel, or click to zoom";
+    byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel zooms";
   });
   stage.addEventListener("dblclick", (event) => (hitAt(event) ? fitSelected() : fit()));
   byId("axis").addEventListener("click", (event) => {
@@ -164,8 +164,8 @@ function onDrag(event) {
 // A drag on the ruler selects all rows, a drag on the rows those that it crosses.
 function dragArea(from, event) {
   const { top } = byId("canvas").getBoundingClientRect(),
-    offset = byId("scroll").scrollTop - top;
-  const [low, high] = [from.clientY + offset, event.clientY + offset].sort((a, b) => a - b);
+    { scrollTop } = byId("scroll");
+  const [low, high] = [from, event].map(({ clientY }) => contentY(clientY - top, scrollTop)).sort((a, b) => a - b);
   const crossed = board.shown.filter((item) => item.lanes && !item.summary && item.y < high && item.y + item.h > low);
   const rows =
     from.currentTarget === byId("axis") || event.currentTarget === byId("axis") ? null : crossed.map((item) => item.id);

@@ -8,7 +8,10 @@ import { board } from "./state.js";
 export function showLabels(changed) {
   const labels = byId("labels");
   const focused = document.activeElement?.getAttribute("data-fold");
-  labels.replaceChildren(...board.shown.map((item) => rowLabel(item, changed)));
+  const made = board.shown.map((item) => rowLabel(item, changed));
+  const pinned = el("div", { class: "pinned" }, ...made.filter((_, at) => board.shown[at].y < board.pinned));
+  pinned.style.height = board.pinned + "px";
+  labels.replaceChildren(pinned, ...made.filter((label) => !pinned.contains(label)));
   byId("rows").style.height = board.height + "px";
   if (!focused) return;
   const button = labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`);

@@ -3,6 +3,7 @@ import { decodeMarks } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { liveMarks } from "./levels.js";
+import { drawnY } from "./rows.js";
 import { board, view } from "./state.js";
 import { schedule } from "./view.js";
 
@@ -28,7 +29,11 @@ export function requestDetail() {
   live.timer = setTimeout(async () => {
     const top = byId("scroll").scrollTop;
     const rows = board.shown.filter(
-      (item) => !item.summary && item.lanes?.some(needsDetail) && item.y + item.h >= top && item.y <= top + view.height,
+      (item) =>
+        !item.summary &&
+        item.lanes?.some(needsDetail) &&
+        drawnY(item, top) + item.h >= 0 &&
+        drawnY(item, top) <= view.height,
     );
     if (!rows.length) return;
     live.asking?.abort();

@@ -3,6 +3,7 @@ import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { toX } from "./axis.js";
+import { drawnY } from "./rows.js";
 import { AXIS, area, board, selected, view } from "./state.js";
 
 export function drawOver(context, state) {
@@ -22,7 +23,7 @@ function drawHighlight(context, { top, height, lit }) {
   context.strokeStyle = cssColour("--mark");
   context.lineWidth = 2;
   for (const item of board.shown)
-    if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
+    if (lit.rows.includes(item.id)) context.strokeRect(x - 1, drawnY(item, top) + 1, w + 2, item.h - 2);
 }
 
 function drawBox(context, from, to, y, height) {
@@ -35,7 +36,7 @@ function drawBox(context, from, to, y, height) {
 
 function rowMiddle(id, top) {
   const item = board.shown.find((one) => one.id === id);
-  return item ? item.y - top + item.h / 2 : null;
+  return item ? drawnY(item, top) + item.h / 2 : null;
 }
 
 function drawSelected(context, { top }) {
@@ -47,10 +48,10 @@ function drawSelected(context, { top }) {
     w = Math.max(3, toX(hit.marks.end[hit.i]) - x);
   context.strokeStyle = cssColour("--ink");
   context.lineWidth = 2;
-  context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
+  context.strokeRect(x - 1, drawnY(item, top) + 1, w + 2, item.h - 2);
   for (const { row, marks, i } of partners.slice(0, 20)) {
     const y = rowMiddle(row.id, top),
-      mine = item.y - top + item.h / 2;
+      mine = drawnY(item, top) + item.h / 2;
     if (y === null) continue;
     const launch = item.kind === "call";
     const other = toX(marks.start[i]);
@@ -84,7 +85,7 @@ function drawArea(context, { points, rows }, { top, height }) {
   if (from === undefined) return;
   if (!rows) return drawBox(context, toX(from), toX(to), 0, height);
   for (const item of board.shown)
-    if (rows.includes(item.id)) drawBox(context, toX(from), toX(to), item.y - top, item.h);
+    if (rows.includes(item.id)) drawBox(context, toX(from), toX(to), drawnY(item, top), item.h);
 }
 
 export function drawAreaBars() {

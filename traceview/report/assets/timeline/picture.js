@@ -29,20 +29,22 @@ async function saveTimeline() {
   write(`${page.file}, ${byId("range").textContent}`, 10, 39, "12px", "--soft");
   pen.drawImage(byId("axis", HTMLCanvasElement), side, top, view.width, axis);
   pen.drawImage(byId("canvas", HTMLCanvasElement), side, top + axis, view.width, view.height);
-  const scrolled = byId("scroll").scrollTop;
-  for (const { text, middle } of labelsInSight(scrolled))
-    write(text, 10, top + axis + middle, "12px", "--ink", side - 16);
+  for (const { text, middle } of labelsInSight()) write(text, 10, top + axis + middle, "12px", "--ink", side - 16);
   save(fileName("timeline", "png"), await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
 }
 
-function labelsInSight(scrolled) {
+function labelsInSight() {
+  const above = byId("scroll").getBoundingClientRect().top;
   const words = (label) =>
     [...label.children]
       .map((one) => one.textContent.trim())
       .filter(Boolean)
       .join("  ");
   return [...queryAll("#labels .label")]
-    .map((label) => ({ text: words(label), middle: label.offsetTop + label.offsetHeight / 2 - scrolled }))
+    .map((label) => ({
+      text: words(label),
+      middle: label.getBoundingClientRect().top + label.offsetHeight / 2 - above,
+    }))
     .filter(({ middle }) => middle > 0 && middle < view.height);
 }
 

@@ -1,6 +1,6 @@
 // Where each row stands. Groups and parts fold; rows are filtered; "more" rows show on request.
 import { byId } from "../core/dom.js";
-import { board } from "./state.js";
+import { board, view } from "./state.js";
 
 const HEIGHTS = {
   group: 23,
@@ -63,6 +63,7 @@ export function placeRows() {
   };
   for (const group of board.groups)
     for (const row of group.rows) if (row.pinned && matchesFilter(row, group)) put(Object.assign(row, { group }));
+  board.pinned = y;
   for (const group of board.groups) {
     const fitting = group.rows.filter((row) => !row.pinned && matchesFilter(row, group));
     if (!fitting.length) continue;
@@ -74,6 +75,26 @@ export function placeRows() {
     if (more.length && !board.filter) put({ kind: "more", group, more });
   }
   board.height = y + 4;
+}
+
+const MAX_PINNED = 0.6; // share of the height of the rows; if more is pinned, pinned rows scroll as the others
+
+// The height of the rows that stay in sight.
+export function stuckHeight() {
+  return board.pinned <= MAX_PINNED * view.height ? board.pinned : 0;
+}
+
+export function isStuck(item) {
+  return item.y < stuckHeight();
+}
+
+// Where a row is drawn when the rows are scrolled by `top`, and which place of the rows a point on the canvas shows.
+export function drawnY(item, top) {
+  return isStuck(item) ? item.y : item.y - top;
+}
+
+export function contentY(y, top) {
+  return y < stuckHeight() ? y : y + top;
 }
 
 // A folded group shows the work of its GPU, or the calls of its first thread.

@@ -21,15 +21,17 @@ export const view = {
 };
 
 /**
- * `numbered` are all rows as the server numbers them, `shown` what is drawn, `cover` where every event is there.
+ * `numbered` are all rows as the server numbers them, `shown` what is drawn, `cover` where every event is there, `pinned` the
+ * height of the pinned rows, which come first.
  * @type {{ groups: import("../types").Group[], numbered: import("../types").Row[], shown: import("../types").Item[],
- *   height: number, filter: string, cover: { starts: number[], ends: number[] }, dragged: object | null }}
+ *   height: number, pinned: number, filter: string, cover: { starts: number[], ends: number[] }, dragged: object | null }}
  */
 export const board = {
   groups: [],
   numbered: [],
   shown: [],
   height: 0,
+  pinned: 0,
   filter: "",
   cover: { starts: [], ends: [] },
   dragged: null,

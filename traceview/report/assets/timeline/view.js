@@ -8,7 +8,7 @@ import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
 import { visibleSources } from "./levels.js";
 import { drawAreaBars } from "./overlay.js";
-import { placeRows } from "./rows.js";
+import { placeRows, stuckHeight } from "./rows.js";
 import { AXIS, board, view } from "./state.js";
 
 const NARROWEST = 20; // ns
@@ -114,6 +114,7 @@ function sizeRows() {
   byId("frame").style.height = Math.min(board.height + scroll.offsetTop + 2, Math.max(300, innerHeight * 0.5)) + "px";
   view.height = scroll.clientHeight;
   view.width = Math.max(50, Math.floor(scroll.clientWidth - byId("labels").offsetWidth));
+  byId("labels").classList.toggle("stuck", stuckHeight() > 0);
   byId("stage").style.height = view.height + "px";
   sizeCanvas(byId("canvas"), view.width, view.height);
   sizeCanvas(byId("axis"), view.width, AXIS);

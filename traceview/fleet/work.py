@@ -1,0 +1,52 @@
+"""What a rank's GPU does in equal bins of time, for the timeline of all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview import intervals
+from traceview.intervals import Times
+from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
+from traceview.model.fleet import Work
+from traceview.model.trace import Trace
+from traceview.normalise.codes import categories
+
+MAX_BINS = 2048
+MAX_NAMES = 60  # compute kernels that are named: those with the most time
+
+
+def measure_work(trace: Trace, device: Activity) -> Work:
+    """Return the work of a device in at most MAX_BINS bins of its window."""
+    window = device.window
+    width = max(1, -(-window.length // MAX_BINS))
+    start = np.arange(window.start, window.end, width, dtype=np.int64)
+    end = np.minimum(start + width, window.end)
+    copies = device.codes == COPY
+    names, kernel = _main_kernels(trace, device, start, end)
+    return Work(
+        start=window.start,
+        width=width,
+        compute=intervals.covered_length(device.compute, start, end),
+        copies=intervals.covered_length(intervals.union(device.start[copies], device.end[copies]), start, end),
+        communication=intervals.covered_length(device.communication, start, end),
+        kernel=kernel,
+        names=names,
+    )
+
+
+def _main_kernels(trace: Trace, device: Activity, start: Times, end: Times) -> tuple[tuple[str, ...], Times]:
+    """Return the compute kernels with the most time, and the one that runs longest in each bin; -1 for none of them."""
+    source = device.select(trace.operations["source"].to_physical().to_numpy())
+    name = device.select(trace.operations["name"].to_physical().to_numpy())
+    rows = np.flatnonzero((source == KERNEL) & (device.codes == COMPUTE))
+    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows])
+    costliest = np.argsort(-total, kind="stable")[:MAX_NAMES]
+    costliest = costliest[total[costliest] > 0]
+    kernel, longest = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
+    for number, code in enumerate(costliest.tolist()):
+        members = rows[name[rows] == code]
+        time = intervals.covered_length(intervals.union(device.start[members], device.end[members]), start, end)
+        kernel[time > longest] = number
+        np.maximum(longest, time, out=longest)
+    texts = categories(trace.operations["name"])
+    return tuple(texts[code] for code in costliest.tolist()), kernel
