@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from instrument.background import Background
 from instrument.copier import Copier, LoaderState, PinnedBatch, is_movable, loader_state
@@ -40,6 +43,9 @@ class PrefetchLoader:
     `state_dict()` of a stateful loader, such as torchdata's StatefulDataLoader, is the state after the last batch
     returned, even if the loader is ahead. It copies the loader's state once per batch. `PrefetchLoader` passes any
     other attribute on to `loader`.
+
+    With accelerate, prepare the loader first: `PrefetchLoader(accelerator.prepare(loader), ...)`. `prepare` returns a
+    PrefetchLoader unchanged, so that each process would read all data; the loader warns about it.
 
     Each batch has two NVTX ranges: `data_load`, the wait for it, and `h2d`, its copy, on the background thread.
 
@@ -80,6 +86,7 @@ class PrefetchLoader:
         self._state: LoaderState | None = None  # None while nothing is loaded ahead: the loader's own state is right
 
     def __iter__(self) -> Iterator[Any]:
+        _warn_if_unprepared(self.loader)
         self._rewind()
         self._state = None
         if self.device.type != "cuda":
@@ -209,6 +216,19 @@ class _DirectIterator(Iterator[Any]):
         owner._position = getattr(owner.loader, "position", None)
         with phase(COPY):
             return map_leaves(batch, lambda leaf: leaf.to(owner.device) if is_movable(leaf) else leaf)
+
+
+def _warn_if_unprepared(loader: Any) -> None:
+    """Warn if the program uses accelerate, and a DataLoader is wrapped before it is prepared."""
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is None or not isinstance(loader, DataLoader) or not accelerate.PartialState._shared_state:
+        return
+    if not type(loader).__module__.startswith("accelerate.") and not hasattr(loader, "_is_accelerate_prepared"):
+        warnings.warn(
+            "accelerate has not prepared the loader in this PrefetchLoader, so each process reads all of it: "
+            "use PrefetchLoader(accelerator.prepare(loader), accelerator.device)",
+            stacklevel=3,
+        )
 
 
 def _with_index(device: torch.device) -> torch.device:

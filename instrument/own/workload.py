@@ -41,7 +41,7 @@ class OwnWorkload(Workload):
     """
 
     def __init__(self, config: Config, make_model: Callable[[], nn.Module], data: Any, loss: Loss | None) -> None:
-        if isinstance(data, IterableDataset):
+        if isinstance(data, IterableDataset) and type(data).__name__ != "WebLoader":  # webdataset's, of batches
             data = _stream(data, config)
         self._make_model, self._data = make_model, data
         super().__init__(_fit(config, data))
