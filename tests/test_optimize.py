@@ -45,9 +45,9 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(traceview: Command, nsys: Path, *words: str) -> Any:
-    done = traceview("optimize", "--nsys", nsys, "--run", "true", "--json", "-", *words)
+    done = traceview("optimize", "--nsys", nsys, "--run", "true", "--json", "ledger.out", *words)
     assert done.code == 0, done.err
-    return json.loads(done.out)
+    return json.loads(Path("ledger.out").read_text())
 
 
 def test_change_by_a_command_and_then_by_hand(traceview: Command, nsys: Path, tmp_path: Path) -> None:
@@ -92,6 +92,7 @@ def test_first_run_predicts_and_ends_without_a_terminal(traceview: Command, nsys
         (("--change", "exit 3"), "the command of --change ended with exit code 3"),
         (("--expect", "nothing"), "unknown change 'nothing'; choose from "),
         (("--iterations", "3", "--seconds", "3"), "both end the recording"),
+        (("--json", "-"), "--json needs a file name with --run"),
         (("--ledger",), "use --run COMMAND, or --ledger"),
     ):
         wrong = traceview("optimize", "--nsys", nsys, "--run", "true", "--folder", "x", "-q", *words)

@@ -70,6 +70,8 @@ def optimize(
         raise RequestError("use --run COMMAND, or --ledger to print the ledger alone")
     if limits["iterations"] and limits["seconds"]:
         raise RequestError("--iterations and --seconds both end the recording; use one of them")
+    if program is not None and is_stdout(json_path):
+        raise RequestError("--json needs a file name with --run, because the program prints to standard output")
     check_outputs((), (json_path,))
     ledger = read_ledger(folder)
     if program is not None:
