@@ -18,6 +18,7 @@ from tests.rules.helpers import (
     with_calls,
 )
 from traceview.model.trace import Trace
+from traceview.rules import queued_work as queued_work_rule
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
@@ -70,7 +71,7 @@ def late_work(gap: int, calls: int = 1, role: str = "api") -> Trace:
     return made_trace(work, [(0, 1 * US, "api", 0), *others])
 
 
-def test_reason_of_launched_work_that_waits() -> None:
+def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     (short,) = findings(late_work(20 * US), queued_work)
     assert (short.id, short.cost_ns) == ("dependency_wait", 18 * 20 * US)
     (long,) = findings(late_work(1 * MS), queued_work)
@@ -81,6 +82,9 @@ def test_reason_of_launched_work_that_waits() -> None:
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
     (waiting,) = findings(late_work(1 * MS, calls=15, role="sync"), queued_work)
     assert "for no reason" in waiting.title
+    monkeypatch.setattr(queued_work_rule, "is_shared", lambda use: True)
+    (shared,) = findings(late_work(1 * MS), queued_work)
+    assert "while another program uses the GPU" in shared.title and shared.remedy == "Capture alone on the GPU."
     trace = late_work(1 * MS)
     turns = trace.operations.with_columns(process=pl.col("stream").cast(pl.Int32))
     (other,) = findings(replace(trace, operations=turns), queued_work)

@@ -25,6 +25,7 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.fixes import Fixes
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import DEPENDENCY_WAIT, LATE_START, OPERATION_GAPS, PROCESS_WAIT
+from traceview.rules.shared_gpu import is_shared
 from traceview.units import duration, quantity, share
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
@@ -105,7 +106,9 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, reason: _Reason, gaps: Time
     if reason is LATE:
         idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
         call, ns = _blocking_call(facts.analysis.trace, device, idle)
-        if ns >= MIN_HELD_SHARE * intervals.length(idle):
+        if is_shared(device.use):
+            title, remedy = f"{title}, while another program uses the GPU", "Capture alone on the GPU."
+        elif ns >= MIN_HELD_SHARE * intervals.length(idle):
             title = f"{title}, while a thread is in `{call}`"
             advice = (
                 f"In {share(ns, intervals.length(idle))} of this time a thread of the program is in `{call}`. Launched "

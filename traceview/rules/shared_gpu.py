@@ -25,14 +25,20 @@ def shared_gpu(facts: CaptureFacts) -> Iterator[Note]:
     """Yield a note on each device whose SMs work while it should be idle."""
     for device in facts.devices:
         idle = metric_means(device.use, "idle")
-        if idle is not None and idle.sm_active is not None and idle.sm_active >= MIN_ACTIVE:
+        if idle is not None and is_shared(device.use):
             yield Note(
                 "shared_gpu",
-                f"{device.use.id} is shared: its SMs are active {share(idle.sm_active)} of the time in which the "
+                f"{device.use.id} is shared: its SMs are active {share(idle.sm_active or 0)} of the time in which the "
                 f"capture has no work on it ({quantity(idle.count, 'sample')}). Another program, or work that is not "
                 "traced, slows what runs at the same time.",
                 affects=("compute", "idle", "iterations"),
             )
+
+
+def is_shared(use: DevicePart) -> bool:
+    """Return whether a device's SMs work while it should be idle, as far as GPU metrics show."""
+    idle = metric_means(use, "idle")
+    return idle is not None and (idle.sm_active or 0) >= MIN_ACTIVE
 
 
 def metric_means(use: DevicePart, part: str) -> MetricMeans | None:
