@@ -36,7 +36,10 @@ def recorded(traceview: Command, *arguments: object) -> Result:
     return done
 
 
-def stand_in(folder: Path, profile: str = "", export: str = "", help_text: str = "--python-sampling=") -> Path:
+HELP = "--python-sampling= --gpu-metrics-device="  # as in nsys 2023.4 and 2024.2
+
+
+def stand_in(folder: Path, profile: str = "", export: str = "", help_text: str = HELP) -> Path:
     """Write an nsys made by hand: `profile` runs some shell code after the last option, `export` copies a sample."""
     path = folder / "nsys"
     path.write_text(
@@ -111,6 +114,7 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
         "--nsys",
         nsys,
         "--python",
+        "--gpu-metrics",
         "--delay",
         "2",
         "--no-html",
@@ -127,7 +131,8 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
     assert "the program ended with exit code 3" in done.err
     assert (tmp_path / "log").read_text().split() == [
         *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
-        *("--python-sampling=true", "--python-sampling-frequency=1000", "--delay=2"),
+        *("--python-sampling=true", "--python-sampling-frequency=1000"),
+        *("--gpu-metrics-device=all", "--delay=2"),
         *("--force-overwrite=false", "--output=report", "sh", "-c", "exit", "3"),
     ]
 
@@ -137,6 +142,7 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
     [
         (("--", "no-such-program"), "'no-such-program' is not a program; write it as in the shell, after --"),
         (("--python", "--", "sh"), "samples no Python stacks"),
+        (("--gpu-metrics", "--", "sh"), "samples no GPU metrics"),
         (("--", "sh", "-c", "true"), "report.nsys-rep: nsys wrote no report (exit code 0); `traceview doctor`"),
     ],
 )

@@ -29,6 +29,11 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--force", is_flag=True, help="Replace a report of this name.")
 @click.option("--python", is_flag=True, help="Sample Python stacks, which name the lines that make the GPU wait.")
+@click.option(
+    "--gpu-metrics",
+    is_flag=True,
+    help="Sample counters of the GPU: tensor cores, memory, links. The driver must allow it: `traceview doctor`.",
+)
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
 @click.option("--delay", type=SECONDS, metavar="SECONDS", help="Start to record after this time.")
 @click.option("--seconds", type=SECONDS, metavar="SECONDS", help="Record for this time, and end the program then.")
@@ -68,6 +73,7 @@ def record(
         output=given["output"],
         traced=given["traced"] or TRACED,
         python=given["python"],
+        gpu_metrics=given["gpu_metrics"],
         delay=given["delay"],
         seconds=given["seconds"],
         iterations=given["iterations"],

@@ -108,15 +108,16 @@ def refuse_other_exports(path: Path, head: bytes) -> None:
 
 
 def installed_nsys() -> str | None:
-    """Return the nsys of --nsys or on PATH."""
-    return shutil.which(CHOSEN.get() or "nsys")
+    """Return the absolute path of the nsys of --nsys or on PATH."""
+    found = shutil.which(CHOSEN.get() or "nsys")
+    return None if found is None else str(Path(found).absolute())
 
 
 def find_nsys(name: str) -> str:
     """Return the nsys to run; `name` is the report that needs it. Raises ReportError, RequestError."""
     path = installed_nsys()
     if path is not None:
-        return str(Path(path).absolute())
+        return path
     if CHOSEN.get() is not None:
         raise RequestError("--nsys: not an executable program; name the file nsys in Nsight Systems' bin folder")
     raise ReportError(

@@ -20,6 +20,7 @@ TRACED = "cuda,nvtx"  # with `osrt` some programs in PyTorch hang
 # CPU samples and context switches need permissions, and slow the program down.
 WITHOUT_CPU = ("--sample=none", "--cpuctxsw=none")
 PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
+GPU_METRICS = ("--gpu-metrics-devices=all", "--gpu-metrics-device=all")  # by the version of nsys, the newer first
 # With --iterations: the seconds that a session takes to begin, of the first recording, and of the longest.
 SESSION_SECONDS, FIRST_SECONDS, MAX_SECONDS = 1.0, 2.0, 120.0
 MARGIN = 1.2  # iterations differ in length
@@ -45,6 +46,7 @@ class Recording:
     output: Path
     traced: str = TRACED
     python: bool = False
+    gpu_metrics: bool = False
     delay: float | None = None
     seconds: float | None = None
     iterations: int | None = None
@@ -63,8 +65,8 @@ class Recording:
             if value is not None
         ]
         overwrite = f"--force-overwrite={str(self.replaces).lower()}"
-        options = [*self.traces, *WITHOUT_CPU, *self.samples, *limits, overwrite, f"--output={self.output}"]
-        return [nsys, "profile", *options, *self.command]
+        options = [*self.traces, *WITHOUT_CPU, *self.samples, *self.counters(nsys), *limits, overwrite]
+        return [nsys, "profile", *options, f"--output={self.output}", *self.command]
 
     @property
     def traces(self) -> tuple[str, ...]:
@@ -75,6 +77,17 @@ class Recording:
     def samples(self) -> tuple[str, ...]:
         """The options on Python samples."""
         return PYTHON_SAMPLES if self.python else ()
+
+    def counters(self, nsys: str) -> tuple[str, ...]:
+        """Return the option on GPU metrics. Raises RequestError if this nsys has none."""
+        if not self.gpu_metrics:
+            return ()
+        names = [option for option in GPU_METRICS if _has_option(nsys, option)]
+        if not names:
+            raise RequestError(
+                "this nsys samples no GPU metrics; name a newer one with --nsys, or leave out --gpu-metrics"
+            )
+        return (names[0],)
 
 
 def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> int:
@@ -112,8 +125,9 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
     """
     session, part = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(".part.nsys-rep")
     launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
+    counters = recording.counters(nsys)
     program = subprocess.Popen([*launch, "--wait=primary", *recording.command])
-    start = ("start", session, *WITHOUT_CPU, "--force-overwrite=true", f"--output={part}")
+    start = ("start", session, *WITHOUT_CPU, *counters, "--force-overwrite=true", f"--output={part}")
     seconds, most = FIRST_SECONDS, -1
     ended = _ends_within(program, max(recording.delay or 0, SESSION_SECONDS))
     while not ended and most < wanted and seconds <= MAX_SECONDS:
