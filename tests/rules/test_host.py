@@ -18,7 +18,6 @@ from tests.rules.helpers import (
     with_calls,
 )
 from traceview.model.trace import Trace
-from traceview.rules import queued_work as queued_work_rule
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
@@ -82,7 +81,7 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
     (waiting,) = findings(late_work(1 * MS, calls=15, role="sync"), queued_work)
     assert "for no reason" in waiting.title
-    monkeypatch.setattr(queued_work_rule, "is_shared", lambda use: True)
+    monkeypatch.setitem(queued_work.__globals__, "is_shared", lambda use: True)
     (shared,) = findings(late_work(1 * MS), queued_work)
     assert "while another program uses the GPU" in shared.title and shared.remedy == "Capture alone on the GPU."
     trace = late_work(1 * MS)
