@@ -31,7 +31,7 @@ Schedule = Literal["constant", "linear", "cosine", "plateau"]
 Checkpointing = Literal["full", "selective"]
 CompileScope = Literal["full", "blocks"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-PromptForm = Literal["none", "loop", "vectorised"]
+PromptForm = Literal["none", "loop", "vectorised", "gated", "gated-scatter"]
 OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
@@ -124,7 +124,11 @@ class Model:
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
     float8: bool = setting(False, "compute linear layers in float8 (needs torchao and an H100 or newer)")
-    prompt: PromptForm = setting("none", "how apply_prompt inserts the prompt: with a Python loop or vectorised (mlm)")
+    prompt: PromptForm = setting(
+        "none",
+        "how the prompt enters: in place of tokens, by a Python loop or vectorised; or added through gates, with a "
+        "large intermediate or by scatter_add_ (mlm)",
+    )
     prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
     side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
     channels: int = setting(4, "number of image channels (dit, flow)", low=1)

@@ -12,6 +12,7 @@ from instrument.config.flags import ConfigCommand, config_options, print_message
 from instrument.config.schema import Config
 from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import ROUNDS, Plan, measure
+from instrument.diagnosis.memory import largest_intermediate, memory_note
 from instrument.diagnosis.output import check_writable, diagnosis_table, json_document, write_json
 from instrument.diagnosis.parts import part_stages
 from instrument.diagnosis.records import StageResult
@@ -64,7 +65,7 @@ def command(
     context = StageContext.from_config(config, steps=max(config.training.steps, ROUNDS * iterations + warm_up))
     selected += part_stages(context, without, search=stages is None)
     results = measure_stages(context, selected, plan, print_message)
-    diagnosis = build_diagnosis(results, context.config)
+    diagnosis = build_diagnosis(results, context.config, memory_note(largest_intermediate(context), context.config))
     click.echo(diagnosis_table(results, diagnosis), nl=False)
     if json_path is not None:
         environment = _environment(context.device, plan)

@@ -13,6 +13,7 @@ from instrument.config.schema import Config, Data, Model, Precision, Training
 from instrument.diagnosis.command import measure_stages
 from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import ROUNDS, Plan
+from instrument.diagnosis.memory import largest_intermediate, memory_note
 from instrument.diagnosis.next_capture import script_commands
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.parts import part_stages
@@ -91,6 +92,6 @@ def diagnose(
     )
     selected += part_stages(context, without, search=stages is None)
     results = measure_stages(context, selected, Plan(iterations, warm_up), log)
-    diagnosis = build_diagnosis(results, context.config)
+    diagnosis = build_diagnosis(results, context.config, memory_note(largest_intermediate(context), context.config))
     capture = script_commands(diagnosis.bound, context.config)
     return DiagnosisReport(tuple(results), replace(diagnosis, capture=capture))

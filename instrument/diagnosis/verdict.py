@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from instrument.config.schema import Config
 from instrument.diagnosis.costs import (
@@ -21,20 +22,21 @@ MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference bet
 MAX_WORKERS = 32
 
 
-def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis:
+def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Sequence[str] = ()) -> Diagnosis:
     """Return the diagnosis of measured stages.
 
     Args:
         results: the selected stages, measured or not.
         config: the configuration of the run, with its device.
+        notes: further observations, one sentence each.
     """
     times = StageTimes.from_results(results, config)
     if times is None:
-        return _missing_stages(results, config)
+        return replace(_missing_stages(results, config), notes=tuple(notes))
     noise = _noise_reason(times)
     if noise is not None:
         why = "run it again with twice the --iterations, or on an otherwise idle machine"
-        return _unknown(f"too noisy: {noise}", why, config)
+        return replace(_unknown(f"too noisy: {noise}", why, config), notes=tuple(notes))
     largest = _largest_cost(times)
     return Diagnosis(
         largest.bound,
@@ -44,7 +46,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis
         100 * largest.ms / times.total_ms if times.total_ms else 0.0,
         largest.because,
         _module_remedy(times, largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
-        tuple(_notes(times, largest, results)),
+        (*notes, *_notes(times, largest, results)),
         capture_commands(largest.bound, config),
         measured_ms(times.compute),
         100 * (times.total_ms / measured_ms(times.compute) - 1) if measured_ms(times.compute) else None,

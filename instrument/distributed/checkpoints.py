@@ -41,7 +41,7 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
 def open_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints | None:
     """Return the checkpoint writer of a run, in `default_folder` if the configuration names none.
 
-    Returns None if there is no folder and the default one cannot be written to; then a run that stops is lost.
+    Returns None if that one cannot be written to; then a run that stops is lost.
 
     Raises:
         InstrumentError: the folder of the configuration cannot be written to.

@@ -35,8 +35,8 @@ class ShardedCheckpoints(Checkpoints):
     """`Checkpoints` of which every rank writes its own shards: `step-00000300/` for each checkpoint.
 
     The weights are copied to the host, and written while the run continues. A run with another number of ranks can
-    load them. There is no best checkpoint, and none after an error on one rank, because all ranks must write. Every
-    rank must make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
+    load them. The best checkpoint is not kept, and after an error on one rank none is written, because all must write.
+    Every rank must make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
 
     Args:
         folder: folder that all ranks can access.
@@ -109,7 +109,7 @@ class ShardedCheckpoints(Checkpoints):
         """Load "latest", a checkpoint, or the last one of another folder, into the shards of this rank.
 
         Raises:
-            InstrumentError: there is no such checkpoint, or it is of another model.
+            InstrumentError: the checkpoint does not exist, or it is of another model.
         """
         path = self._chosen(where)
         run = json.loads((path / RUN).read_text())
@@ -174,7 +174,7 @@ def _model_and_optimizer(parts: Parts) -> tuple[nn.Module, torch.optim.Optimizer
 
 @contextmanager
 def _single_process() -> Iterator[None]:
-    """Silence torch's warning that there is no process group."""
+    """Silence torch's warning about a missing process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -62,7 +62,7 @@ def from_tokens(tokens: Tensor, model: Model, generator: torch.Generator) -> Sam
     """Make a masked language model sample from tokens of shape (sequence,) in [1, vocabulary).
 
     15% of the tokens, at least one, become MASK; `labels` holds their values. The positions of a prompt are never
-    masked, because the prompt replaces their embeddings.
+    masked, because the prompt changes their embeddings.
     """
     tokens = tokens.to(torch.int64)
     prompts = model.prompt_tokens if model.prompt != "none" else 0

@@ -1,8 +1,11 @@
-"""A masked language model, optionally with learned prompt embeddings in place of some tokens.
+"""A masked language model, optionally with learned prompt embeddings at some positions.
 
-A prompt is inserted in one of two forms with equal results and gradients: a loop, as it is often written first, which
-launches several kernels per embedding, and one scatter. The gradients are bitwise equal, because both forms give each
-row its own copy of the prompt and leave the sum over rows to the same operation.
+A prompt replaces tokens in one of two forms with equal results and gradients: a loop, as it is often written first,
+which launches several kernels per embedding, and one scatter. The gradients are bitwise equal, because both forms give
+each row its own copy of the prompt and leave the sum over rows to the same operation.
+
+Or it is added through gates, in two forms again: with an intermediate that has a row for each position and embedding,
+which fills the memory and moves it twice, and with one `scatter_add_`.
 """
 
 from __future__ import annotations
@@ -43,9 +46,36 @@ def apply_prompt_vectorised(hidden: Tensor, prompt: Tensor, positions: Tensor) -
     return hidden.scatter(1, positions[..., None].expand_as(rows), rows)
 
 
+def apply_prompt_gated(hidden: Tensor, prompt: Tensor, positions: Tensor) -> Tensor:
+    """Add `sigmoid(hidden[row, positions[row, k]] · prompt[k]) · prompt[k]` at each position of the prompt.
+
+    The intermediate has the shape (batch, sequence, prompt tokens, width).
+
+    Args:
+        hidden: embeddings of shape (batch, sequence, width); not changed.
+        prompt: embeddings of shape (prompt tokens, width), of the same dtype.
+        positions: int64 of shape (batch, prompt tokens), distinct in each row.
+
+    Returns:
+        A new tensor of the shape of `hidden`.
+    """
+    gates = torch.sigmoid(hidden @ prompt.T)
+    chosen = positions[:, None, :] == torch.arange(hidden.shape[1], device=hidden.device)[None, :, None]
+    return hidden + ((gates * chosen)[..., None] * prompt).sum(2)
+
+
+def apply_prompt_gated_scatter(hidden: Tensor, prompt: Tensor, positions: Tensor) -> Tensor:
+    """Do the same as `apply_prompt_gated` with one `scatter_add_`, whose operands are as large as the prompt."""
+    index = positions[..., None].expand(-1, -1, hidden.shape[2])
+    gates = torch.sigmoid((hidden.gather(1, index) * prompt).sum(-1, keepdim=True))
+    return hidden.clone().scatter_add_(1, index, (gates * prompt).to(hidden.dtype))
+
+
 APPLY_PROMPT: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "loop": apply_prompt_loop,
     "vectorised": apply_prompt_vectorised,
+    "gated": apply_prompt_gated,
+    "gated-scatter": apply_prompt_gated_scatter,
 }
 
 

@@ -33,8 +33,11 @@ def test_loop_and_vectorised_prompts_are_equal(
     for apply in APPLY_PROMPT.values():
         made = apply(hidden, prompt, positions)
         results.append((made, *torch.autograd.grad((made * weights).sum(), (hidden, prompt))))
-    for loop, vectorised in zip(*results, strict=True):
+    for loop, vectorised in zip(*results[:2], strict=True):
         assert torch.equal(loop, vectorised)
+    tolerance = 0.2 if half else 1e-4
+    for gated, scattered in zip(*results[2:], strict=True):
+        torch.testing.assert_close(gated, scattered, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("apply", [apply_prompt_loop, apply_prompt_vectorised])

@@ -14,7 +14,7 @@ from instrument.models.batches import SAMPLES  # noqa: E402
 from instrument.models.dit import patchify, unpatchify  # noqa: E402
 from tests.instrument.models.tiny import DATA, NAMES, awakened, batch, built, gradients, tiny  # noqa: E402
 
-VARIANTS = [*NAMES, "mlm loop", "mlm vectorised"]
+VARIANTS = [*NAMES, "mlm loop", "mlm vectorised", "mlm gated", "mlm gated-scatter"]
 
 
 def variant(name: str, **chosen: Any) -> Any:
