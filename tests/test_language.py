@@ -18,7 +18,10 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # Habits that make a reader stop: an inverted genitive at the start, "is no X", passive riddles, pronouns for things.
 HABITS = (
     re.compile(r"^Of (?:the|a|an|so|what|which|all|each|every)\b"),
-    re.compile(r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|fewer\b|later\b|earlier\b|wider\b|larger\b)[a-z]+"),
+    re.compile(
+        r"(?<![Tt]here )\b(?:is|are|was|were) no "
+        r"(?!longer\b|more\b|less\b|fewer\b|later\b|earlier\b|wider\b|larger\b)[a-z]+"
+    ),
     re.compile(r"\b(?:is|are|was|were|be) (?:said|told|asked)\b"),
     re.compile(r"\bnobody(?:'s)?\b|\bwho(?:ever|m)? (?:asks|wants)\b"),
     re.compile(r"\bwhat (?:stands|is) (?:twice|there)\b|\bso many times\b"),
