@@ -109,8 +109,8 @@ def refuse_other_exports(path: Path, head: bytes) -> None:
 
 def installed_nsys() -> str | None:
     """Return the absolute path of the nsys of --nsys or on PATH."""
-    found = shutil.which(CHOSEN.get() or "nsys")
-    return None if found is None else str(Path(found).absolute())
+    path = shutil.which(CHOSEN.get() or "nsys")
+    return None if path is None else str(Path(path).absolute())
 
 
 def find_nsys(name: str) -> str:

@@ -13,7 +13,7 @@ from traceview.units import duration, durations, quantity, share
 
 NAME = 22
 LAST = 13  # width of the column with the rank that is last most often
-CELL = 8  # of a wide terminal one more
+CELL = 8  # one more on a wide terminal
 SHOWN_AT_80 = 7
 # Heading and field of a rank, as many as fit: SHOWN_AT_80 on 80 columns.
 COLUMNS = (
