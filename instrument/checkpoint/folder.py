@@ -216,8 +216,13 @@ class Checkpoints:
 
 
 def default_folder() -> Path:
-    """Return the folder of a run that names none, by time and process: "runs/2026-11-22_18.30.05-4711"."""
-    return Path("runs") / f"{time.strftime('%Y-%m-%d_%H.%M.%S')}-{os.getpid()}"
+    """Return the folder of a run that names none, by time and process: "runs/2026-11-22_18.30.05-4711".
+
+    A second run of the process in the same second has the suffix "-2".
+    """
+    folder = Path("runs") / f"{time.strftime('%Y-%m-%d_%H.%M.%S')}-{os.getpid()}"
+    names = (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000)))
+    return next((name for name in names if not name.exists()), folder)
 
 
 def remove_empty(folder: Path) -> None:

@@ -22,6 +22,11 @@ CODE = "tests.instrument.own.my_code"
 FORMS = ("dataset", "loader", "Stream", "dictionaries")
 
 
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # runs without a folder write to the current one
+
+
 def config(data: str = "dataset", loss: str | None = "loss", model: str = "Net", **training: Any) -> Config:
     return Config(
         Training(**{"device": "cpu", "precision": "fp32", "steps": 10, "learning_rate": 0.05} | training),
@@ -131,11 +136,13 @@ def test_first_and_last_lines(tmp_path: Path) -> None:
     from instrument.trainer.messages import end_lines
 
     said: list[str] = []
-    made = replace(config(), checkpoint=Checkpoint(folder=tmp_path))
+    made = replace(config(), checkpoint=Checkpoint(folder=tmp_path / "a"))
     outcome: Outcome = train(made, said.append)
     assert said[0] == "device cpu, strategy prefetch, fp32, waits every 10 steps"
     assert "without a GPU" in said[1]
-    lines = end_lines(replace(outcome, steps=20), ["--model", "a:b", "--resume", "latest", "--batch", "4"])
+    lines = end_lines(
+        replace(outcome, steps=20), ["--model", "a:b", "--resume", "latest", "--batch", "4", "--checkpoint-folder", "a"]
+    )
     assert [line.split(":")[0] for line in lines] == [
         "done at step 10",
         "parts of a step",
@@ -144,5 +151,5 @@ def test_first_and_last_lines(tmp_path: Path) -> None:
         "to continue",
     ]
     assert lines[1].startswith("parts of a step: forward ") and "sync" in lines[1]
-    assert lines[4] == "to continue: python -m instrument.train --model a:b --batch 4 --resume"
+    assert lines[4] == "to continue: python -m instrument.train --model a:b --batch 4 --checkpoint-folder a --resume"
     assert end_lines(outcome, [])[-1].startswith("to train longer")
