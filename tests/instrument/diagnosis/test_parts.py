@@ -75,7 +75,7 @@ def loops(given: StageContext) -> list[Loop]:
     return find_loops(given.learner("fp32"), given.on_device()[0])
 
 
-def test_a_part_stands_for_all_numbers() -> None:
+def test_part_stands_for_all_numbers() -> None:
     paths = {"head": "head", "blocks.0.mlp": "blocks.*.mlp", "0": "*", "a.1.2.b3": "a.*.*.b3"}
     assert {path: part_of(path) for path in paths} == paths
 
