@@ -9,10 +9,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceview.measure import all_measures
+from traceview.measure import all_measures, measure_counters
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
-from traceview.measure.counters import measure_counters
 from traceview.measure.devices import (
     count_unmatched,
     measure_devices,

@@ -15,7 +15,7 @@ from traceview.cli.calibrate import calibrate as command
 from traceview.errors import TraceviewError
 from traceview.read.calibration import read_calibration
 from traceview.record import calibrate as module
-from traceview.record.nvtx_calls import Nvtx
+from traceview.record.microbenchmark import Nvtx
 from traceview.schemas import SCHEMAS
 
 CALLS = {"cuGraphLaunch": 1_400, "event query": 400, "cuLaunchKernel": 4_000}  # ns without nsys

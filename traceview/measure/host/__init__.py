@@ -13,8 +13,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host.idle_pieces import ThreadIdle, idle_by_thread
-from traceview.measure.host.lines import idle_cells, idle_stacks, line_times, measure_lines
+from traceview.measure.host.lines import ThreadIdle, idle_by_thread, idle_cells, idle_stacks, line_times, measure_lines
 from traceview.measure.host.stack_cells import PYTHON, SAMPLES, StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states

@@ -1,8 +1,8 @@
-"""The source lines where host threads were while a GPU was idle (docs/definitions.md)."""
+"""The parts of idle gaps for which a host thread is responsible, and its source lines in them (docs/definitions.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from math import sqrt
 from typing import NamedTuple
@@ -12,16 +12,46 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals
-from traceview.measure.host.idle_pieces import ThreadIdle
+from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.stack_cells import StackCells, StackIndex
 from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence
+from traceview.model.trace import Trace
 
 KEY = ("stack", "until")
 MIN_SHARE = 0.05  # share of the unseen time until a line; a line with less does not begin it
 MAX_LINES = 200
 MAX_CALLS = 12
 Z = 1.96  # normal quantile of the confidence interval of 95%
+
+
+class ThreadIdle(NamedTuple):
+    """Idle time of a device that ends with launches of one thread (row of Trace.threads).
+
+    `until_launch` lasts to the return of the launch, without the profiler's overhead: the causes `launch`, `sync`,
+    `blocking_copy`, `memory`, `api` and `host`. `host` has the cause `host` only.
+    """
+
+    thread: int
+    until_launch: Intervals
+    host: Intervals
+
+
+def idle_by_thread(trace: Trace, states: ThreadStates, gaps: pl.DataFrame) -> Iterator[ThreadIdle]:
+    """Yield the idle time of each launching thread; `gaps` has start, end, operation and thread (see Gaps.frame)."""
+    ended = gaps.filter(pl.col("thread").is_not_null())
+    if ended.is_empty():
+        return
+    call = trace.operations["launch"].gather(ended["operation"].to_numpy()).to_numpy()
+    start, end, thread = (ended[name].to_numpy() for name in ("start", "end", "thread"))
+    launched, returned = (np.clip(trace.api[name].to_numpy()[call], start, end) for name in ("start", "end"))
+    profiler = states.profiler.union()
+    for caller in np.flatnonzero(np.bincount(thread)).tolist():
+        own = thread == caller
+        before = intervals.union(start[own], launched[own], ordered=True)
+        host = intervals.subtract(before, states.threads[caller].all.calls_near(before))
+        blamed = intervals.union(start[own], np.maximum(returned[own], launched[own]), ordered=True)
+        yield ThreadIdle(caller, intervals.subtract(blamed, profiler), intervals.subtract(host, profiler))
 
 
 class IdleStacks(NamedTuple):

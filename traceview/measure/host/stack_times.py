@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Coverage, Intervals
-from traceview.measure.host.idle_pieces import ThreadIdle
-from traceview.measure.host.lines import idle_stacks
+from traceview.measure.host.lines import ThreadIdle, idle_stacks
 from traceview.measure.host.stack_cells import StackIndex, sampled_cells
 
 FIGURES = ("idle_ns", "idle_samples", "thread_ns", "thread_samples")
