@@ -16,6 +16,7 @@ from tests.report.browser import Opened, opened
 from traceview import compare, open_trace
 from traceview.model.analysis import NotMeasured
 from traceview.report.comparison import render
+from traceview.units import duration
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -78,6 +79,36 @@ def test_dragging_moves_both_timelines(page: Opened) -> None:
     page.page.mouse.up()
     moved = visible_range(page)
     assert moved[0] > first and moved[1] - moved[0] == pytest.approx(last - first)
+
+
+def test_ruler_selects_a_stretch_of_both_captures(page: Opened) -> None:
+    page.page.keyboard.press("0")
+    box = page.page.locator(".capture canvas").first.bounding_box()
+    assert box is not None
+    before = canvas_urls(page)
+    page.page.mouse.move(box["x"] + 300, box["y"] + 8)
+    page.page.mouse.down()
+    page.page.mouse.move(box["x"] + 700, box["y"] + 8)
+    page.page.mouse.up()
+    assert all(one != other for one, other in zip(before, canvas_urls(page), strict=True))
+    first, last, step = visible_range(page)
+    low, high = (first + (x - 190) / (box["width"] - 190) * (last - first) for x in (300, 700))
+    captures = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+    expected: dict[str, list[int]] = {}
+    for side, capture in enumerate(captures):
+        zero = capture["iterations"][max(0, capture["middle"] + step)][0]
+        for _, start, length, look, name in capture["events"]:
+            inside = min(start + length - zero, high) - max(start - zero, low)
+            if capture["looks"][look] == "compute" and inside >= 0:
+                expected.setdefault(capture["names"][name], [0, 0])[side] += round(inside)
+    rows = page.page.locator("#area table[data-table=gpu] tbody tr").all_inner_texts()
+    shown = {row.split("\t")[0]: row.split("\t")[1:3] for row in rows if "more" not in row}
+    kernels = [name for name in shown if name in expected]
+    assert len(kernels) >= 8
+    assert all(shown[name] == [duration(ns) for ns in expected[name]] for name in kernels)
+    assert page.page.locator("#area h3").inner_text().startswith("A: serial.sqlite, B: dual.sqlite: ")
+    page.page.keyboard.press("Escape")
+    assert page.page.locator("#area table").count() == 0 and canvas_urls(page) == before
 
 
 def test_tooltip(page: Opened) -> None:

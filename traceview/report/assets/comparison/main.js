@@ -4,6 +4,7 @@ import { page } from "../core/page.js";
 import { LOOK_WORDS, patternName, refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { sortableTable, unitColumn } from "../core/table.js";
 import { duration } from "../core/words.js";
+import { showArea } from "./area.js";
 import { draw, patternFill, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
 import { AXIS, LABELS, LANE, captures, content, iterationStart, view } from "./state.js";
@@ -168,7 +169,10 @@ showCaptures();
 watchInput();
 watchTheme(redraw);
 refreshColours();
-if (captures.length) fit();
+if (captures.length) {
+  fit();
+  showArea();
+}
 redraw();
 document.documentElement.dataset.shown = "all";
 document.documentElement.dataset.ready = "";

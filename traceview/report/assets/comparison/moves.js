@@ -3,7 +3,8 @@ import { byId, queryAll } from "../core/dom.js";
 import { moveOfKey, shifted, spanMoves, zoomed } from "../core/span.js";
 import { watchWheel } from "../core/wheel.js";
 import { draw } from "./draw.js";
-import { LABELS, captures, currentIteration, view } from "./state.js";
+import { showArea } from "./area.js";
+import { AXIS, LABELS, captures, currentIteration, view } from "./state.js";
 
 const SHORTEST = 200; // ns
 const ACTIONS = {
@@ -11,8 +12,10 @@ const ACTIONS = {
   after: () => step(1),
   ...spanMoves(view, setView),
   fit,
+  area: () => setArea([view.from, view.to]),
+  clear: () => setArea(null),
 };
-const STEP_KEYS = { "[": "before", "]": "after" };
+const STEP_KEYS = { "[": "before", "]": "after", m: "area", Escape: "clear" };
 
 function setView({ from, to }) {
   const longest =
@@ -37,23 +40,48 @@ function step(by) {
   const least = -Math.max(...captures.map(({ middle }) => middle));
   view.step = Math.max(least, Math.min(most, view.step + by));
   draw();
+  showArea();
+}
+
+function setArea(area) {
+  view.area = area;
+  draw();
+  showArea();
 }
 
 function canvasBox() {
   return captures[0].canvas.getBoundingClientRect();
 }
 
+function momentAt(event) {
+  const box = canvasBox();
+  return view.from + ((event.clientX - box.left - LABELS) / (box.width - LABELS)) * (view.to - view.from);
+}
+
+// Follows the pointer; the tables follow when it is released.
+function markArea(from, to) {
+  view.area = from < to ? [from, to] : [to, from];
+  draw();
+}
+
+function isOnRuler({ target, offsetX, offsetY }) {
+  return target instanceof HTMLCanvasElement && offsetY < AXIS && offsetX > LABELS;
+}
+
 export function watchInput() {
   const place = byId("timelines");
   let grabbed = null;
   place.addEventListener("pointerdown", (event) => {
-    grabbed = { x: event.clientX, from: view.from, to: view.to };
+    grabbed = { x: event.clientX, from: view.from, to: view.to, mark: isOnRuler(event) ? momentAt(event) : null };
   });
   addEventListener("pointerup", () => {
+    if (grabbed?.mark !== null) showArea();
     grabbed = null;
   });
   addEventListener("pointermove", (event) => {
+    if (captures.length) place.style.cursor = isOnRuler(event) ? "col-resize" : "";
     if (!grabbed || !captures.length) return;
+    if (grabbed.mark !== null) return markArea(grabbed.mark, momentAt(event));
     setView(shifted(grabbed, (grabbed.x - event.clientX) / (canvasBox().width - LABELS)));
   });
   watchWheel(place, onWheel);
@@ -65,9 +93,7 @@ export function watchInput() {
 
 function onWheel(event) {
   const { from, to } = view;
-  const box = canvasBox();
-  const share = (event.clientX - box.left - LABELS) / (box.width - LABELS);
-  setView(zoomed(view, event.deltaY < 0 ? 0.8 : 1.25, from + share * (to - from)));
+  setView(zoomed(view, event.deltaY < 0 ? 0.8 : 1.25, momentAt(event)));
   return view.from !== from || view.to !== to;
 }
 

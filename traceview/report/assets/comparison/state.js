@@ -6,9 +6,9 @@ export const content = JSON.parse(byId("content").textContent ?? "");
 /** @type {import("../types").Capture[]} */
 export const captures = JSON.parse(byId("data").textContent ?? "");
 // From and to: ns after the beginning of the current iteration. Step: iterations after the median one.
-// Lit: the name of the kernels that are marked.
-/** @type {{ from: number, to: number, step: number, lit: string | null }} */
-export const view = { from: 0, to: 1, step: 0, lit: null };
+// Lit: the name of the kernels that are marked. Area: the selected stretch, ns after the beginning of the iteration.
+/** @type {{ from: number, to: number, step: number, lit: string | null, area: [number, number] | null }} */
+export const view = { from: 0, to: 1, step: 0, lit: null, area: null };
 export const LANE = 20; // pixels, as the next two
 export const AXIS = 20;
 export const LABELS = 190;

@@ -1,10 +1,10 @@
 // The tables of an area: figures of the GPUs, and the names with the most time; of two areas, both and the difference.
 import { el } from "../core/dom.js";
+import { figureLine, figureTable, sumsTable } from "../core/areatable.js";
 import { page } from "../core/page.js";
 import { countText, duration, momentText, percent } from "../core/words.js";
 import { allRows } from "./rows.js";
 
-const MOST = 12; // names of a table
 const HEADS = {
   kernel: "kernels",
   copy: "copies and memsets",
@@ -80,19 +80,6 @@ function devicesTable(result, kept) {
   });
 }
 
-function figureLine(name, cells) {
-  return el("tr", {}, el("th", { scope: "row", text: name, title: name }), ...cells.map((text) => el("td", { text })));
-}
-
-function figureTable(head, lines, options = {}) {
-  return el(
-    "table",
-    options,
-    el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col", text })))),
-    el("tbody", {}, ...lines),
-  );
-}
-
 // The sums of a table by name as text.
 function sumsOf(name, result) {
   if (name !== "idle")
@@ -107,40 +94,10 @@ function sumsOf(name, result) {
 }
 
 function namesTable(name, result, kept) {
-  const now = sumsOf(name, result),
-    before = kept ? sumsOf(name, kept) : null,
-    nothing = { time: 0, started: 0 };
-  const every = [...new Set([...now.keys(), ...(before?.keys() ?? [])])].map((text) => {
-    const [a, b] = [before?.get(text) ?? nothing, now.get(text) ?? nothing];
-    return { text, a, b, weight: before ? Math.abs(b.time - a.time) : b.time };
-  });
-  if (!every.length) return null;
-  every.sort((one, other) => other.weight - one.weight || one.text.localeCompare(other.text));
-  const counted = name !== "idle" && name !== "sample";
   const length = name === "idle" ? result.to - result.from : (result.names?.to ?? 0) - (result.names?.from ?? 0);
-  const lines = every
-    .slice(0, MOST)
-    .map(({ text, a, b }) =>
-      figureLine(
-        text,
-        before
-          ? [
-              duration(a.time),
-              duration(b.time),
-              signed(b.time - a.time),
-              ...(counted ? [`${countText(a.started)}, ${countText(b.started)}`] : []),
-            ]
-          : [duration(b.time), percent(b.time, length), ...(counted ? [countText(b.started)] : [])],
-      ),
-    );
-  const rest = every.length - MOST;
-  if (rest > 0) lines.push(figureLine(`${countText(rest)} more`, []));
-  const heads = before ? ["A", "B", "B − A"] : ["time", "share"];
-  return figureTable([HEADS[name], ...heads, ...(counted ? [before ? "started in A, B" : "started"] : [])], lines, {
-    "data-table": name,
+  return sumsTable(HEADS[name], kept ? sumsOf(name, kept) : null, sumsOf(name, result), {
+    name,
+    length,
+    counted: name !== "idle" && name !== "sample",
   });
-}
-
-function signed(ns) {
-  return (ns > 0 ? "+" : ns < 0 ? "−" : "") + duration(Math.abs(ns));
 }
