@@ -107,6 +107,19 @@ def test_known_offset(tmp_path: Path) -> None:
     assert [(row["dur"], row["ts"]) for row in rows] == true
 
 
+def test_ranks_of_one_report(tmp_path: Path, two_in_one: Fleet, traceview: Command) -> None:
+    out = tmp_path / "one.pftrace"
+    assert traceview("export", sample("ddp2.sqlite"), "--format", "perfetto", "-o", out).code == 0
+    complaints, ((between),), collectives = query_rows(out, [COMPLAINTS, BETWEEN_RANKS, COLLECTIVES])
+    expected = [
+        (2, int(group.start[:, place].min()), int(group.end[:, place].max()))
+        for group in two_in_one.times
+        for place in range(len(group.kind))
+    ]
+    assert complaints == [] and between["n"] == between["same"] == len(expected)
+    assert [tuple(row.values())[1:] for row in collectives] == expected
+
+
 def test_command(tmp_path: Path, traceview: Command) -> None:
     alone = [tmp_path / f"rank{process}.sqlite" for process in (701, 702)]
     for path in alone:

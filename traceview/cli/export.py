@@ -116,6 +116,10 @@ def export(
         trace = open_trace(report)
         step("collect", 0.3)
         contents = collect(_in_window(trace, start, end, range_name), device)
+        if form.name == "perfetto":
+            from traceview.fleet.merged_trace import with_collectives
+
+            contents = with_collectives(contents)
         step("write", 0.5)
         if is_stdout(target):
             assert isinstance(form, FileFormat), "_check_target refused a folder"

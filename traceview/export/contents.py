@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview.frozen import frozen
+from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -20,7 +21,8 @@ class ExportContents:
     """The events of an export, cut at the borders of the window as an analysis cuts them.
 
     `operations`, `api` and `ranges` have the columns of Trace's frames plus `row`, the row number in that frame. A
-    `launch` is null if its call is not in `api`.
+    `launch` is null if its call is not in `api`. `collective` has a number for each operation that is a collective of
+    several ranks, the same number on all of them, and -1 for others; None if they are unknown.
     """
 
     trace: Trace
@@ -29,6 +31,7 @@ class ExportContents:
     operations: pl.DataFrame
     api: pl.DataFrame
     ranges: pl.DataFrame
+    collective: Times | None = None
 
     def gaps(self, device: Activity) -> Gaps:
         """Measure the idle gaps of a device and their causes, as an analysis does."""

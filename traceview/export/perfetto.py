@@ -44,16 +44,11 @@ MAX_PID = 1 << 22  # the largest on Linux
 
 @frozen
 class PlacedCapture:
-    """A capture in a trace of several.
-
-    `to_trace` returns times of the capture as times of the trace. `collective` has a number for each operation that is
-    a collective of several captures, the same number in all of them, and -1 for others. `clock` describes the clock.
-    """
+    """A capture in a trace of several. `to_trace` returns its times as times of the trace; `clock` describes them."""
 
     contents: ExportContents
     label: str
     to_trace: Callable[[Times], Times]
-    collective: Times
     clock: Mapping[str, int | str]
 
 
@@ -99,7 +94,7 @@ def merged_pieces(captures: Iterable[PlacedCapture], count: int) -> Iterator[byt
     for number, capture in enumerate(captures):
         pids = _distinct_pids(capture.contents, used_pids)
         place = _Place(number, capture.to_trace, first_track, number + 1, capture.label, pids)
-        builder = SliceBuilder(capture.contents, capture.collective)
+        builder = SliceBuilder(capture.contents)
         yield _clock_slice(capture, place)
         yield from _capture_pieces(builder, place)
         first_track += len(builder.tracks.created)

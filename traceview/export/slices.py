@@ -49,14 +49,10 @@ class Counter:
 
 
 class SliceBuilder:
-    """Builds slices part by part. `tracks.created` and `texts` grow with each part.
+    """Builds slices part by part. `tracks.created` and `texts` grow with each part."""
 
-    `collective` has the number of the collective of each operation of `contents`, or -1.
-    """
-
-    def __init__(self, contents: ExportContents, collective: Times | None = None) -> None:
+    def __init__(self, contents: ExportContents) -> None:
         self.contents = contents
-        self.collective = collective
         self.tracks = Tracks(contents)
         self.texts: list[str] = []
 
@@ -122,7 +118,7 @@ def _operation_slices(builder: SliceBuilder, flows: tuple[Times, Times]) -> Colu
     category = np.array([CATEGORIES.index({"memcpy": "copy"}.get(name, name)) for name in SOURCES], np.uint8)[source]
     is_communication = frame["class"].to_physical().to_numpy() == CLASSES.index("communication")
     category[is_communication] = CATEGORIES.index("communication")
-    number = builder.collective
+    number = builder.contents.collective
     collective = (
         {} if number is None else {"collective": pl.Series(number, dtype=pl.Int64).set(pl.Series(number < 0), None)}
     )

@@ -34,10 +34,10 @@ def measure_report(path: Path, iteration: str | None, skip: int | None) -> Repor
     """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
     try:
         with as_sqlite(path) as export:
-            return _measure(open_trace(export), session_epoch(export), iteration, skip)
+            return measure_trace(open_trace(export), session_epoch(export), iteration, skip)
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
-        return _measure(open_trace(path), None, iteration, skip)
+        return measure_trace(open_trace(path), None, iteration, skip)
 
 
 def session_epoch(export: Path) -> int | None:
@@ -57,7 +57,10 @@ def session_epoch(export: Path) -> int | None:
     return int(row[0]) - int(row[1])
 
 
-def _measure(trace: Trace, epoch: int | None, iteration: str | None, skip: int | None) -> ReportResult:
+def measure_trace(
+    trace: Trace, epoch: int | None = None, iteration: str | None = None, skip: int | None = None
+) -> ReportResult:
+    """Measure every GPU of a trace; `epoch` is that of session_epoch(). Raises RequestError without GPU work."""
     devices = active_devices(trace)
     if not devices:
         raise RequestError(no_gpu_work(trace))

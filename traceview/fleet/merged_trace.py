@@ -7,6 +7,7 @@ events, so that memory holds the events of one report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from traceview.errors import RequestError
 from traceview.export import ExportContents, collect
 from traceview.export.perfetto import PlacedCapture, merged_pieces
 from traceview.fleet.clocks import to_common
-from traceview.fleet.merge import report_label
+from traceview.fleet.measure_report import measure_trace
+from traceview.fleet.merge import merge, report_label
 from traceview.fleet.sources import report_names
 from traceview.intervals import Times
 from traceview.model.fleet import Clock, Fleet
@@ -42,7 +44,8 @@ def merged_trace(paths: Sequence[Path], fleet: Fleet, on_report: Callable[[int],
     def captures() -> Iterator[PlacedCapture]:
         for report, clock in enumerate(fleet.clocks):
             on_report(report)
-            yield _placed_capture(collect(open_trace(path_of[clock.file])), fleet, report, zero)
+            contents = collect(open_trace(path_of[clock.file]))
+            yield _placed_capture(_with_numbers(contents, fleet, report), fleet, report, zero)
 
     return merged_pieces(captures(), len(fleet.clocks))
 
@@ -58,7 +61,6 @@ def _placed_capture(contents: ExportContents, fleet: Fleet, report: int, zero: i
         contents=contents,
         label=report_label(clock.file),
         to_trace=to_trace,
-        collective=_collective_numbers(contents, fleet, report),
         clock=_clock_arguments(clock, zero),
     )
 
@@ -77,8 +79,16 @@ def _clock_arguments(clock: Clock, zero: int) -> dict[str, int | str]:
     return arguments
 
 
-def _collective_numbers(contents: ExportContents, fleet: Fleet, report: int) -> Times:
-    """Return the number of each operation's collective among all matched ones, and NONE for other operations."""
+def with_collectives(contents: ExportContents) -> ExportContents:
+    """Return the contents of one report with the numbers of the collectives that its GPUs run together."""
+    if sum(len(device.communication[0]) > 0 for device in contents.activities) < 2:
+        return contents
+    file = contents.trace.info.file
+    return _with_numbers(contents, merge([file], [measure_trace(contents.trace)]), 0)
+
+
+def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:
+    """Return the contents with the number of each operation's collective among all matched ones."""
     operations, clock = contents.operations, fleet.clocks[report]
     numbers = np.full(len(operations), NONE, np.int64)
     devices = contents.trace.devices["id"].to_list()
@@ -94,7 +104,7 @@ def _collective_numbers(contents: ExportContents, fleet: Fleet, report: int) -> 
                 known = places != NONE
                 numbers[rows[known]] = first + places[known]
         first += len(group.kind)
-    return numbers
+    return replace(contents, collective=numbers)
 
 
 def _places(start: Times, end: Times, kernel_start: Times, kernel_end: Times) -> Times:
