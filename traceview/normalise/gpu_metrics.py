@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 
-from traceview.model.gpu_metrics import CLOCKS, GPU_METRICS, METRICS
+from traceview.model.gpu_metrics import CLOCKS, GPU_METRICS, METRICS, SHARES
 from traceview.normalise.devices import DEVICE_KEY, Devices
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -41,7 +42,9 @@ _QUANTITY = re.compile(r" \[(.*)\]$")
 READ_QUANTITIES = ("throughput %", "mhz")
 MAX_SHARE = 200  # percent; a GPU that boosts can exceed its sustained peak, damage exceeds any limit
 MAX_CLOCK = 10_000  # MHz
-SAMPLE_KEY = ["device", "timestamp"]
+LIMITS = np.array([MAX_SHARE] * len(SHARES) + [MAX_CLOCK] * len(CLOCKS))
+MAX_METRICS = 4096  # ids of metrics; nsys counts them from 0
+ADDED = np.array([name.startswith("nvlink") for name in METRICS])
 
 
 def metric_column(name: str) -> str | None:
@@ -59,42 +62,51 @@ def metric_column(name: str) -> str | None:
 def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
     """Return model.GPU_METRICS. Samples of GPUs that did none of the captured work are left out."""
     samples, names = (tables.get(name, pl.DataFrame()) for name in (raw.GPU_METRICS, raw.GPU_METRIC_NAMES))
+    parts = [pl.DataFrame(schema=dict(GPU_METRICS))]
     if samples.is_empty() or names.is_empty():
-        return pl.DataFrame(schema=dict(GPU_METRICS))
+        return parts[0]
     columns = [metric_column(name or "") for name in names["metricName"].to_list()]
-    metrics = names.with_columns(pl.Series("metric", columns, dtype=pl.String)).drop_nulls("metric")
-    in_hertz = pl.col("metric").is_in(list(CLOCKS))
-    megahertz = (pl.col("value") & 0xFFFFFFFF) // 1_000_000
-    value = pl.when(in_hertz).then(megahertz).otherwise("value")
-    values = (
-        samples.lazy()
-        .filter(pl.col("timestamp").is_between(-MAX_TIME, MAX_TIME))
-        .join(metrics.unique(["typeId", "metricId"]).lazy(), on=["typeId", "metricId"])
-        .join(_gpus_of_devices(tables, devices).lazy(), left_on=pl.col("typeId") & 0xFF, right_on="gpu")
-        .unique(["device", "timestamp", "metricId"], keep="first")
-        .with_columns(value.alias("value"))
-        .filter(pl.col("value").is_between(0, pl.when(in_hertz).then(MAX_CLOCK).otherwise(MAX_SHARE)))
-        .group_by(*SAMPLE_KEY, "metric")
-        .agg(pl.col("value").sum())
-        .collect()
+    known = names.with_columns(pl.Series("column", columns, dtype=pl.String)).filter(
+        pl.col("column").is_not_null() & pl.col("metricId").is_between(0, MAX_METRICS - 1)
     )
-    if values.is_empty():
-        return pl.DataFrame(schema=dict(GPU_METRICS))
-    wide = values.pivot("metric", index=SAMPLE_KEY, values="value").sort(SAMPLE_KEY)
-    absent = [pl.lit(None, pl.Int16).alias(name) for name in METRICS if name not in wide.columns]
-    return _with_ends(wide.with_columns(absent)).select(pl.col(name).cast(GPU_METRICS[name]) for name in GPU_METRICS)
+    sources = known.select("typeId", (pl.col("typeId") & 0xFF).alias("gpu")).unique("gpu", keep="first")
+    for source, device in sources.join(_gpus_of_devices(tables, devices), on="gpu").select("typeId", "device").rows():
+        metrics = dict(known.filter(pl.col("typeId") == source).select("metricId", "column").rows())
+        own = samples.filter(
+            (pl.col("typeId") == source) & pl.col("timestamp").is_between(-MAX_TIME, MAX_TIME),
+            pl.col("value").is_not_null() & pl.col("metricId").is_not_null(),
+        )
+        part = _with_ends(_samples(own, metrics)).with_columns(pl.lit(device, pl.Int16).alias("device"))
+        parts.append(part.select(list(GPU_METRICS)))
+    return pl.concat(parts).sort("device", "start")
+
+
+def _samples(rows: pl.DataFrame, metrics: Mapping[int, str]) -> pl.DataFrame:
+    """Return the samples of one GPU: `start` and METRICS. `metrics` has the column of each metric's id."""
+    columns = np.full(MAX_METRICS + 1, -1, np.int8)  # the last is for any other id
+    columns[list(metrics)] = [METRICS.index(name) for name in metrics.values()]
+    start, number, value = (rows[name].to_numpy() for name in ("timestamp", "metricId", "value"))
+    column = columns[np.where((number < 0) | (number > MAX_METRICS), MAX_METRICS, number)]
+    value = np.where(column >= len(SHARES), (value & 0xFFFFFFFF) // 1_000_000, value)
+    valid = (column >= 0) & (value >= 0) & (value <= LIMITS[column])
+    moments, row = np.unique(start[valid], return_inverse=True)
+    cell, size = row * len(METRICS) + column[valid], len(moments) * len(METRICS)
+    count = np.bincount(cell, minlength=size).reshape(-1, len(METRICS))
+    total = np.bincount(cell, weights=value[valid], minlength=size).reshape(-1, len(METRICS))
+    mean = np.minimum(np.rint(np.where(ADDED, total, total / np.maximum(count, 1))), LIMITS).astype(np.int16)
+    filled = {name: pl.Series(mean[:, at]).set(pl.Series(count[:, at] == 0), None) for at, name in enumerate(METRICS)}
+    return pl.DataFrame({"start": moments, **filled}, schema_overrides={"start": pl.Int64})
 
 
 def _with_ends(samples: pl.DataFrame) -> pl.DataFrame:
-    """Add start and end: a sample lasts until the next, but no longer than two periods, because samples can be lost."""
-    step = (pl.col("timestamp").shift(-1) - pl.col("timestamp")).over("device")
-    period = step.median().over("device").cast(pl.Int64)
-    return (
-        samples.with_columns(step.alias("step"), period.alias("period"))
-        .with_columns(pl.min_horizontal(pl.col("step").fill_null(pl.col("period")), 2 * pl.col("period")).alias("step"))
-        .with_columns(pl.col("timestamp").alias("start"), (pl.col("timestamp") + pl.col("step")).alias("end"))
-        .filter(pl.col("step") > 0)
-    )
+    """Add the end: a sample lasts until the next, but no longer than two periods, because samples can be lost."""
+    start = samples["start"].to_numpy()
+    if len(start) < 2:
+        return samples.clear().with_columns(pl.col("start").alias("end"))
+    steps = np.diff(start)
+    period = int(np.median(steps))
+    lengths = np.minimum(np.append(steps, period), 2 * period)
+    return samples.with_columns(pl.Series("end", start + lengths)).filter(pl.col("end") > pl.col("start"))
 
 
 def _gpus_of_devices(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
