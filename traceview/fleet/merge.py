@@ -17,7 +17,7 @@ from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows,
 from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, ReportResult, Skipped, Work
+from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, ReportResult, Skipped, RankWork
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
@@ -106,7 +106,7 @@ def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Clocks
     )
 
 
-def _work_on_clock(work: Work | None, clock: Clock) -> Work | None:
+def _work_on_clock(work: RankWork | None, clock: Clock) -> RankWork | None:
     if work is None:
         return None
     start = to_common(np.array([work.start], np.int64), clock)

@@ -7,7 +7,7 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
-from traceview.model.fleet import Work
+from traceview.model.fleet import RankWork
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
 
@@ -15,7 +15,7 @@ MAX_BINS = 2048
 MAX_NAMES = 60  # compute kernels that are named: those with the most time
 
 
-def measure_work(trace: Trace, device: Activity) -> Work:
+def measure_work(trace: Trace, device: Activity) -> RankWork:
     """Return the work of a device in at most MAX_BINS bins of its window."""
     window = device.window
     width = max(1, -(-window.length // MAX_BINS))
@@ -23,7 +23,7 @@ def measure_work(trace: Trace, device: Activity) -> Work:
     end = np.minimum(start + width, window.end)
     copies = device.codes == COPY
     names, kernel = _main_kernels(trace, device, start, end)
-    return Work(
+    return RankWork(
         start=window.start,
         width=width,
         compute=intervals.covered_length(device.compute, start, end),

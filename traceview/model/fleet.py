@@ -72,7 +72,7 @@ class Collectives:
 
 
 @frozen
-class Work:
+class RankWork:
     """The work of one GPU from `start` on, in bins of `width` ns.
 
     `compute`, `copies` and `communication` are the ns of each bin in which such work runs, which may overlap. `kernel`
@@ -104,7 +104,7 @@ class RankResult:
     kernels: int
     steps: Steps | None
     collectives: Collectives
-    work: Work | None = None  # the steady iterations, or everything without iterations
+    work: RankWork | None = None  # the steady iterations, or everything without iterations
 
 
 @frozen
@@ -297,7 +297,7 @@ class Fleet:
     notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]
     times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks
-    work: tuple[Work | None, ...] = ()  # of each rank on the common clock, for the same timeline
+    work: tuple[RankWork | None, ...] = ()  # what each rank's GPU does, on the common clock, for the same timeline
 
     @property
     def figures(self) -> FleetFigures:
