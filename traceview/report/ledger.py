@@ -14,7 +14,7 @@ from traceview.units import duration, durations, quantity, share, time_range
 
 SCHEMA_VERSION = 1
 MAX_EXPECTED = 6  # predictions that the text lists
-NAME_WIDTH = 34
+NAME_WIDTH = 30  # a row has 80 columns
 
 
 def to_json(ledger: GainLedger) -> str:
