@@ -41,6 +41,7 @@ SYNC = {
 }
 # An object of the user's own code: "package.module:name".
 REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+AUTO_BATCH = 0
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
 
@@ -156,7 +157,14 @@ class Data:
         flag="data",
         metavar="PATH|MODULE:NAME",
     )
-    batch: int = setting(128, "number of samples per batch and GPU", low=1, cpu=4)
+    batch: int = setting(
+        128,
+        "number of samples per batch and GPU; auto: as many as fit into the GPU's memory",
+        low=0,
+        words={"auto": AUTO_BATCH},
+        metavar="N|auto",
+        cpu=4,
+    )
     sequence: int = setting(256, "number of positions per sample (transformer, mlm)", low=1, cpu=64)
     samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
     distinct_batches: int = setting(

@@ -62,6 +62,7 @@ class Setting:
         off: name of the flag that turns a switch off, by default "no-" and the flag's name.
         bare: value of the flag if it is given without a value, and of true; the setting is then optional.
         choices: the words allowed, if the type hint does not list them.
+        words: words that stand for numbers.
         metavar: placeholder for the value in the help.
         cpu: default for a run without a GPU; None means the field's default.
     """
@@ -75,6 +76,7 @@ class Setting:
     off: str | None = None
     bare: str | None = None
     choices: tuple[str, ...] = ()
+    words: Mapping[str, int] = dataclasses.field(default_factory=dict)
     metavar: str | None = None
     cpu: int | None = None
 
@@ -120,6 +122,9 @@ def parse_value(section: type, name: str, value: object) -> object:
     "3e-4", which YAML reads as text, becomes a number. "none" becomes None if the field allows None.
     """
     kind = field_kinds(section)[name]
+    words = get_setting(section.__dataclass_fields__[name]).words  # type: ignore[attr-defined]
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
     if kind.optional and isinstance(value, str) and value.lower() == "none":
         return None
     if isinstance(value, str) and kind.base is not str:
@@ -196,7 +201,7 @@ def _expected_text(kind: Kind, allowed: Setting) -> str:
         text += f" of at least {allowed.low}"
     if allowed.above is not None:
         text += f" above {allowed.above}"
-    return text + (", or none" if kind.optional else "")
+    return text + "".join(f", or {word}" for word in (*allowed.words, *(("none",) if kind.optional else ())))
 
 
 def short_repr(value: object) -> str:

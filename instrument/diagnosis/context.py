@@ -10,11 +10,12 @@ from typing import Protocol
 import torch
 
 from instrument.checkpoint.states import seed_generators
-from instrument.config.schema import Config, Precision
+from instrument.config.schema import AUTO_BATCH, Config, Precision
 from instrument.data.datasets import Loader
 from instrument.data.loading import PREFETCH_FACTOR
 from instrument.data.order import Position
 from instrument.distributed import World, select_device
+from instrument.errors import ConfigError
 from instrument.own.streams import StreamLoader
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.training_run import uses_pinned_batches, with_device
@@ -76,6 +77,8 @@ class StageContext:
         Raises:
             ConfigError: the device or the data do not exist, or the model does not support the device.
         """
+        if config.data.batch == AUTO_BATCH:
+            raise ConfigError("--batch auto is for instrument.train; give the diagnosis the size that it prints")
         single = World()
         device = select_device(config, single)
         if device.type == "cuda":

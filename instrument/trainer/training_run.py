@@ -34,6 +34,7 @@ from instrument.own.streams import StreamLoader
 from instrument.ranges import annotate_collections
 from instrument.strategies import STRATEGIES, strategy_class
 from instrument.strategies.base import Strategy
+from instrument.trainer.batch_size import with_batch_size
 from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
 from instrument.trainer.failure import failure_records, record_collectives
 from instrument.trainer.interrupts import Interrupts
@@ -96,7 +97,8 @@ def train(config: Config, log: LogFunction) -> Outcome:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
-            return _TrainingRun(open_workload(config), world, device, log).run()
+            workload = with_batch_size(open_workload(config), device, world, log)
+            return _TrainingRun(workload, world, device, log).run()
 
 
 def with_device(config: Config, device: torch.device, world: World) -> Config:

@@ -1,0 +1,96 @@
+"""`--batch auto`: the largest batch whose training step fits into the memory of the GPU."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from instrument.config.schema import AUTO_BATCH, Config
+from instrument.distributed import World, min_over_ranks
+from instrument.errors import ConfigError
+from instrument.logging import LogFunction
+from instrument.trainer.learner import Learner
+from instrument.trainer.recover import is_out_of_memory
+from instrument.trees import map_tensors, nbytes
+from instrument.workload import Workload, open_workload
+
+USED_SHARE = 0.9  # of the GPU's memory; the rest is for fragments and libraries
+FINEST = 8  # the result is within 1/8 of the largest size that fits
+MAX_BATCH = 1 << 20
+
+
+def largest_fitting(fits: Callable[[int], bool], most: int = MAX_BATCH) -> int:
+    """Return a size that fits and is at most 1/8 below the largest such size; 0 if 1 does not fit.
+
+    Args:
+        fits: whether a size fits; called with rising sizes until one does not, and then between the last two.
+        most: the largest size to try.
+    """
+    good, bad = 0, most + 1
+    size = 1
+    while size < bad and fits(size):
+        good, size = size, 2 * size
+    bad = min(bad, size)
+    while bad - good > max(1, good // FINEST):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def with_batch_size(workload: Workload, device: torch.device, world: World, log: LogFunction) -> Workload:
+    """Return the workload with the largest batch that fits, if its batch size is "auto"; the workload itself otherwise.
+
+    Raises:
+        ConfigError: the run has no GPU or is sharded, or one sample does not fit.
+    """
+    config = workload.config
+    if config.data.batch != AUTO_BATCH:
+        return workload
+    if device.type != "cuda":
+        raise ConfigError("--batch auto needs a GPU, whose memory it fills; use --batch N")
+    if config.distributed.shard:
+        raise ConfigError("--batch auto measures one GPU, and --shard spreads the model over several; use --batch N")
+
+    def fits(size: int) -> bool:
+        return _step_fits(open_workload(_sized(workload, size)), device)
+
+    size = min_over_ranks(largest_fitting(fits), world)
+    if size == 0:
+        raise ConfigError("--batch auto: a step with one sample does not fit; use --checkpointing or a smaller model")
+    log(f"batch {size}: the largest that fits into {USED_SHARE:.0%} of the GPU's memory")
+    return open_workload(_sized(workload, size))
+
+
+def _sized(workload: Workload, size: int) -> Config:
+    return replace(workload.config, data=replace(workload.config.data, batch=size))
+
+
+def _step_fits(workload: Workload, device: torch.device) -> bool:
+    """Run a training step; return whether it and the batches copied ahead fit."""
+    config = workload.config
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        batch = next(iter(workload.build_loader(replace(config, data=config.data.on_demand()))))
+        learner = Learner(
+            workload.build_model(device, config.training.precision), config.training, 1, device, workload.compute_loss
+        )
+        on_device = map_tensors(batch, lambda tensor: tensor.to(device))
+        learner.backward(learner.forward(on_device))
+        learner.update()
+        torch.cuda.synchronize(device)
+        ahead = (config.data.depth + 1) * nbytes(batch)
+        return torch.cuda.max_memory_reserved(device) + ahead <= USED_SHARE * total
+    except ConfigError:  # the data has fewer samples
+        return False
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        learner = on_device = None  # type: ignore[assignment]
+        gc.collect()
+        torch.cuda.empty_cache()
