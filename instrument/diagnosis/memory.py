@@ -18,7 +18,7 @@ from instrument.memory import format_bytes
 from instrument.trees import tensors
 
 MIN_GROWTH = 4.0  # result / largest operand, of what counts as made from small tensors
-COPIES = ("clone", "repeat", "_to_copy")  # of an expanded tensor; other operations are pointwise ones
+COPIES = ("clone", "repeat", "_to_copy")  # operations that copy an expanded tensor; the others are pointwise
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -53,20 +53,21 @@ def largest_intermediate(context: StageContext) -> Intermediate | None:
     batch = context.on_device()[0]
     with torch.no_grad(), _Results() as results:
         learner.forward(batch)
-    found: Intermediate | None = results.broadcast
-    return found
+    largest: Intermediate | None = results.broadcast
+    return largest
 
 
-def memory_note(found: Intermediate | None, config: Config) -> tuple[str, ...]:
+def memory_note(largest: Intermediate | None, config: Config) -> tuple[str, ...]:
     """Return a sentence about the intermediate with its remedy; none without one."""
-    if found is None:
+    if largest is None:
         return ()
     remedy = "add into the result without it (scatter_add_, index_add_, einsum), or compile the model"
     if config.model.prompt == "gated":
         remedy = "use --prompt gated-scatter, which adds into the result with scatter_add_"
+    size, operand = format_bytes(largest.nbytes), format_bytes(largest.operand_bytes)
     return (
-        f"Memory: {found.function} ({found.place}) makes the largest tensor of the forward, "
-        f"{format_bytes(found.nbytes)} {found.shape}, from at most {format_bytes(found.operand_bytes)}; {remedy}.",
+        f"Memory: {largest.function} ({largest.place}) makes the largest tensor of the forward, {size} {largest.shape}, "
+        f"from at most {operand}; {remedy}.",
     )
 
 

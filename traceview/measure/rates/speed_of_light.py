@@ -37,8 +37,8 @@ NO_PRECISION = "the names of the matrix kernels do not contain their precision"
 
 
 @frozen
-class Work:
-    """Floating-point operations of a GPU, and the time in which it does them; `missing` says why they are work."""
+class DeviceFlops:
+    """Floating-point operations of a GPU, and the time in which it does them; `missing` says why they are unknown."""
 
     source: str | None
     count: int
@@ -92,7 +92,7 @@ def _missing_peak(main: MatrixPrecision | None) -> str | None:
     return NO_PEAK if main.peak_flops_per_s is None else None
 
 
-def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision]) -> Work:
+def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision]) -> DeviceFlops:
     """Return the operations of a device in a mean iteration; without iterations, in its window.
 
     What the user states counts first, then what the program states, then the shapes of ops.
@@ -101,7 +101,7 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
     marked = _marked_flops(given.trace, device)
     stated = marked if given.flops_per_iteration is None else given.flops_per_iteration
     if stated is not None and isinstance(iterations, NotMeasured):
-        return Work(None, 0, None, window.length, NO_ITERATIONS)
+        return DeviceFlops(None, 0, None, window.length, NO_ITERATIONS)
     if isinstance(iterations, NotMeasured):
         source, count, flops, ns = "shapes", sum(row.count for row in rows), _flops(rows), window.length
     else:
@@ -110,11 +110,11 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
         flops = _flops_of_launches(given.trace, device, iterations) // count if stated is None else stated
     known = _known_fraction(rows)
     if flops and source == "shapes" and (known is None or known < LEAST_KNOWN):
-        return Work(None, 0, None, window.length, FEW_SHAPES.format(share(known or 0)))
+        return DeviceFlops(None, 0, None, window.length, FEW_SHAPES.format(share(known or 0)))
     if flops:
-        return Work(source, count, flops, ns)
+        return DeviceFlops(source, count, flops, ns)
     is_trace = given.trace.info.profiler == "torch.profiler"
-    return Work(None, 0, None, window.length, NO_SHAPES if is_trace else NO_FLOPS)
+    return DeviceFlops(None, 0, None, window.length, NO_SHAPES if is_trace else NO_FLOPS)
 
 
 def _marked_flops(trace: Trace, device: DeviceUse) -> int | None:
