@@ -66,8 +66,8 @@ def memory_note(largest: Intermediate | None, config: Config) -> tuple[str, ...]
         remedy = "use --prompt gated-scatter, which adds into the result with scatter_add_"
     size, operand = format_bytes(largest.nbytes), format_bytes(largest.operand_bytes)
     return (
-        f"Memory: {largest.function} ({largest.place}) makes the largest tensor of the forward, {size} {largest.shape}, "
-        f"from at most {operand}; {remedy}.",
+        f"Memory: {largest.function} ({largest.place}) makes the largest tensor of the forward, "
+        f"{size} {largest.shape}, from at most {operand}; {remedy}.",
     )
 
 

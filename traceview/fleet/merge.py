@@ -17,7 +17,7 @@ from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows,
 from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, ReportResult, Skipped, RankWork
+from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, RankWork, ReportResult, Skipped
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
