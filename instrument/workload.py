@@ -74,7 +74,7 @@ class Workload:
         attention by its formula. The state of the random number generators does not change.
         """
         config, batch = self.config, self.config.data.batch
-        model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto")
+        model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto", draw="host")
         sample = Synthetic(model, config.data, 0)[0]
         single = {name: tensor[None] for name, tensor in sample.items()}
         each = count_flops(lambda: build(model, config.data, "meta"), single, self.compute_loss)

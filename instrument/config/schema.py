@@ -131,6 +131,9 @@ class Model:
         "large intermediate or by scatter_add_ (mlm)",
     )
     prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
+    draw: Literal["host", "device"] = setting(
+        "host", "where noise, times and masks are drawn; device: after the copy, by the GPU (dit, flow, mlm)"
+    )
     side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
     channels: int = setting(4, "number of image channels (dit, flow)", low=1)
     patch: int = setting(2, "patch height and width in pixels; must divide the side (dit, flow)", low=1)

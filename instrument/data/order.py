@@ -73,6 +73,11 @@ class Order:
 
 def generator_for(seed: int, index: int) -> torch.Generator:
     """Return a generator seeded by (seed, index); neighbouring indices give unrelated numbers."""
+    return torch.Generator().manual_seed(mixed_seed(seed, index))
+
+
+def mixed_seed(seed: int, *indices: int) -> int:
+    """Return a seed of 64 bits for (seed, *indices); neighbouring indices give unrelated seeds."""
     # SeedSequence takes no negative numbers. torch also uses the low 64 bits of a seed.
-    (state,) = np.random.SeedSequence([seed % (1 << 64), index]).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state))
+    (state,) = np.random.SeedSequence([seed % (1 << 64), *indices]).generate_state(1, np.uint64)
+    return int(state)

@@ -1,7 +1,8 @@
 """The samples of each model. Only this module and the models name the keys of a batch.
 
 `sample` makes a synthetic sample; `from_inputs`, `from_image` and `from_tokens` make a sample from data. Noise, times
-and masks are drawn here and not in the model, so that a CUDA graph of the model can be replayed.
+and masks are drawn here and not in the model, so that a CUDA graph of the model can be replayed. With `model.draw`
+"device", a sample lacks them, and `DeviceDraws` adds them to a batch that is on the GPU.
 
     transformer   inputs (sequence, features) float32    targets (sequence,) int64
     dit, flow     image, noise (channels, side, side) float32    time () float32 in [0, 1)    label () int64
@@ -11,12 +12,14 @@ and masks are drawn here and not in the model, so that a CUDA graph of the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from instrument.config.schema import Data, Model
+from instrument.data.order import mixed_seed
 
 IGNORED = -100  # the default ignore_index of torch's cross_entropy
 MASK = 0  # the mask token; data tokens start at 1
@@ -50,12 +53,14 @@ def from_inputs(inputs: Tensor, model: Model) -> Sample:
 def from_image(image: Tensor, model: Model, generator: torch.Generator, label: int | None = None) -> Sample:
     """Make a diffusion or flow sample from an image (channels, side, side); None draws a random label."""
     random_label = torch.randint(model.classes, (), generator=generator)
-    return {
+    made = {
         "image": image.to(torch.float32),
-        "noise": torch.randn(image.shape, generator=generator),
-        "time": torch.rand((), generator=generator),
         "label": random_label if label is None else torch.tensor(label),
     }
+    if model.draw == "host":
+        made["noise"] = torch.randn(image.shape, generator=generator)
+        made["time"] = torch.rand((), generator=generator)
+    return made
 
 
 def from_tokens(tokens: Tensor, model: Model, generator: torch.Generator) -> Sample:
@@ -65,15 +70,73 @@ def from_tokens(tokens: Tensor, model: Model, generator: torch.Generator) -> Sam
     masked, because the prompt changes their embeddings.
     """
     tokens = tokens.to(torch.int64)
+    if model.draw == "device":
+        return {"tokens": tokens}
     prompts = model.prompt_tokens if model.prompt != "none" else 0
     order = torch.randperm(len(tokens), generator=generator)
-    masked = order[prompts : prompts + max(1, round(MASKED_SHARE * (len(tokens) - prompts)))]
+    masked = order[prompts : prompts + _masked_count(len(tokens), prompts)]
     labels = torch.full_like(tokens, IGNORED)
     labels[masked] = tokens[masked]
     result = {"tokens": tokens.index_fill(0, masked, MASK), "labels": labels}
     if prompts:
         result["prompt_positions"] = order[:prompts].sort().values
     return result
+
+
+class DeviceDraws:
+    """Draws what the host has left out, on the device of the batch, if `model.draw` is "device".
+
+    A number stands for a batch of the run, so a resumed run draws the same, and ranks draw different numbers.
+
+    Args:
+        model: the model and its sizes.
+        seed: seed of the run.
+        rank: this process.
+    """
+
+    def __init__(self, model: Model, seed: int, rank: int = 0) -> None:
+        self._model, self._seed, self._rank = model, seed, rank
+        self._draw = DRAWS.get(model.name) if model.draw == "device" else None
+
+    def over(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
+        """Yield the batches with what is drawn for them; `first` is the number of the first one."""
+        return (self(batch, number) for number, batch in enumerate(batches, first))
+
+    def __call__(self, batch: Any, number: int) -> Any:
+        """Return a batch with what is drawn for this number."""
+        if self._draw is None:
+            return batch
+        device = next(iter(batch.values())).device
+        seed = mixed_seed(self._seed, self._rank, number)
+        return self._draw(batch, self._model, torch.Generator(device).manual_seed(seed))
+
+
+def _draw_noise(batch: Sample, _model: Model, generator: torch.Generator) -> Sample:
+    image, device = batch["image"], batch["image"].device
+    noise = torch.randn(image.shape, generator=generator, device=device)
+    return {**batch, "noise": noise, "time": torch.rand(len(image), generator=generator, device=device)}
+
+
+def _draw_masks(batch: Sample, model: Model, generator: torch.Generator) -> Sample:
+    """Mask as `from_tokens` does, in each row."""
+    tokens = batch["tokens"]
+    prompts = model.prompt_tokens if model.prompt != "none" else 0
+    order = torch.rand(tokens.shape, generator=generator, device=tokens.device).argsort(1)
+    masked = order[:, prompts : prompts + _masked_count(tokens.shape[1], prompts)]
+    labels = torch.full_like(tokens, IGNORED).scatter(1, masked, tokens.gather(1, masked))
+    made = {"tokens": tokens.scatter(1, masked, MASK), "labels": labels}
+    return made | {"prompt_positions": order[:, :prompts].sort(1).values} if prompts else made
+
+
+def _masked_count(length: int, prompts: int) -> int:
+    return max(1, round(MASKED_SHARE * (length - prompts)))
+
+
+DRAWS: Mapping[str, Callable[[Sample, Model, torch.Generator], Sample]] = {
+    "dit": _draw_noise,
+    "flow": _draw_noise,
+    "mlm": _draw_masks,
+}
 
 
 def _transformer(model: Model, data: Data, generator: torch.Generator) -> Sample:

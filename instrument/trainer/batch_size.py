@@ -12,6 +12,7 @@ from instrument.config.schema import AUTO_BATCH, Config
 from instrument.distributed import World, min_over_ranks
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
+from instrument.models.batches import DeviceDraws
 from instrument.trainer.learner import Learner
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import map_tensors, nbytes
@@ -78,7 +79,8 @@ def _step_fits(workload: Workload, device: torch.device) -> bool:
         learner = Learner(
             workload.build_model(device, config.training.precision), config.training, 1, device, workload.compute_loss
         )
-        on_device = map_tensors(batch, lambda tensor: tensor.to(device))
+        draws = DeviceDraws(config.model, config.training.seed)
+        on_device = draws(map_tensors(batch, lambda tensor: tensor.to(device)), 0)
         learner.backward(learner.forward(on_device))
         learner.update()
         torch.cuda.synchronize(device)

@@ -22,7 +22,7 @@ from instrument.data.order import Position
 from instrument.distributed import Calibration, World
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
-from instrument.models.batches import IGNORED
+from instrument.models.batches import IGNORED, DeviceDraws
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.enrich import StepEnricher
@@ -135,6 +135,7 @@ class _TrainingRun:
         wrapped = distributed.wrap(model, config.distributed, world, device)
         self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss)
         self.meter = StepMeter(device)
+        self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, self.meter, self._micro_batches(), self._gradient_reduction
         )
@@ -193,7 +194,7 @@ class _TrainingRun:
         config = replace(self.config, data=self.config.data.on_demand())
         batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-        return distributed.calibrate(self.learner, batch, self.config, self.world)
+        return distributed.calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
         """Report the speed-up of the ranks and which settings limit it."""
@@ -221,7 +222,8 @@ class _TrainingRun:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        return reopening(open_at, retries=self.config.training.retries, log=self.log)
+        batches = reopening(open_at, retries=self.config.training.retries, log=self.log)
+        return self._draws.over(batches, position.epoch * len(self.loader) + position.batch)
 
     def _micro_batches(self) -> MicroBatches | None:
         """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""

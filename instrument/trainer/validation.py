@@ -14,6 +14,7 @@ from torch import Tensor
 from instrument.config.schema import Config
 from instrument.data.order import Position
 from instrument.distributed import World, mean_over_ranks
+from instrument.models.batches import DeviceDraws
 from instrument.ranges import VALIDATE, phase
 from instrument.trainer.learner import Learner
 from instrument.trees import map_tensors
@@ -31,6 +32,7 @@ class Validation:
     Args:
         learner: the learner of the run.
         loader: host batches; each measurement uses the same first ones.
+        draws: adds what the host has not drawn, the same in each measurement.
         count: number of batches, at most; fewer if the data has fewer.
         every: steps between measurements.
         world: the ranks, which measure different batches and share the mean.
@@ -38,8 +40,16 @@ class Validation:
     """
 
     def __init__(
-        self, learner: Learner, loader: Any, count: int, every: int, world: World, report: Callable[[int, float], None]
+        self,
+        learner: Learner,
+        loader: Any,
+        draws: DeviceDraws,
+        count: int,
+        every: int,
+        world: World,
+        report: Callable[[int, float], None],
     ) -> None:
+        self._draws = draws
         self._learner, self._loader, self._count, self._every = learner, loader, count, every
         self._world, self._report = world, report
         self._last = (-1, math.nan)
@@ -66,8 +76,9 @@ class Validation:
         model.eval()
         try:
             with torch.no_grad():
-                for batch in islice(iter(self._loader), self._count):
-                    losses.append(self._learner.forward(map_tensors(batch, lambda tensor: tensor.to(device))))
+                for number, batch in enumerate(islice(iter(self._loader), self._count)):
+                    on_device = map_tensors(batch, lambda tensor: tensor.to(device))
+                    losses.append(self._learner.forward(self._draws(on_device, number)))
         finally:
             model.train()
         return torch.stack(losses).mean().item() if losses else None
@@ -91,4 +102,5 @@ def open_validation(
     loader = open_workload(replace(config, data=data, training=training)).build_loader(
         rank=world.rank, world=world.size, endless=False
     )
-    return Validation(learner, loader, config.data.validation_batches, every, world, report)
+    draws = DeviceDraws(config.model, training.seed, world.rank)
+    return Validation(learner, loader, draws, config.data.validation_batches, every, world, report)

@@ -4,8 +4,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument.models.batches import IGNORED, MASK, from_image, from_inputs, from_tokens, sample  # noqa: E402
-from tests.instrument.models.tiny import DATA, NAMES, tiny  # noqa: E402
+from instrument.models.batches import (  # noqa: E402
+    IGNORED,
+    MASK,
+    DeviceDraws,
+    from_image,
+    from_inputs,
+    from_tokens,
+    sample,
+)
+from tests.instrument.models.tiny import DATA, NAMES, batch, built, tiny  # noqa: E402
 
 IMAGE = {"image": ((4, 8, 8), "float32"), "noise": ((4, 8, 8), "float32")}
 POINT = {"time": ((), "float32"), "label": ((), "int64")}
@@ -79,3 +87,24 @@ def test_given_image_keeps_its_label_and_gets_noise() -> None:
     unlabelled = from_image(image, tiny("dit"), generator())
     assert torch.equal(unlabelled["noise"], made["noise"])
     assert 0 <= unlabelled["label"] < 7
+
+
+@pytest.mark.parametrize(("name", "prompt"), [("dit", "none"), ("flow", "none"), ("mlm", "none"), ("mlm", "gated")])
+def test_device_draws_what_the_host_left_out(name: str, prompt: str) -> None:
+    model = tiny(name, prompt=prompt, draw="device")
+    host, left = batch(tiny(name, prompt=prompt)), batch(model)
+    assert set(left) == {"dit": {"image", "label"}, "flow": {"image", "label"}, "mlm": {"tokens"}}[name]
+    draws = DeviceDraws(model, seed=3)
+    made, again, other = draws(left, 5), draws(left, 5), next(draws.over(iter([left]), 6))
+    assert {key: (value.shape, value.dtype) for key, value in made.items()} == {
+        key: (value.shape, value.dtype) for key, value in host.items()
+    }
+    assert all(torch.equal(made[key], again[key]) for key in made)
+    assert any(not torch.equal(made[key], other[key]) for key in made)
+    assert any(not torch.equal(made[key], DeviceDraws(model, 3, rank=1)(left, 5)[key]) for key in made)
+    assert torch.isfinite(built(model)(made))
+    if name == "mlm":
+        masked = made["tokens"] == MASK
+        assert torch.equal(masked, made["labels"] != IGNORED)
+        assert torch.equal(torch.where(masked, made["labels"], made["tokens"]), left["tokens"])
+        assert masked.sum(1).tolist() == (host["tokens"] == MASK).sum(1).tolist()
