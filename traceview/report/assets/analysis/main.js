@@ -11,13 +11,14 @@ import { watchAddress } from "../timeline/address.js";
 import { drawBookmarks } from "../timeline/bookmarks.js";
 import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
-import { watchInput } from "../timeline/keys.js";
+import { watchKeys } from "../timeline/keys.js";
 import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
 import { watchOverview } from "../timeline/overview.js";
 import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
+import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
 import { search, watchSearch } from "../timeline/search.js";
 import { area, board, selected, view } from "../timeline/state.js";
@@ -78,7 +79,7 @@ async function start() {
   byId("loading").remove();
   document.documentElement.dataset.shown = "timeline";
   await nextTask();
-  for (const watch of [watchInput, watchHover, watchSearch, watchExport, watchOverview]) watch();
+  for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchExport, watchOverview]) watch();
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
   window.traceview = {
     view,

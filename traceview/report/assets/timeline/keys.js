@@ -1,16 +1,15 @@
-// Mouse, wheel, keyboard and buttons of the timeline.
+// Keyboard and buttons of the timeline.
 import { byId, queryAll } from "../core/dom.js";
-import { isSideways, watchWheel } from "../core/wheel.js";
-import { clearArea, fitArea, followArea, keepArea, measureHere, showArea } from "./area.js";
-import { addBookmark, bookmarkAt, nextBookmark, showBookmarks } from "./bookmarks.js";
+import { clearArea, fitArea, keepArea, measureHere, showArea } from "./area.js";
+import { addBookmark, nextBookmark } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
-import { hitAt, rowUnder } from "./hover.js";
+import { rowUnder } from "./hover.js";
 import { showHelp } from "./panel.js";
-import { contentY, hideRow, pinRow } from "./rows.js";
+import { hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
-import { clearSelected, goToPartner, select, stepRow, stepSelected } from "./select.js";
-import { area, board, pointer, selected, view } from "./state.js";
-import { afterRedraw, fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
+import { clearSelected, goToPartner, stepRow, stepSelected } from "./select.js";
+import { area, pointer, selected, view } from "./state.js";
+import { fit, pan, rebuild, setView, zoom } from "./view.js";
 
 const MOVES = {
   w: () => zoomAtPointer(0.7),
@@ -75,7 +74,7 @@ function scrollRows(share) {
   byId("scroll").scrollTop += share * view.height;
 }
 
-function fitSelected() {
+export function fitSelected() {
   const { hit } = selected;
   if (area.result) return fitArea();
   if (!hit) return fit();
@@ -93,92 +92,10 @@ function clearAll() {
   rebuild();
 }
 
-function momentAt(event) {
-  const box = byId("canvas").getBoundingClientRect();
-  return view.from + ((event.clientX - box.left) / box.width) * (view.to - view.from);
-}
-
-export function watchInput() {
-  const stage = byId("stage");
-  watchWheel(byId("frame"), onWheel, (held) => {
-    byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel zooms";
-  });
-  stage.addEventListener("dblclick", (event) => (hitAt(event) ? fitSelected() : fit()));
-  byId("axis").addEventListener("click", (event) => {
-    const mark = bookmarkAt(event.offsetX);
-    if (mark && !pointer.moved) showBookmarks(mark);
-  });
-  for (const area of [stage, byId("axis")]) {
-    area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
-    area.addEventListener("pointermove", onDrag);
-    area.addEventListener("pointerup", (event) => onRelease(event, area === stage));
-    area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
-  }
-  stage.addEventListener("pointermove", (event) => {
-    pointer.over = event;
-    pointer.x = momentAt(event);
-    followArea(pointer.x);
-  });
-  afterRedraw.push(() => {
-    if (pointer.over) pointer.x = momentAt(pointer.over);
-  });
-  stage.addEventListener("pointerleave", () => {
-    Object.assign(pointer, { x: null, over: null });
-  });
+export function watchKeys() {
   document.addEventListener("keydown", onKey);
-  byId("scroll").addEventListener("scroll", schedule);
   for (const button of queryAll("[data-move]"))
     button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move ?? ""]]());
-  new ResizeObserver(() => rebuild()).observe(byId("frame"));
-}
-
-// Returns whether the view changed: at its limits the page scrolls.
-function onWheel(event) {
-  if (!event.target.closest("#stage, #axis")) return false;
-  const { from, to } = view;
-  const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
-  if (isSideways(event)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
-  else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
-  return view.from !== from || view.to !== to;
-}
-
-function onPress(event, selects) {
-  if (event.button !== 0) return;
-  Object.assign(pointer, { last: event, from: event, moved: false, selects });
-  event.currentTarget.setPointerCapture(event.pointerId);
-}
-
-function onDrag(event) {
-  const { last, from } = pointer;
-  if (!last || !from) return;
-  pointer.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
-  if (!pointer.moved) return;
-  pointer.last = event;
-  if (pointer.selects) return dragArea(from, event);
-  const each = (view.to - view.from) / view.width,
-    shift = (event.clientX - last.clientX) * each;
-  setView(view.from - shift, view.to - shift);
-  if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
-}
-
-// A drag on the ruler selects all rows, a drag on the rows those that it crosses.
-function dragArea(from, event) {
-  const { top } = byId("canvas").getBoundingClientRect(),
-    { scrollTop } = byId("scroll");
-  const [low, high] = [from, event].map(({ clientY }) => contentY(clientY - top, scrollTop)).sort((a, b) => a - b);
-  const crossed = board.shown.filter((item) => item.lanes && !item.summary && item.y < high && item.y + item.h > low);
-  const rows =
-    from.currentTarget === byId("axis") || event.currentTarget === byId("axis") ? null : crossed.map((item) => item.id);
-  Object.assign(area, { points: [momentAt(from), momentAt(event)], rows, moving: false, result: null });
-  schedule();
-}
-
-function onRelease(event, onStage) {
-  const { last, moved, selects } = pointer;
-  pointer.last = null;
-  if (last && moved && selects) showArea(area.points, area.rows);
-  if (last && !moved && onStage) select(hitAt(event));
-  schedule();
 }
 
 function onKey(event) {
