@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from instrument.monitor.nvml import BackgroundMeter, device_uuid, open_meter
 from instrument.workload import Workload
 
 GPU_MEMORY = ("memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes", "pinned_bytes")
+POWER = ("power_w", "utilisation_percent")
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class StepEnricher:
         power_every: steps between readings of power and utilisation; 0 for never.
         meter: reads power and utilisation on its own thread.
         flops: floating-point operations of one step.
-        missing: attribute of `StepFigures` -> why it is never measured.
+        missing: attribute of `StepFigures` -> why it is None; updated by each reading.
     """
 
     device: torch.device
@@ -34,32 +34,37 @@ class StepEnricher:
     power_every: int
     meter: BackgroundMeter
     flops: int | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_workload(cls, workload: Workload, device: torch.device) -> StepEnricher:
         """Count the operations of a step and open the power meter, which measures nothing without NVML."""
         index = device.index if device.type == "cuda" else None
         flops, reason = workload.flops()
-        missing = {} if flops is not None else {"flops": reason}
-        meter = BackgroundMeter(open_meter(device_uuid(index)))
         monitor = workload.config.monitor
+        power = f"read every {monitor.power_every} steps" if monitor.power_every else "power_every is 0"
+        memory = f"read every {monitor.every} steps"
+        missing = dict.fromkeys((*GPU_MEMORY, "host_rss_bytes"), memory) | dict.fromkeys(POWER, power)
+        if device.type != "cuda":
+            missing |= dict.fromkeys((*GPU_MEMORY, *POWER), NO_GPU)
+        if flops is None:
+            missing["flops"] = reason
+        meter = BackgroundMeter(open_meter(device_uuid(index)))
         return cls(device, monitor.every, monitor.power_every, meter, flops, missing)
 
     def __call__(self, step: StepFigures) -> StepFigures:
         """Return the record of a step with the additional values."""
         values: dict[str, Any] = {"flops": self.flops}
-        missing = {**step.not_measured, **self.missing}
         if self.power_every and step.step % self.power_every == 0:
             reading = self.meter.latest()
             self.meter.start_reading()
             values |= {"power_w": reading.power_w, "utilisation_percent": reading.utilisation_percent}
-            missing |= reading.not_measured
+            self.missing |= reading.not_measured
         if (step.step + 1) % self.every == 0:
             memory = memory_figures(self.device)
             values |= memory.values
-            missing |= memory.missing
-        return replace(step, **values, not_measured=missing)
+            self.missing |= memory.missing
+        return replace(step, **values, not_measured={**self.missing, **step.not_measured})
 
     def __enter__(self) -> StepEnricher:
         return self

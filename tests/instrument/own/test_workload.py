@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,19 @@ def test_setting_is_refused_in_one_line(flags: dict[str, str], reason: str) -> N
     with pytest.raises(InstrumentError) as refused:
         open_workload(load(None, {"device": "cpu", **flags}))
     assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_every_null_has_its_reason(tmp_path: Path) -> None:
+    made = replace(config(steps=14), monitor=Monitor(progress=False, jsonl=tmp_path / "run.jsonl"))
+    train(made, lambda _line: None)
+    records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    (window,) = (record for record in records if record["step"] == 9)
+    assert window["perf/sync_ms"] >= 0 and window["perf/host_rss_bytes"] > 0
+    for record in records:
+        assert {name for name, value in record.items() if value is None} == record["not_measured"].keys()
+        assert "not measured" not in record["not_measured"].values()
+    assert records[-1]["perf/epoch/steps"] == 2  # 24 samples are 6 steps
+    assert records[-1]["not_measured"]["perf/epoch/pinned_bytes"] == "the run uses no GPU"
 
 
 def test_first_and_last_lines(tmp_path: Path) -> None:
