@@ -91,7 +91,8 @@ CONFLICTS = (
     Conflict(
         ("training.strategy", "data.pin_memory"),
         _disagrees_on_pinning,
-        "all strategies but serial copy from pinned memory; use --strategy serial without it, another with it",
+        "every strategy but serial copies from pinned memory; use --strategy serial without pinned memory, and "
+        "another one with it",
     ),
     Conflict(
         ("model.attention", "training.precision"),

@@ -86,7 +86,7 @@ def number_waits(trace: Trace, rows: Times) -> Times:
 
 
 def measure_waits(trace: Trace, activities: Sequence[Activity], calls: BlockingCalls) -> WaitCosts:
-    """Measure the cost of each wait, and share it between its calls in proportion to what they blocked."""
+    """Measure the cost of each wait, and share it between its calls in proportion to its blocked time."""
     gpus = _gpus_by_process(trace, activities)
     own = _own_parts(calls, gpus)
     waited = np.zeros(len(calls.start), np.int64)
@@ -200,7 +200,7 @@ def _idle_in_calls(
 
 
 def _shares(calls: BlockingCalls, blocked_in_wait: Times, total: Times) -> Times:
-    """Share the total of each wait between its calls, in proportion to what they blocked; the shares add up to it."""
+    """Share the total of each wait between its calls, in proportion to the time that each blocks the host."""
     order = np.argsort(calls.wait, kind="stable")
     wait, blocked = calls.wait[order], calls.blocked[order]
     running = np.cumsum(blocked)

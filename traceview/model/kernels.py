@@ -21,7 +21,7 @@ class KernelUse:
     name: str = column("code", "short name", "Name without namespaces, templates and parameters.")
     demangled: str | None = column("code", "full name", "Name with namespaces, templates and parameters.")
     label: str = column(
-        "code", "kernel", "Short name; for a generic kernel with the operation that its template names."
+        "code", "kernel", "Short name. A generic kernel also has the operation that its template names."
     )
     family: str | None = column("text", "family", "What the kernel computes, from its name.")
     precision: str | None = column("text", "precision", "Type of its inputs, from its name.")

@@ -221,7 +221,10 @@ def _messages_of_calls(
 
 
 def _sole_kernels(launches: pl.DataFrame, named: pl.Series) -> pl.DataFrame:
-    """Return the kernels whose successor on the same thread has its own calls, from `launches` by thread and time."""
+    """Return the kernels with calls whose next kernel on the thread, if any, has calls of its own.
+
+    `launches` is ordered by thread and time.
+    """
     has_calls = pl.col("operation").is_in(named.implode())
     group = has_calls.cum_sum().over("thread").alias("group")
     return (

@@ -56,7 +56,9 @@ LOSSES = {
     ),
     "small_grid": _words("kernels with few blocks", "more blocks", "Give these kernels more blocks: larger batches."),
     "tail_wave": _words(
-        "blocks that do not divide among the SMs", "other tile sizes", "Choose tile sizes that divide among the SMs."
+        "blocks that do not divide evenly among the SMs",
+        "other tile sizes",
+        "Choose tile sizes that divide evenly among the SMs.",
     ),
     "host_bound": _words(
         "waiting for the host", "less host work between launches", "Move the host's work out of the loop, or beside it."

@@ -143,7 +143,7 @@ def grouped(
 
 
 def marked(first: Times, last: Times, count: int) -> Mask:
-    """Return a mask of `count` kernels in which all of the runs [first, last) are set."""
+    """Return a mask of `count` kernels that is true inside the runs [first, last)."""
     depth = np.zeros(count + 1, np.int32)
     np.add.at(depth, first, 1)
     np.add.at(depth, last, -1)

@@ -74,7 +74,7 @@ class PeriodLevel:
 def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     """Return the levels at which the sequence repeats, shortest period first.
 
-    They are searched in the middle of a long sequence, in more of it if it does not repeat there often enough.
+    A long sequence is searched in its middle first, and in a larger part if it does not repeat there often enough.
     """
     for size in SAMPLES:
         levels = _levels_of_part(sequence, _middle(len(sequence.symbol), size))

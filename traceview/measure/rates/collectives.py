@@ -92,7 +92,7 @@ def parallelism(group: str | None) -> str | None:
 
 
 def _messages(trace: Trace, rows: Any) -> pl.DataFrame:
-    """Return KEYS for kernels, which are rows of Trace.operations: from their messages, else from their names."""
+    """Return KEYS for kernels (rows of Trace.operations), from their messages or, where these lack, their names."""
     names = trace.operations["name"][rows].cast(pl.String)
     unique = names.unique().to_list()
     parts = {name: _kind_and_type(name) for name in unique}

@@ -81,8 +81,8 @@ def _matrix_kinds(trace: Trace) -> pl.DataFrame:
 def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the operations per ns of each of Trace.operations, and which matrix kernels belong to a counted call.
 
-    The kernels of a call that use tensor cores share its operations in proportion to their lengths; without such, those
-    that are known not to use them. The others add parts up or prepare inputs.
+    The kernels of a call that use tensor cores share its operations in proportion to their lengths. If none uses them,
+    the kernels that are known not to use them share the operations. Other kernels of a call add up or prepare parts.
     """
     sized = trace.sizes.flops
     work = trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]

@@ -71,7 +71,7 @@ def clock_line(clock: Clock) -> str:
     if clock.method == "unknown":
         return "not aligned: no collective in common with the reports above, and no session start time"
     if clock.method == "session start":
-        return "aligned by session start time, as exact as the hosts' clocks agree"
+        return "aligned by session start time, which is as exact as the hosts' clocks"
     drift = f", drifting {clock.drift:+,} ns per second" if clock.drift else ""
     return f"aligned by {clock.count:,} collectives, ± {duration(clock.uncertainty or 0)}{drift}"
 

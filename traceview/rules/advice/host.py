@@ -88,9 +88,9 @@ if (step % 50 == 0) {
 )
 ALLOCATION = Fixes(
     cuda=Fix(
-        "Allocate before the loop and reuse the memory. What must be allocated in the loop comes from the "
+        "Allocate before the loop and reuse the memory. For memory that must be allocated in the loop, use the "
         "stream-ordered pool (`cudaMallocAsync`, `cudaFreeAsync`), which does not wait for the GPU if the pool keeps "
-        "what is freed.",
+        "freed memory.",
         """cudaDeviceGetDefaultMemPool(&pool, device);
 uint64_t keep = UINT64_MAX;
 cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
