@@ -97,8 +97,16 @@ def test_every_word_occurs_in_the_fixes() -> None:
     assert len(FIXES) >= 20 and unused == []
 
 
+def test_remedies_are_one_short_line() -> None:
+    remedies = {
+        text for fixes in all_fixes().values() for text in (fixes.remedy, *(fix.remedy for fix in texts_of(fixes)))
+    }
+    assert len(remedies) > 8
+    assert all(text.endswith(".") and len(text) <= 70 for text in remedies - {""})
+
+
 def texts_of(fixes: Fixes) -> Iterator[Fix]:
-    yield from (value for name in Fixes.__slots__ if (value := getattr(fixes, name)) is not None)
+    yield from (fix for name in Fixes.__slots__ if isinstance(fix := getattr(fixes, name), Fix))
 
 
 CAPTURES = [

@@ -202,7 +202,9 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         claims="compute" if len(grant.computing) else "waiting",
         host=place.place,
         change=draft.change if facts.counted else "",
-        remedy=draft.remedy or ("" if place.where or not TO_FIND.search(draft.advice) else FIND[facts.program.python]),
+        remedy=place.remedy
+        or draft.remedy
+        or ("" if place.where or not TO_FIND.search(draft.advice) else FIND[facts.program.python]),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceview.frozen import frozen
 from traceview.model.program import Program
@@ -14,11 +14,15 @@ JULIA = "julia"
 
 @frozen
 class Fix:
-    """Advice, and code that shows it. `is_command` marks code for a shell, which fits a program in any language."""
+    """Advice, and code that shows it. `is_command` marks code for a shell, which fits a program in any language.
+
+    `remedy` is the advice in one line, if it differs from that of the finding's kind.
+    """
 
     advice: str
     code: str = ""
     is_command: bool = False
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Fixes:
     """The fixes of a finding by the kind of program; `cuda` serves every kind without one.
 
     `inference` is for PyTorch without training, `python` for every program in Python, and `arrays` for those in Python
-    without one of these frameworks: CuPy, Numba.
+    without one of these frameworks: CuPy, Numba. `remedy` is that of every fix without its own.
     """
 
     cuda: Fix
@@ -40,13 +44,15 @@ class Fixes:
     openmp: Fix | None = None
     arrays: Fix | None = None
     python: Fix | None = None
+    remedy: str = ""
 
     def choose(self, program: Program) -> Fix:
         """Return the fix for a program, without code in a language that is not the program's."""
         name = next(name for name in _names(program) if getattr(self, name) is not None)
         fix: Fix = getattr(self, name)
+        fix = replace(fix, remedy=fix.remedy or self.remedy)
         own = "python" if program.python else JULIA if program.kind == JULIA else "C"
-        return fix if fix.is_command or _language(name) == own else Fix(fix.advice)
+        return fix if fix.is_command or _language(name) == own else replace(fix, code="")
 
 
 def _names(program: Program) -> Iterator[str]:

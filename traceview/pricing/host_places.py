@@ -72,6 +72,13 @@ STATE_WORDS = {
     "off_cpu": "off the CPU",
 }
 
+STATE_REMEDIES = {
+    "garbage_collection": "Collect garbage every N steps, not in the loop.",
+    "compiling": "Compile before the loop: warm up every shape.",
+    "off_cpu": "Find why the thread is not scheduled: a wait, or busy CPU cores.",
+}
+SLEEPS = re.compile(r"nanosleep|usleep")
+
 # The part of a line's idle time that a finding can be about: outside CUDA calls, inside them, or both.
 LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
     "host": lambda line: line.host_ns,
@@ -81,11 +88,12 @@ LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
 
 
 class FindingPlace(NamedTuple):
-    """Words for the end of a finding's title, advice on the place (both may be empty), and the place."""
+    """Words for the end of a finding's title, advice on the place (also in one line), and the place. All may be empty."""
 
     where: str = ""
     advice: str = ""
     place: HostPlace | None = None
+    remedy: str = ""
 
 
 NOWHERE = FindingPlace()
@@ -146,7 +154,8 @@ def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: Hos
     where = f", {duration(time_ns)} of {whole} at {_words(line)}" + (f", waiting in `{call}`" if call else "")
     makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
     advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
-    return FindingPlace(where, advice, replace(_host_place(line, time_ns, evidence), state=state, waits_in=call))
+    place = replace(_host_place(line, time_ns, evidence), state=state, waits_in=call)
+    return FindingPlace(where, advice, place, "" if state == "off_cpu" else _remedy(state, call))
 
 
 def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostPlace:
@@ -173,7 +182,18 @@ def _state_place(states: HostStates, total: int, scale: float, whole: str) -> Fi
     where = STATE_WORDS.get(name, f"in `{name}`")
     state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
     place = HostPlace(time_ns, state=state, waits_in=call)
-    return FindingPlace(f", {duration(time_ns)} of {whole} {where}", _advice(name), place)
+    return FindingPlace(f", {duration(time_ns)} of {whole} {where}", _advice(name), place, _remedy(state, call))
+
+
+def _remedy(state: str, call: str) -> str:
+    """Return the advice on a state of the host in one line; "" if the place needs none of its own."""
+    if call:
+        return (
+            "Remove the sleep, or wait for an event."
+            if SLEEPS.search(call)
+            else f"Find what ends the wait in `{call}`."
+        )
+    return STATE_REMEDIES.get(state, "")
 
 
 def _advice(place: str) -> str:

@@ -8,6 +8,8 @@ from traceview.frozen import frozen
 from traceview.model.analysis import Analysis, Finding
 from traceview.units import time_range
 
+MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words
+
 
 @frozen
 class LossWords:
@@ -54,7 +56,9 @@ LOSSES = {
     "embedding_gradients": _words(
         "dense gradients of embeddings", "sparse or fused updates", "Use sparse gradients or fused updates."
     ),
-    "small_grid": _words("kernels with few blocks", "more blocks", "Give these kernels more blocks: larger batches."),
+    "small_grid": _words(
+        "kernels with few blocks", "more blocks", "Give these kernels more blocks: a larger grid or batch."
+    ),
     "tail_wave": _words(
         "blocks that do not divide evenly among the SMs",
         "other tile sizes",
@@ -174,7 +178,10 @@ def _share(fraction: float) -> str:
 
 def _largest_loss(analysis: Analysis) -> str:
     if not analysis.findings:
-        return "No known problem costs a thousandth of it."
+        idle = max(analysis.part(device).idle_ns / analysis.part(device).window.length for device in analysis.devices)
+        if idle < MIN_IDLE:
+            return "No known problem costs a thousandth of it."
+        return f"It is idle for {_share(idle)}, and the capture does not show why."
     first = analysis.findings[0]
     words = _loss_words(first.id)
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""

@@ -111,6 +111,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
         advice=f"Half of the GPU's operations take less than {median}. The GPU then waits {mean_wait} on average for "
         f"the host to launch the next operation{_main_thread(facts, device, dense)}. {fix.advice}",
         code=fix.code,
+        remedy=fix.remedy,
         claims=(
             IdleClaim(CAUSES, rows=dense.rows),
             IdleClaim(("queued",), rows=late, at_most=np.full(len(late), MAX_LATENCY)),

@@ -78,6 +78,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
         f"{_apparent_cause(facts, blocked)}{advice}",
         code=fix.code,
+        remedy=fix.remedy,
         claims=(
             ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
             IdleClaim(("launch",), rows=device.gaps_before(rows)),

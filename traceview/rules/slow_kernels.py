@@ -149,6 +149,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone."
         f"{metric_sentence(device.use) if subject.id == 'fp32_matrix' else ''} {fix.advice}",
         code=fix.code,
+        remedy=fix.remedy,
         change=speedup.name if speedup in SPEEDUPS else "",
         # Subtract the time of kernels that the change makes slower.
         claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], (1 - estimate.middle[shorter]) * (net / gross)),),

@@ -31,6 +31,7 @@ FP32_MATRIX = Fixes(
     julia=Fix("Allow TF32 in CUBLAS, or use Float16 arrays.", "CUDA.math_mode!(CUDA.FAST_MATH)"),
 )
 FP32_ON_OLD_GPU = Fixes(
+    remedy="Use FP16, which the tensor cores of this GPU compute in.",
     cuda=Fix(
         "The tensor cores of this GPU compute in FP16 only. Convert the inputs, and add up in FP32. Check the results.",
         "cublasGemmEx(handle, ..., CUDA_R_16F, ..., CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);",

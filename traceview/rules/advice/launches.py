@@ -40,6 +40,7 @@ LAUNCH_BOUND = Fixes(
         "and launches them without Python between them. Operations outside `jit` are launched one by one. A larger "
         f"batch gives each kernel more work. {NO_STREAMS}",
         "state, outputs = jax.jit(lambda state, inputs: jax.lax.scan(step, state, inputs))(state, inputs)",
+        remedy="Put the step into one `jax.jit`, and several steps into `lax.scan`.",
     ),
     tensorrt=Fix(
         "Capture the call of the engine in a CUDA graph and launch that (`trtexec --useCudaGraph` shows the gain): "
@@ -48,16 +49,19 @@ LAUNCH_BOUND = Fixes(
 cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
 context->enqueueV3(stream);
 cudaStreamEndCapture(stream, &graph);""",
+        remedy="Launch the engine as one CUDA graph, or use a larger batch.",
     ),
     onnx=Fix(
         "Let ONNX Runtime replay a CUDA graph: `enable_cuda_graph`, with static shapes and inputs and outputs bound to "
         "fixed memory. Otherwise use a larger batch; its graph optimizations fuse operations.",
         'session = InferenceSession(path, providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})])',
+        remedy="Let ONNX Runtime replay a CUDA graph, or use a larger batch.",
     ),
     julia=Fix(
         "Launch the step as one CUDA graph (`CUDA.@captured`), which needs fixed arrays. Otherwise give each kernel "
         f"more work: fuse broadcasts into one expression with dots, process several steps in one kernel. {NO_STREAMS}",
         "@. y = a * x + b * z          # one kernel; not t = b .* z; y = a .* x .+ t",
+        remedy="Fuse broadcasts, or launch the step as one CUDA graph.",
     ),
     openacc=Fix(
         "Let the host run ahead: `async` on the constructs, so that they are queued without a wait, and `wait` only "
@@ -65,6 +69,7 @@ cudaStreamEndCapture(stream, &graph);""",
         """#pragma acc parallel loop async(1)
 for (int i = 0; i < n; ++i) y[i] = f(x[i]);
 #pragma acc wait(1)                             // once, where the host needs y""",
+        remedy="Queue constructs with `async`, and merge neighbouring loops.",
     ),
     openmp=Fix(
         "Let the host run ahead: `nowait` and `depend` on the target constructs, so that they are queued without a "
@@ -73,6 +78,7 @@ for (int i = 0; i < n; ++i) y[i] = f(x[i]);
         """#pragma omp target teams distribute parallel for nowait depend(out: y[0:n])
 for (int i = 0; i < n; ++i) y[i] = f(x[i]);
 #pragma omp taskwait                            // once, where the host needs y""",
+        remedy="Queue constructs with `nowait`, and merge neighbouring loops.",
     ),
     arrays=Fix(
         "Each call from Python launches one small kernel. Fuse element-wise expressions into one kernel, process "
@@ -81,6 +87,7 @@ for (int i = 0; i < n; ++i) y[i] = f(x[i]);
         """@cupy.fuse()                  # CuPy: one kernel for the whole expression
 def update(x, y):
     return a * x + b * y""",
+        remedy="Fuse expressions into one kernel, or do more in each call.",
     ),
 )
 KERNEL_STORM = Fixes(

@@ -14,6 +14,7 @@ from traceview.rules.advice.copies import (
 )
 
 START_UP_COPIES = Fixes(
+    remedy="It occurs once: pin the input, or create it on the GPU.",
     cuda=Fix(
         "This cost occurs once, before the loop. If start-up time matters: read the input into pinned memory "
         "(`cudaMallocHost`), or copy it in pieces while it is read."
@@ -98,6 +99,7 @@ torch.cuda.current_stream().wait_stream(copy_stream)""",
 SMALL = "The copies are small ({each} on average): the cost is the call and the wait, not the bytes. "
 NO_PIN = "Pinning does not help."
 PAGEABLE_SMALL = Fixes(
+    remedy="Gather small copies, pass scalars as arguments, read results later.",
     cuda=Fix(
         f"{SMALL}Pass scalars as kernel arguments, gather small arrays into one copy, and read results every N steps. "
         f"{NO_PIN}",
