@@ -88,7 +88,7 @@ LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
 
 
 class FindingPlace(NamedTuple):
-    """Words for the end of a finding's title, advice on the place (also in one line), and the place. All may be empty."""
+    """Words at the end of a title, advice on the place (also in one line), and the place; all may be empty."""
 
     where: str = ""
     advice: str = ""
