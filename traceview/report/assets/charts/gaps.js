@@ -81,12 +81,12 @@ function gapPicture(gaps, causes) {
     type: "scatter",
     mode: "text",
     y: sums,
-    text: gaps.map((gap) => shortCount(gap.count)),
+    text: spacedCounts(gaps, x, sums),
     textposition: "top center",
     hoverinfo: "skip",
     showlegend: false,
     cliponaxis: false,
-    textfont: { size: x.at(-1) - x[0] > 14 ? 9 : 11 },
+    textfont: { size: x.at(-1) - x[0] > MANY_BARS ? 9 : 11 },
   });
   // A label stands at the border of two bars; where there are many, only powers of ten have one.
   const first = x[0],
@@ -110,6 +110,23 @@ function gapPicture(gaps, causes) {
       { title: { text: unit }, range: [0, Math.max(...sums) * 1.13] },
     ),
   };
+}
+
+const MANY_BARS = 14;
+const MAX_LETTERS = 4; // of two labels side by side where bars are many
+
+// The counts of gaps; where bars are many, a low bar leaves out a count that would touch that of a higher one.
+function spacedCounts(gaps, x, sums) {
+  const texts = gaps.map(({ count }) => shortCount(count));
+  if (x.at(-1) - x[0] <= MANY_BARS) return texts;
+  const letters = new Map();
+  const highest = [...texts.keys()].sort((a, b) => sums[b] - sums[a]);
+  for (const at of highest) {
+    const wide = texts[at].length;
+    if ([-1, 1].some((side) => (letters.get(x[at] + side) ?? -wide) + wide > MAX_LETTERS)) texts[at] = "";
+    else letters.set(x[at], wide);
+  }
+  return texts;
 }
 
 // 362,891 as 363k, which fits above a bar.
