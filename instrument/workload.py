@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import random_state, restore_random_state
-from instrument.config.schema import Config, Precision, is_reference
+from instrument.config.schema import Config, Precision
+from instrument.config.settings import is_reference
 from instrument.data.datasets import Loader, Synthetic, build_loader
 from instrument.data.order import Position
 from instrument.models import build

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from instrument.config.settings import FieldError
+from instrument.config.settings import FieldError, is_reference
 from instrument.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ def _is_own(config: Config) -> bool:
 
 
 def _lacks_own_data(config: Config) -> bool:
-    from instrument.config.schema import is_reference
-
     return _is_own(config) != is_reference(config.data.path)
 
 

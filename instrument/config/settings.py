@@ -21,6 +21,8 @@ from instrument.errors import ConfigError
 
 Value = TypeVar("Value")
 BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# An object of the user's own code: "package.module:name".
+REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 MAX_SHOWN_LENGTH = 60  # characters of a value in an error message
 NUMBER_TYPES = {int: "a whole number", float: "a number"}
 
@@ -214,3 +216,8 @@ def did_you_mean(word: object, known: tuple[str, ...]) -> str:
     """Return " (did you mean X?)" for the most similar known word, or "" if none is similar."""
     close = difflib.get_close_matches(str(word).lower(), known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def is_reference(text: object) -> bool:
+    """Return whether a setting names an object of the user's own code, as "package.module:name"."""
+    return re.fullmatch(REFERENCE, str(text)) is not None

@@ -18,7 +18,7 @@ from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import map_tensors, nbytes
 from instrument.workload import Workload, open_workload
 
-USED_SHARE = 0.9  # of the GPU's memory; the rest is for fragments and libraries
+USED_SHARE = 0.9  # share of the GPU's memory; the rest is for fragments and libraries
 FINEST = 8  # the result is within 1/8 of the largest size that fits
 MAX_BATCH = 1 << 20
 
