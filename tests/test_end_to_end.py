@@ -51,9 +51,8 @@ def analyzed(told: tuple[str, Path]) -> Mapping[str, Any]:
     return found
 
 
-def test_trainer_prints_only_that_it_is_done(told: tuple[str, Path]) -> None:
-    said = [line for line in told[0].splitlines() if line.startswith("instrument: ")]
-    assert [line.split(":")[1] for line in said] == [f" done at step {STEPS}"], told[0]
+def test_trainer_prints_that_it_is_done(told: tuple[str, Path]) -> None:
+    assert told[0].count(f"instrument: done at step {STEPS}") == 1, told[0]
 
 
 def test_iterations_are_found(analyzed: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.captures import ROOT, sample
 from tests.cli.command import Command, Result
 from tests.profiling import ATTEMPTS
 from traceview import record as recording
+from traceview.errors import ReportError
 from traceview.record import Recording
 from traceview.record import doctor as machine
 from traceview.schemas import SCHEMAS
@@ -25,6 +27,7 @@ for _ in range(6000):
     with nvtx.annotate("step"): time.sleep(0.01)
 """
 SLEEP = "import time; time.sleep(0.2); print('it ran')"
+HELP = "--python-sampling= --gpu-metrics-device="  # as in nsys 2023.4 and 2024.2
 
 
 def recorded(traceview: Command, *arguments: object) -> Result:
@@ -36,7 +39,15 @@ def recorded(traceview: Command, *arguments: object) -> Result:
     return done
 
 
-HELP = "--python-sampling= --gpu-metrics-device="  # as in nsys 2023.4 and 2024.2
+def recorded_again(output: Recording) -> int:
+    """Record twice in a session, because the first recording is too short; return nsys's exit code."""
+    for attempt in range(ATTEMPTS):
+        counts = iter((0, 1))
+        with suppress(*([ReportError] if attempt < ATTEMPTS - 1 else [])):  # a loaded machine may keep nsys from it
+            code = recording.record(output, lambda _, counts=counts: recording.SteadyIterations(next(counts), 1))
+            assert next(counts, None) is None
+            return code
+    raise AssertionError("unreachable")
 
 
 def stand_in(folder: Path, profile: str = "", export: str = "", help_text: str = HELP) -> Path:
@@ -87,10 +98,7 @@ def test_recordings_of_one_process_follow_each_other(
     monkeypatch.setenv("PATH", str(Path(nsys).parent), prepend=":")
     program = (sys.executable, "-c", "import time; time.sleep(60)")
     for number in range(2):  # two sessions of one name fail at the second
-        output = Recording(program, tmp_path / str(number), "nvtx", iterations=1)
-        counts = iter((0, 1))  # the first recording is too short
-        assert recording.record(output, lambda _, counts=counts: recording.SteadyIterations(next(counts), 1)) == 0
-        assert next(counts, None) is None
+        assert recorded_again(Recording(program, tmp_path / str(number), "nvtx", iterations=1)) == 0
 
 
 def test_iterations_of_a_program_that_ends(
@@ -177,7 +185,15 @@ def test_doctor_records(nsys: str, traceview: Command) -> None:
     done = traceview("doctor", "--nsys", nsys)
     lines = {line[10:26].strip(): line[:10].strip() for line in done.out.splitlines() if not line.startswith(" ")}
     assert lines["nsys"] == lines["test recording"] == machine.OK
-    assert set(lines) == {"nsys", "test recording", "CPU samples", "GPU", "GPU metrics", "nvtx package"}
+    # The line `instrument` appears where another checkout is on PYTHONPATH.
+    assert set(lines) - {"instrument"} == {
+        "nsys",
+        "test recording",
+        "CPU samples",
+        "GPU",
+        "GPU metrics",
+        "nvtx package",
+    }
     assert done.code == (machine.FAILED in lines.values())
 
 
