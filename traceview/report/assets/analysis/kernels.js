@@ -18,7 +18,7 @@ import { afterCover, coveredPart, coverWords } from "./cover.js";
 
 const FIRST_KERNELS = 20;
 
-const NAME_LETTERS = 34;
+const NAME_LETTERS = 46;
 
 const INSTANCES = ["median", "longest", "first"];
 
