@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from instrument.config.schema import Config, Precision
 from instrument.data.datasets import Loader, MakeBatches
@@ -91,13 +91,17 @@ class OwnWorkload(Workload):
         """Return a loader of the user's batches, as `Workload.build_loader`.
 
         Samples of a data set are shuffled in each epoch, and ranks use disjoint samples. A DataLoader or another
-        iterable gives its own batches, on every rank.
+        iterable gives its own batches on every rank.
+
+        Raises:
+            ConfigError: there are several ranks, and the DataLoader's sampler does not divide the samples.
         """
         config = config or self.config
         endless = config.training.epochs is None if endless is None else endless
         pinned = pinned and torch.cuda.is_available()
         data, seed = config.data, config.training.seed
         if not is_map_style(self._data):
+            _check_divided(self._data, world)
             pins = pinned and not getattr(self._data, "pin_memory", False)
             finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
             return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
@@ -132,6 +136,14 @@ def is_map_style(data: Any) -> bool:
     if isinstance(data, IterableDataset | DataLoader | list | tuple | type):
         return False
     return isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+
+
+def _check_divided(data: Any, world: int) -> None:
+    if world > 1 and isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler | SequentialSampler):
+        raise ConfigError(
+            f"each of {world} processes would read all data of the DataLoader; "
+            "give the Dataset itself, or a DataLoader with a DistributedSampler"
+        )
 
 
 def _model_of(factory: Any, text: str) -> nn.Module:

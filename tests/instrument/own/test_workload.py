@@ -146,6 +146,13 @@ def test_every_null_has_its_reason(tmp_path: Path) -> None:
     assert records[-1]["not_measured"]["perf/epoch/pinned_bytes"] == "the run uses no GPU"
 
 
+def test_loader_that_does_not_divide_its_samples_is_refused() -> None:
+    workload = open_workload(config("loader"))
+    with pytest.raises(InstrumentError, match="each of 2 processes would read all data"):
+        workload.build_loader(rank=0, world=2)
+    assert len(open_workload(config("dataset")).build_loader(rank=0, world=2)) == 3
+
+
 def test_first_and_last_lines(tmp_path: Path) -> None:
     from instrument.trainer.messages import end_lines
 
