@@ -21,9 +21,10 @@ from traceview.model.analysis import (
     SyncUse,
     Unmatched,
 )
+from traceview.model.collectives import Clock
 from traceview.model.comparison import Baselines, ComparedCapture, IterationWork
 from traceview.model.devices import CAUSES
-from traceview.model.fleet import Advice, Clock, Pair, Skipped, Straggler
+from traceview.model.fleet import Advice, Pair, Skipped, Straggler
 from traceview.model.ledger import LedgerEntry, OpenStep
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceview.model.collectives import Channel, Collectives, PackedColumn
 from traceview.model.devices import CAUSES
-from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
+from traceview.model.fleet import STEP_FIGURES, RankResult, ReportResult, Steps
 from traceview.model.program import PLAIN_CUDA, Program
 
 MS = 1_000_000
@@ -38,7 +39,7 @@ def rank(
         idle=(0,) * len(CAUSES),
         kernels=0,
         steps=_steps(steps, own) if steps else None,
-        collectives=Collectives(
+        collectives=Collectives.pack(
             kinds=kinds,
             channels=tuple(Channel(name, 7 + index) for index, name in enumerate(communicators)),
             start=start,
@@ -54,8 +55,8 @@ def rank(
 
 def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
     wall = np.broadcast_to(np.array(own, np.int64), len(numbers)).copy()
-    none = np.zeros(len(numbers), np.int64)
-    figures = {"wall": wall, "compute": wall}
+    none = PackedColumn.pack(np.zeros(len(numbers), np.int64))
+    figures = {"wall": PackedColumn.pack(wall), "compute": PackedColumn.pack(wall)}
     return Steps(
         name="iteration #",
         source="range",

@@ -16,7 +16,6 @@ from tests.fleet.reports import merged, process_alone, ranks_of
 from traceview.errors import RequestError
 from traceview.export import collect
 from traceview.export.perfetto import _distinct_pids
-from traceview.fleet.clocks import to_common
 from traceview.fleet.merged_trace import merged_trace
 from traceview.model.fleet import Fleet
 from traceview.pipeline import open_trace
@@ -72,9 +71,9 @@ def test_four_ranks(slow_host: Fleet, tmp_path: Path) -> None:
     expected = [
         (number, 4, first - zero, last - zero)
         for number, (first, last) in enumerate(
-            (int(group.start[:, place].min()), int(group.end[:, place].max()))
-            for group in slow_host.times
-            for place in range(len(group.kind))
+            (int(start[:, place].min()), int(end[:, place].max()))
+            for start, end in (group.select(np.arange(len(group.kind))) for group in slow_host.times)
+            for place in range(start.shape[1])
         )
     ]
     assert [tuple(row.values()) for row in collectives] == expected
@@ -98,7 +97,7 @@ def test_known_offset(tmp_path: Path) -> None:
         [COMPLAINTS, "SELECT ts, dur FROM slice WHERE category = 'communication' ORDER BY dur, ts"],
     )
     frame = open_trace(source).operations.filter(open_trace(source).operations["class"] == "communication")
-    zero = min(int(to_common(np.zeros(1, np.int64), clock)[0]) for clock in fleet.clocks)
+    zero = min(int(clock.to_common(np.zeros(1, np.int64))[0]) for clock in fleet.clocks)
     off = {0: -zero, 1: -zero - error}
     true = sorted(
         (end - start, start + off[device]) for start, end, device in frame.select("start", "end", "device").iter_rows()
@@ -112,9 +111,9 @@ def test_ranks_of_one_report(tmp_path: Path, two_in_one: Fleet, traceview: Comma
     assert traceview("export", sample("ddp2.sqlite"), "--format", "perfetto", "-o", out).code == 0
     complaints, ((between),), collectives = query_rows(out, [COMPLAINTS, BETWEEN_RANKS, COLLECTIVES])
     expected = [
-        (2, int(group.start[:, place].min()), int(group.end[:, place].max()))
-        for group in two_in_one.times
-        for place in range(len(group.kind))
+        (2, int(start[:, place].min()), int(end[:, place].max()))
+        for start, end in (group.select(np.arange(len(group.kind))) for group in two_in_one.times)
+        for place in range(start.shape[1])
     ]
     assert complaints == [] and between["n"] == between["same"] == len(expected)
     assert [tuple(row.values())[1:] for row in collectives] == expected

@@ -17,6 +17,7 @@ from traceview.fleet.merge import merge
 from traceview.fleet.stragglers import CUDA, MPI, PYTORCH, remedies
 from traceview.measure.iterations import IterationRanges
 from traceview.model.analysis import Iterations
+from traceview.model.collectives import PackedColumn
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, RankResult, Steps
 from traceview.model.program import Program
@@ -55,8 +56,8 @@ def idle_rank(own: int) -> RankResult:
     """A rank whose time is idle for the host."""
     ready = rank([], communicators=(), steps=range(5), own=own)
     assert isinstance(ready.steps, Steps)
-    none = np.zeros(5, np.int64)
-    idle = tuple(np.full(5, own) if cause == "host" else none for cause in CAUSES)
+    none = PackedColumn.pack(np.zeros(5, np.int64))
+    idle = tuple(PackedColumn.pack(np.full(5, own)) if cause == "host" else none for cause in CAUSES)
     figures = tuple(none if row == 1 else values for row, values in enumerate(ready.steps.figures))
     return replace(ready, steps=replace(ready.steps, idle=idle, figures=figures))
 

@@ -8,8 +8,9 @@ The times of day when the sessions began are reported too; they are used for rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -17,40 +18,22 @@ from numpy.typing import NDArray
 
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
 from traceview.fleet.match import MatchedCollectives
-from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.fleet import Clock
+from traceview.model.collectives import SECOND, Clock, Member
 
-SECOND = 10**9
+MAX_TIMES = 1 << 18  # collectives of several ranks that are unpacked at once
 MIN_COLLECTIVES_FOR_DRIFT = 12
 DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this times the scatter
 
 
-@frozen
-class Clocks:
-    """The clock of every report."""
-
-    clocks: tuple[Clock, ...]
-
-    def to_common(self, times: NDArray[np.int64], reports: Times) -> NDArray[np.int64]:
-        """Return times (one row per rank) on the common clock; `reports` has the report of each row."""
-        return np.stack([to_common(row, self.clocks[report]) for row, report in zip(times, reports, strict=True)])
-
-
-def to_common(times: NDArray[np.int64], clock: Clock) -> NDArray[np.int64]:
-    """Return times of one report on the common clock."""
-    moved: NDArray[np.int64] = times - clock.offset - (times - clock.origin) * clock.drift // SECOND
-    return moved
-
-
 def estimate_clocks(
     groups: Sequence[MatchedCollectives], reports: Times, files: Sequence[str], epochs: Sequence[int | None]
-) -> Clocks:
+) -> tuple[Clock, ...]:
     """Estimate every report's clock; `reports` has the index of each rank's report."""
     clocks: list[Clock | None] = [None] * len(files)
     first_epoch = next((epoch for epoch in epochs if epoch is not None), None)
     sessions = [None if epoch is None or first_epoch is None else first_epoch - epoch for epoch in epochs]
-    largest_first = sorted(groups, key=lambda group: -group.end.size)
+    largest_first = sorted(groups, key=lambda group: -group.size)
     for seed in range(len(files)):
         if clocks[seed] is not None:
             continue
@@ -63,9 +46,9 @@ def estimate_clocks(
                 known = np.array([clocks[report] is not None for report in group_reports])
                 if known.all() or not known.any():
                     continue
-                _set_unknown_clocks(group, group_reports, known, clocks, files, sessions)
+                _set_unknown_clocks(group, group_reports, clocks, files, sessions)
                 changed = True
-    return Clocks(tuple(clock for clock in clocks if clock is not None))
+    return tuple(clock for clock in clocks if clock is not None)
 
 
 def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
@@ -80,23 +63,24 @@ def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
 def _set_unknown_clocks(
     group: MatchedCollectives,
     group_reports: Times,
-    known: NDArray[np.bool_],
     clocks: list[Clock | None],
     files: Sequence[str],
     sessions: Sequence[int | None],
 ) -> None:
     """Set the unknown clocks of a group's reports from the known ones."""
-    known_clocks = Clocks(tuple(clock or Clock("", "unknown", 0, 0, None, 0, None) for clock in clocks))
-    start, end = (known_clocks.to_common(times[known], group_reports[known]) for times in (group.start, group.end))
-    known_error = np.array([known_clocks.clocks[report].uncertainty or 0 for report in group_reports[known]])
-    reference = np.median(end, axis=0)
-    kinds = np.array(group.kind)
-    for report in np.unique(group_reports[~known]):
-        rows = group_reports == report
-        at = np.median(group.end[rows], axis=0)
-        fits = [_fit_offset(at[places], at[places] - reference[places]) for places in _rows_by_kind(kinds)]
+    members: dict[int, list[Member]] = {}
+    for report, member in zip(group_reports.tolist(), group.members, strict=True):
+        members.setdefault(report, []).append(replace(member, clock=clocks[report]))
+    known = {report: clock for report in members if (clock := clocks[report])}
+    settled = [member for report in known for member in members[report]]
+    reference = _median_ends(settled)
+    rows_by_kind = _rows_by_kind(np.array(group.kind))
+    fitted: dict[int, Clock] = {}
+    for report in sorted(members.keys() - known):
+        at = _median_ends(members[report])
+        fits = [_fit_offset(at[places], at[places] - reference[places]) for places in rows_by_kind]
         best = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
-        clock = Clock(
+        fitted[report] = Clock(
             files[report],
             "collectives",
             best.offset,
@@ -107,10 +91,36 @@ def _set_unknown_clocks(
             best.scatter,
             best.origin,
         )
-        own_start, own_end = (to_common(times[rows], clock) for times in (group.start, group.end))
-        # The earliest end and the latest start of the report's own ranks, which share its clock.
-        error = _largest_error(own_start.max(axis=0), own_end.min(axis=0), start, end) + known_error
-        clocks[report] = replace(clock, uncertainty=max(int(error.min()), best.scatter))
+    errors: dict[int, int] = {}
+    for some in _portions(settled):
+        known_error = np.array([member.clock.uncertainty or 0 for member in some if member.clock])
+        start, end = (np.stack(times) for times in zip(*(member.times() for member in some), strict=True))
+        for report, clock in fitted.items():
+            own = [replace(member, clock=clock).times() for member in members[report]]
+            # The earliest end and the latest start of the report's own ranks, which share its clock.
+            latest, earliest = reduce(np.maximum, (row[0] for row in own)), reduce(np.minimum, (row[1] for row in own))
+            error = int((_largest_error(latest, earliest, start, end) + known_error).min())
+            errors[report] = min(error, errors.get(report, error))
+    for report, clock in fitted.items():
+        clocks[report] = replace(clock, uncertainty=max(errors[report], clock.scatter))
+
+
+def _median_ends(members: Sequence[Member]) -> NDArray[np.float64]:
+    """Return the median end of each collective over these ranks."""
+    count = len(members[0].places)
+    portion = max(MAX_TIMES // len(members), 1)
+    medians = [
+        np.median(np.stack([member.times()[1][first : first + portion] for member in members]), axis=0)
+        for first in range(0, count, portion)
+    ]
+    return np.concatenate(medians)
+
+
+def _portions(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    """Yield all members, as many at a time as have MAX_TIMES collectives."""
+    portion = max(MAX_TIMES // max(len(members[0].places), 1), 1)
+    for first in range(0, len(members), portion):
+        yield members[first : first + portion]
 
 
 def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:
@@ -120,8 +130,8 @@ def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -
     wrong in one collective of MAX_IMPOSSIBLE_SHARE, so as many bounds are set aside.
     """
     aside = own_start.shape[-1] // MAX_IMPOSSIBLE_SHARE
-    late = np.sort(own_end - start, axis=1)[:, aside]
-    early = np.sort(end - own_start, axis=1)[:, aside]
+    late = np.partition(own_end - start, aside, axis=1)[:, aside]
+    early = np.partition(end - own_start, aside, axis=1)[:, aside]
     return np.maximum(late, early)
 
 

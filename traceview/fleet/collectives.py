@@ -13,7 +13,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, Activity
-from traceview.model.fleet import Channel, Collectives
+from traceview.model.collectives import Channel, Collectives
 from traceview.model.trace import Trace
 
 # NCCL's kernel names: ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_AllReduce_RING_LL_Sum_float.
@@ -47,7 +47,7 @@ def measure_collectives(trace: Trace, device: Activity, begin: Times, numbers: T
     kind = np.array([kinds.index(collective_kind(name)) for name in names], np.int64)
     channels, channel = _channels(trace, rows, launched, thread)
     step = np.concatenate([np.array([BEFORE_ALL], np.int64), numbers])[np.searchsorted(begin, launched, side="right")]
-    return Collectives(
+    return Collectives.pack(
         kinds=tuple(kinds),
         channels=channels,
         start=start.astype(np.int64),

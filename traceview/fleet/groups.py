@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview.fleet.match import MatchedCollectives
 from traceview.intervals import Times
@@ -33,7 +33,8 @@ def split_by_common_ends(
         notes.append(f"{matched.name}: {count} rooted collectives left out, because they do not show waits")
     if len(unrooted) == 0:
         return
-    matched = select_collectives(matched, unrooted)
+    if len(unrooted) < len(matched.kind):
+        matched = matched.select_collectives(unrooted)
     if matched.how == "communicator":
         yield matched
         return
@@ -48,45 +49,30 @@ def split_by_common_ends(
             notes.append(f"{matched.name}: {label} left out, because it does not end together with any other rank")
 
 
-def select_collectives(matched: MatchedCollectives, places: Times) -> MatchedCollectives:
-    """Return some collectives of a match; `places` ascend and index `step`."""
-    if len(places) == len(matched.step):
-        return matched  # avoids a copy of large arrays
-    return MatchedCollectives(
-        matched.name,
-        matched.how,
-        matched.ranks,
-        matched.start[:, places],
-        matched.end[:, places],
-        matched.hidden[:, places],
-        matched.step[places],
-        tuple(matched.kind[place] for place in places),
-    )
-
-
 def _rows_with_common_ends(matched: MatchedCollectives, reports: Times) -> list[Times]:
     """Return groups of rows that end together, each with the first row that is not yet in a group."""
-    transfer = int(np.median((matched.end - matched.start).min(axis=0)))
-    tolerance = max(MAX_END_DIFFERENCE_NS, transfer // TRANSFER_SHARE)
+    shortest = reduce(np.minimum, (end - start for start, end in (member.times() for member in matched.members)))
+    tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(shortest)) // TRANSFER_SHARE)
     left = np.arange(len(matched.ranks))
     groups = []
     while len(left):
-        difference = matched.end[left] - matched.end[left[0]]
-        median = np.median(difference, axis=1)
-        spread = np.median(np.abs(difference - median[:, None]), axis=1)
-        same_clock = reports[left] == reports[left[0]]
-        joined: NDArray[np.bool_] = (spread <= tolerance) & (~same_clock | (np.abs(median) <= tolerance))
+        reference = matched.members[left[0]].times()[1]
+        joined = np.array(
+            [
+                _end_together(matched.members[row].times()[1] - reference, tolerance, reports[row] == reports[left[0]])
+                for row in left
+            ]
+        )
         groups.append(left[joined])
         left = left[~joined]
     return groups
 
 
-def count_impossible(matched: MatchedCollectives, tolerance: int) -> int:
-    """Return how many collectives end on one rank more than `tolerance` ns before another rank begins.
-
-    All times are on one clock. Such kernels are not the same collective.
-    """
-    return int(np.count_nonzero(matched.start.max(axis=0) > matched.end.min(axis=0) + tolerance))
+def _end_together(difference: Times, tolerance: int, same_clock: bool) -> bool:
+    """Return whether two ranks whose ends differ by this belong together."""
+    median = np.median(difference)
+    spread = np.median(np.abs(difference - median))
+    return bool(spread <= tolerance and (not same_clock or abs(median) <= tolerance))
 
 
 def rank_sets(groups: Sequence[MatchedCollectives], count: int) -> Times:

@@ -22,6 +22,7 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
 from traceview.measure.iterations.times import IterationTimes, finish_times
+from traceview.model.collectives import PackedColumn
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import STEP_FIGURES, RankResult, Steps
 from traceview.model.trace import Trace
@@ -60,7 +61,7 @@ def measure_steps(
         begin, end, number = done[:-1], done[1:], number[1:]
     begin, end, number = begin[:MAX_ITERATIONS], end[:MAX_ITERATIONS], number[:MAX_ITERATIONS]
     parts = breakdown(trace, threads, measured, iterations.process, begin, end)
-    idle = tuple(parts.idle[code] for code in range(len(CAUSES)))
+    idle = tuple(PackedColumn.pack(parts.idle[code]) for code in range(len(CAUSES)))
     figures = {
         "wall": end - begin,
         "compute": parts.figures["compute_ns"],
@@ -78,7 +79,7 @@ def measure_steps(
         cut=cut,
         number=number,
         skipped=_warm_up_count(end - begin, skip, cut),
-        figures=tuple(figures[name] for name in STEP_FIGURES),
+        figures=tuple(PackedColumn.pack(figures[name]) for name in STEP_FIGURES),
         idle=idle,
     )
 
@@ -146,7 +147,7 @@ def _with_counted_iterations(rank: RankResult) -> RankResult:
     steps = rank.steps
     if steps is None:
         return rank
-    collective_step = rank.collectives.step
+    collective_step = rank.collectives.column("step")
     # The first iteration has collectives, although its start on the GPU is unknown.
     first = int(steps.cut == "gpu")
     index = np.searchsorted(steps.number, collective_step) + first
@@ -154,5 +155,5 @@ def _with_counted_iterations(rank: RankResult) -> RankResult:
     return replace(
         rank,
         steps=replace(steps, number=np.arange(first, first + len(steps.number), dtype=np.int64), named=False),
-        collectives=replace(rank.collectives, step=np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
+        collectives=rank.collectives.with_column("step", np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
     )

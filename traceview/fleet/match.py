@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.frozen import frozen
 from traceview.intervals import Times
+from traceview.model.collectives import Member, PackedColumn
 from traceview.model.fleet import RankResult
 
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
@@ -24,34 +26,34 @@ PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 @frozen
 class MatchedCollectives:
-    """Collectives that several ranks ran together.
+    """Collectives that several ranks ran together; `members` has one for each of `ranks`.
 
-    `start`, `end` and `hidden` have the shape (ranks, collectives); times are on each rank's own clock. `how` is
-    "communicator" or "order".
+    `step` and `kind` have a value for each collective. `how` is "communicator" or "order".
     """
 
     name: str
     how: str
     ranks: Times
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    hidden: NDArray[np.int64]
+    members: tuple[Member, ...]
     step: Times
     kind: tuple[str, ...]
 
+    @property
+    def size(self) -> int:
+        """The number of kernels: collectives times ranks."""
+        return len(self.ranks) * len(self.step)
+
     def select_ranks(self, rows: Times) -> MatchedCollectives:
         """Return the same collectives for some of the ranks; `rows` ascend and index `ranks`."""
-        if len(rows) == len(self.ranks):
-            return self
-        return MatchedCollectives(
-            self.name,
-            self.how,
-            self.ranks[rows],
-            self.start[rows],
-            self.end[rows],
-            self.hidden[rows],
-            self.step,
-            self.kind,
+        return replace(self, ranks=self.ranks[rows], members=tuple(self.members[row] for row in rows))
+
+    def select_collectives(self, places: Times) -> MatchedCollectives:
+        """Return some of the collectives; `places` ascend and index `step`."""
+        return replace(
+            self,
+            members=tuple(member.select(places) for member in self.members),
+            step=self.step[places],
+            kind=tuple(self.kind[place] for place in places),
         )
 
 
@@ -69,20 +71,22 @@ class _ChannelSequence:
     """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 
     rank: int
-    rows: Times
-    step: Times
-    kind: Times
+    rows: PackedColumn
+    step: PackedColumn
+    kind: PackedColumn
 
     def kinds_by_step(self) -> dict[int, bytes]:
         """Return the kinds of each step, in order, as comparable bytes."""
-        order = np.argsort(self.step, kind="stable")
-        numbers, first = np.unique(self.step[order], return_index=True)
-        parts = np.split(self.kind[order], first[1:])
+        step, kind = self.step.values(), self.kind.values()
+        order = np.argsort(step, kind="stable")
+        numbers, first = np.unique(step[order], return_index=True)
+        parts = np.split(kind[order], first[1:])
         return {int(number): part.tobytes() for number, part in zip(numbers, parts, strict=True)}
 
     def select(self, mask: NDArray[np.bool_]) -> _ChannelSequence:
         """Return the collectives where `mask` is true."""
-        return _ChannelSequence(self.rank, self.rows[mask], self.step[mask], self.kind[mask])
+        rows, step, kind = (PackedColumn.pack(column.values()[mask]) for column in (self.rows, self.step, self.kind))
+        return _ChannelSequence(self.rank, rows, step, kind)
 
 
 def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anchored: bool = True) -> Matches:
@@ -92,7 +96,7 @@ def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anc
     """
     names = sorted({kind for rank in ranks for kind in rank.collectives.kinds})
     by_communicator = _all_communicators_known(ranks)
-    total = sum(len(rank.collectives.start) for rank in ranks)
+    total = sum(len(rank.collectives) for rank in ranks)
     matched: list[MatchedCollectives] = []
     notes: list[str] = []
     for name, sequences in _sequences_by_channel(ranks, names, by_communicator, anchored):
@@ -101,7 +105,7 @@ def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anc
             collectives = _stack_sequences(ranks, group, names, name, how)
             if len(collectives.step):
                 matched.append(collectives)
-    return Matches(tuple(matched), total - sum(group.start.size for group in matched), tuple(notes))
+    return Matches(tuple(matched), total - sum(group.size for group in matched), tuple(notes))
 
 
 def _all_communicators_known(ranks: Sequence[RankResult]) -> bool:
@@ -117,14 +121,17 @@ def _sequences_by_channel(
     for index, rank in enumerate(ranks):
         collectives = rank.collectives
         code = np.array([names.index(kind) for kind in collectives.kinds], np.int64)
+        channel, kinds_of_rows, steps = (collectives.column(name) for name in ("channel", "kind", "step"))
         count: dict[str, int] = defaultdict(int)
         for place in sorted(range(len(collectives.channels)), key=lambda at: collectives.channels[at].stream):
-            rows = np.flatnonzero(collectives.channel == place)
-            kind = code[collectives.kind[rows]]
+            rows = np.flatnonzero(channel == place)
+            kind = code[kinds_of_rows[rows]]
             kinds = ", ".join(names[number] for number in np.unique(kind))
             key = collectives.channels[place].communicator or kinds if by_communicator else kinds
-            step = collectives.step[rows] if anchored else np.full(len(rows), BEFORE_ALL)
-            by_channel[key, count[key]].append(_ChannelSequence(index, rows, step, kind))
+            step = steps[rows] if anchored else np.full(len(rows), BEFORE_ALL)
+            by_channel[key, count[key]].append(
+                _ChannelSequence(index, PackedColumn.pack(rows), PackedColumn.pack(step), PackedColumn.pack(kind))
+            )
             count[key] += 1
     return [
         (_channel_name(key, number, by_communicator), sequences)
@@ -180,9 +187,9 @@ Variant = tuple[dict[int, bytes], list[_ChannelSequence]]
 
 def _distinct_variants(sequences: list[_ChannelSequence]) -> list[Variant]:
     """Return each distinct sequence once, with the ranks that have it; usually there is one."""
-    groups: dict[tuple[bytes, bytes], list[_ChannelSequence]] = defaultdict(list)
+    groups: dict[object, list[_ChannelSequence]] = defaultdict(list)
     for sequence in sequences:
-        groups[sequence.step.tobytes(), sequence.kind.tobytes()].append(sequence)
+        groups[sequence.step.key(), sequence.kind.key()].append(sequence)
     return [(group[0].kinds_by_step(), group) for group in groups.values()]
 
 
@@ -220,7 +227,7 @@ def _common_part(variants: list[Variant], name: str, notes: list[str]) -> list[_
     if missing - {BEFORE_ALL}:
         notes.append(f"{name}: {len(missing - {BEFORE_ALL})} iterations are not in all captures, left out")
     kept = np.array(sorted(agreed), np.int64)
-    return [sequence.select(np.isin(sequence.step, kept)) for sequence in sequences]
+    return [sequence.select(np.isin(sequence.step.values(), kept)) for sequence in sequences]
 
 
 def _common_prefix(
@@ -243,26 +250,19 @@ def _stack_sequences(
 ) -> MatchedCollectives:
     """Return sequences of equal length as one MatchedCollectives."""
     group = sorted(group, key=lambda sequence: sequence.rank)
-    # Launch order and step order differ only if a launch crossed the border of an iteration; then the step decides.
-    orders = [sequence.rows[np.argsort(sequence.step, kind="stable")] for sequence in group]
+    members = []
+    for sequence in group:
+        # Launch order and step order differ only if a launch crossed the border of an iteration; then the step decides.
+        order = np.argsort(sequence.step.values(), kind="stable")
+        places = PackedColumn.pack(sequence.rows.values()[order])
+        members.append(Member(ranks[sequence.rank].collectives, places))
     first = group[0]
-    kinds = first.kind[np.argsort(first.step, kind="stable")]
-
-    def stacked(column: str) -> NDArray[np.int64]:
-        return np.stack(
-            [
-                getattr(ranks[sequence.rank].collectives, column)[rows]
-                for sequence, rows in zip(group, orders, strict=True)
-            ]
-        )
-
+    order = np.argsort(first.step.values(), kind="stable")
     return MatchedCollectives(
         name=name,
         how=how,
         ranks=np.array([sequence.rank for sequence in group], np.int64),
-        start=stacked("start"),
-        end=stacked("end"),
-        hidden=stacked("hidden"),
-        step=ranks[first.rank].collectives.step[orders[0]],
-        kind=tuple(names[number] for number in kinds),
+        members=tuple(members),
+        step=ranks[first.rank].collectives.column("step")[members[0].places.values()],
+        kind=tuple(names[number] for number in first.kind.values()[order]),
     )

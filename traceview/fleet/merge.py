@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from traceview.fleet.clocks import Clocks, estimate_clocks, to_common
+from traceview.fleet.clocks import estimate_clocks
 from traceview.fleet.collectives import MAX_COLLECTIVES
-from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, count_impossible, rank_sets, set_notes, split_by_common_ends
+from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, rank_sets, set_notes, split_by_common_ends
 from traceview.fleet.iterations import align_iterations
 from traceview.fleet.match import MatchedCollectives, match_collectives
 from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows, iteration_columns, measure_lags
 from traceview.fleet.stragglers import build_advice, find_stragglers
-from traceview.fleet.waits import measure_waits
+from traceview.fleet.waits import Arrivals, ArrivedGroup, arrived_group, measure_arrivals, measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, RankWork, ReportResult, Skipped
+from traceview.model.collectives import Clock, CollectiveTimes
+from traceview.model.fleet import Fleet, RankResult, RankWork, ReportResult, Skipped
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
@@ -45,17 +46,23 @@ def merge(
         group for matched in matches.matched for group in split_by_common_ends(matched, reports, labels, notes)
     ]
     clocks = estimate_clocks(own_clocks, report_of, files, [result.epoch for result in results])
-    one_clock = [_on_common_clock(group, report_of, clocks) for group in own_clocks]
-    groups = [group for group in one_clock if _is_possible(group, report_of, clocks, notes)]
     numbers, steady = iteration_columns(aligned.ranks)
-    waits = measure_waits(groups, len(ranks), steady)
-    heat, by_iteration = build_heat(aligned.ranks, waits, numbers, steady) or (None, None)
+    arrived: list[ArrivedGroup] = []
+    for group in own_clocks:
+        placed = _on_common_clock(group, report_of, clocks)
+        arrivals = measure_arrivals(placed, range(len(placed.ranks)))
+        if _is_possible(placed, arrivals, notes):
+            arrived.append(arrived_group(placed, arrivals, numbers, steady))
+    groups = [each.group for each in arrived]
+    waits = measure_waits(arrived, range(len(ranks)), len(ranks), len(numbers))
+    heat = build_heat(aligned.ranks, waits, numbers, steady)
     sets = rank_sets(groups, len(ranks))
     lags = None if heat is None else measure_lags(heat, sets)
     names = RankNames(tuple(labels), tuple(files), tuple(reports), tuple(sets.tolist()))
-    rows = build_rank_rows(aligned.ranks, names, waits, heat, by_iteration, lags)
-    stragglers = find_stragglers(rows, waits.groups, margin)
-    total = sum(len(rank.collectives.start) for rank in ranks)
+    figures = waits.group_figures(arrived)
+    rows = build_rank_rows(aligned.ranks, names, waits, heat, lags)
+    stragglers = find_stragglers(rows, figures, margin)
+    total = sum(len(rank.collectives) for rank in ranks)
     return Fleet(
         reports=tuple(files),
         ranks=rows,
@@ -63,18 +70,19 @@ def merge(
         margin=margin,
         stragglers=stragglers,
         advice=build_advice(rows, stragglers, [results[report].program for report in reports]),
-        groups=waits.groups,
-        pairs=waits.pairs,
+        groups=figures,
+        pairs=waits.longest_pairs(),
         pair_count=waits.pair_count,
-        clocks=clocks.clocks,
+        clocks=clocks,
         heat=heat,
-        unmatched=total - sum(group.start.size for group in groups),
+        unmatched=total - sum(group.size for group in groups),
         notes=_all_notes(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
-        times=tuple(CollectiveTimes(group.ranks, group.kind, group.start, group.end) for group in groups),
-        work=tuple(
-            _work_on_clock(rank.work, clocks.clocks[report]) for rank, report in zip(ranks, reports, strict=True)
+        times=tuple(
+            CollectiveTimes(each.group.ranks, each.group.kind, each.group.members, each.last, each.first)
+            for each in arrived
         ),
+        work=tuple(_work_on_clock(rank.work, clocks[report]) for rank, report in zip(ranks, reports, strict=True)),
     )
 
 
@@ -92,31 +100,24 @@ def _rank_labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[
     ]
 
 
-def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Clocks) -> MatchedCollectives:
+def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Sequence[Clock]) -> MatchedCollectives:
     reports = report_of[group.ranks]
-    return MatchedCollectives(
-        group.name,
-        group.how,
-        group.ranks,
-        clocks.to_common(group.start, reports),
-        clocks.to_common(group.end, reports),
-        group.hidden,
-        group.step,
-        group.kind,
-    )
+    members = [replace(member, clock=clocks[at]) for member, at in zip(group.members, reports, strict=True)]
+    return replace(group, members=tuple(members))
 
 
 def _work_on_clock(work: RankWork | None, clock: Clock) -> RankWork | None:
     if work is None:
         return None
-    start = to_common(np.array([work.start], np.int64), clock)
+    start = clock.to_common(np.array([work.start], np.int64))
     return replace(work, start=int(start[0]))
 
 
-def _is_possible(group: MatchedCollectives, report_of: Times, clocks: Clocks, notes: list[str]) -> bool:
+def _is_possible(group: MatchedCollectives, arrivals: Arrivals, notes: list[str]) -> bool:
     """Return whether the match is possible (no rank ends before all have begun); add a note if not."""
-    scatter = max(clocks.clocks[report].scatter for report in report_of[group.ranks])
-    count = count_impossible(group, max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS))
+    scatter = max(member.clock.scatter for member in group.members if member.clock)
+    tolerance = max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS)
+    count = int(np.count_nonzero(arrivals.last > arrivals.first_end + tolerance))
     if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):
         return True
     notes.append(
@@ -165,7 +166,7 @@ def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult
 
 
 def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> list[str]:
-    if not any(len(rank.collectives.start) for rank in ranks):
+    if not any(len(rank.collectives) for rank in ranks):
         in_mpi = "; collectives of MPI run on the host, where they count as idle time" if uses_mpi else ""
         return [f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"]
     if any(group.how == "order" for group in groups):

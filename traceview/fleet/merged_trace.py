@@ -15,12 +15,12 @@ import numpy as np
 from traceview.errors import RequestError
 from traceview.export import ExportContents, collect
 from traceview.export.perfetto import PlacedCapture, merged_pieces
-from traceview.fleet.clocks import to_common
 from traceview.fleet.measure_report import measure_trace
 from traceview.fleet.merge import merge, report_label
 from traceview.fleet.sources import report_names
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, Fleet
+from traceview.model.collectives import Clock
+from traceview.model.fleet import Fleet
 from traceview.pipeline import open_trace
 
 NONE = -1
@@ -39,7 +39,7 @@ def merged_trace(paths: Sequence[Path], fleet: Fleet, on_report: Callable[[int],
             "them and no session start time; export it alone"
         )
     path_of = dict(zip(report_names(paths), paths, strict=True))
-    zero = min(int(to_common(np.zeros(1, np.int64), clock)[0]) for clock in fleet.clocks)
+    zero = min(int(clock.to_common(np.zeros(1, np.int64))[0]) for clock in fleet.clocks)
 
     def captures() -> Iterator[PlacedCapture]:
         for report, clock in enumerate(fleet.clocks):
@@ -55,7 +55,7 @@ def _placed_capture(contents: ExportContents, fleet: Fleet, report: int, zero: i
 
     def to_trace(times: Times) -> Times:
         # Only a damaged report has events before 0 of its own clock.
-        return np.maximum(to_common(times, clock) - zero, 0)
+        return np.maximum(clock.to_common(times) - zero, 0)
 
     return PlacedCapture(
         contents=contents,
@@ -93,14 +93,14 @@ def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> Export
     numbers = np.full(len(operations), NONE, np.int64)
     devices = contents.trace.devices["id"].to_list()
     device = operations["device"].to_numpy()
-    start, end = (to_common(operations[name].to_numpy(), clock) for name in ("start", "end"))
+    start, end = (clock.to_common(operations[name].to_numpy()) for name in ("start", "end"))
     is_communication = (operations["class"] == "communication").to_numpy()
     first = 0
     for group in fleet.times:
         for row, rank in enumerate(group.ranks):
             if fleet.ranks[rank].report == report:
                 rows = np.flatnonzero(is_communication & (device == devices.index(fleet.ranks[rank].device)))
-                places = _places(group.start[row], group.end[row], start[rows], end[rows])
+                places = _places(*group.members[row].times(), start[rows], end[rows])
                 known = places != NONE
                 numbers[rows[known]] = first + places[known]
         first += len(group.kind)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import EMPTY
-from traceview.fleet.waits import Waits, WaitsByIteration, sum_by_iteration
+from traceview.fleet.waits import ITERATION_SUMS, Waits
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.fleet import Heat, Rank, RankResult
@@ -45,10 +45,8 @@ def iteration_columns(ranks: Sequence[RankResult]) -> tuple[Times, Times]:
     return numbers, numbers[~np.isin(numbers, warm_up)]
 
 
-def build_heat(
-    ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: Times
-) -> tuple[Heat, WaitsByIteration] | None:
-    """Return the matrices and the waits by iteration, or None if no rank has iterations."""
+def build_heat(ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: Times) -> Heat | None:
+    """Return the matrices, or None if no rank has iterations."""
     if len(numbers) == 0:
         return None
     figures = {name: np.full((len(ranks), len(numbers)), ABSENT, np.int64) for name in ("wall", "own", "compute")}
@@ -61,9 +59,8 @@ def build_heat(
         figures["wall"][row, column] = rank.steps.figure("wall")[known]
         figures["own"][row, column] = (rank.steps.figure("wall") - rank.steps.figure("exposed_communication"))[known]
         figures["compute"][row, column] = rank.steps.figure("compute")[known]
-    by_iteration = sum_by_iteration(waits, numbers, len(ranks))
-    wait = np.where(figures["wall"] == ABSENT, ABSENT, by_iteration.wait)
-    return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures), by_iteration
+    wait = np.where(figures["wall"] == ABSENT, ABSENT, waits.iteration_sum("wait"))
+    return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures)
 
 
 def measure_lags(heat: Heat, sets: Times) -> Lags:
@@ -155,7 +152,7 @@ def time_parts(rank: RankResult, steady: Times) -> TimeParts:
     def mean(values: Times) -> int:
         return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
 
-    causes = tuple(mean(values) for values in steps.idle)
+    causes = tuple(mean(column.values()) for column in steps.idle)
     return TimeParts(
         wall=mean(steps.figure("wall")),
         compute=mean(steps.figure("compute")),
@@ -181,13 +178,12 @@ def build_rank_rows(
     names: RankNames,
     waits: Waits,
     heat: Heat | None,
-    by_iteration: WaitsByIteration | None,
     lags: Lags | None,
 ) -> tuple[Rank, ...]:
     """Return the fleet's row for each rank."""
     steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
     return tuple(
-        _rank_row(rank, index, names, waits, lags, steady, _mean_waits(heat, by_iteration, index))
+        _rank_row(rank, index, names, waits, lags, steady, _mean_waits(heat, waits, index))
         for index, rank in enumerate(ranks)
     )
 
@@ -203,8 +199,7 @@ def _rank_row(
 ) -> Rank:
     parts = time_parts(rank, steady)
     judged = lags is not None and bool(lags.count[index] >= MIN_ITERATIONS)
-    sums = (waits.waited, waits.exposed, waits.caused, waits.caused_exposed)
-    wait, bare_wait, caused, bare_caused = mean_waits or (int(values[index]) for values in sums)
+    wait, bare_wait, caused, bare_caused = mean_waits or (int(waits.rank_sum(name)[index]) for name in ITERATION_SUMS)
     return Rank(
         label=names.labels[index],
         file=names.files[names.reports[index]],
@@ -227,20 +222,19 @@ def _rank_row(
         bare_wait=bare_wait,
         caused=caused,
         bare_caused=bare_caused,
-        last_count=int(waits.last[index]),
-        matched=int(waits.matched[index]),
+        last_count=int(waits.rank_sum("last")[index]),
+        matched=int(waits.rank_sum("matched")[index]),
         set=names.sets[index],
         typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
     )
 
 
-def _mean_waits(heat: Heat | None, by_iteration: WaitsByIteration | None, index: int) -> tuple[int, ...]:
+def _mean_waits(heat: Heat | None, waits: Waits, index: int) -> tuple[int, ...]:
     """Return mean wait, bare wait, caused and bare caused per steady iteration, or nothing without iterations."""
-    if heat is None or by_iteration is None:
+    if heat is None:
         return ()
     steady = (heat.steady == 1) & (heat.wall[index] >= 0)
     count = int(np.count_nonzero(steady))
     if not count:
         return ()
-    matrices = (by_iteration.wait, by_iteration.bare, by_iteration.caused, by_iteration.caused_bare)
-    return tuple(int(matrix[index][steady].sum()) // count for matrix in matrices)
+    return tuple(int(waits.iteration_sum(name)[index][steady].sum()) // count for name in ITERATION_SUMS)

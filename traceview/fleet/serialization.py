@@ -1,8 +1,8 @@
-"""Serializes the result of a report as compressed JSON; arrays are base64 of little-endian int64.
+"""Serializes the result of a report as compressed JSON; arrays are base64 of little-endian integers.
 
-    {"form": 1, "report": {...ReportResult...}}    or, if the report failed,    {"form": 1, "error": "..."}
+    {"form": 2, "report": {...ReportResult...}}    or, if the report failed,    {"form": 2, "error": "..."}
 
-Each dataclass field has a key of the same name; an array is {"int64": "..."}.
+Each dataclass field has a key of the same name; an array is {"int64": "..."}, or a narrower type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 
 from traceview.model.fleet import ReportResult
 
-FORM = 1
+FORM = 2
+TYPES = ("int64", "int32", "int16", "int8")
 
 
 def serialize(result: ReportResult | str) -> bytes:
@@ -50,7 +51,8 @@ def _json_value(value: object) -> object:
     if isinstance(value, tuple):
         return [_json_value(item) for item in value]
     if isinstance(value, np.ndarray):
-        return {"int64": base64.b64encode(np.ascontiguousarray(value, "<i8").tobytes()).decode("ascii")}
+        ordered = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        return {value.dtype.name: base64.b64encode(ordered.tobytes()).decode("ascii")}
     return value
 
 
@@ -61,8 +63,10 @@ def _typed_value(kind: object, value: object) -> object:
         return None if value is None else _typed_value(arguments[0], value)
     if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         return kind(**{name: _typed_value(hint, value.get(name)) for name, hint in _field_types(kind).items()})
-    if isinstance(value, dict) and isinstance(text := value.get("int64"), str):
-        return np.frombuffer(base64.b64decode(text), "<i8").astype(np.int64)
+    if isinstance(value, dict):
+        for name in TYPES:
+            if isinstance(text := value.get(name), str):
+                return np.frombuffer(base64.b64decode(text), np.dtype(name).newbyteorder("<")).astype(name)
     if isinstance(value, list) and arguments:
         return tuple(_typed_value(arguments[0], item) for item in value)
     if type(value) is not kind:

@@ -7,6 +7,7 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
+from traceview.model.collectives import PackedColumn
 from traceview.model.fleet import RankWork
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
@@ -26,10 +27,12 @@ def measure_work(trace: Trace, device: Activity) -> RankWork:
     return RankWork(
         start=window.start,
         width=width,
-        compute=intervals.covered_length(device.compute, start, end),
-        copies=intervals.covered_length(intervals.union(device.start[copies], device.end[copies]), start, end),
-        communication=intervals.covered_length(device.communication, start, end),
-        kernel=kernel,
+        compute=PackedColumn.pack(intervals.covered_length(device.compute, start, end)),
+        copies=PackedColumn.pack(
+            intervals.covered_length(intervals.union(device.start[copies], device.end[copies]), start, end)
+        ),
+        communication=PackedColumn.pack(intervals.covered_length(device.communication, start, end)),
+        kernel=PackedColumn.pack(kernel),
         names=names,
     )
 

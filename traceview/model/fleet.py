@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from traceview.frozen import frozen
 from traceview.intervals import Times
+from traceview.model.collectives import Clock, Collectives, CollectiveTimes, PackedColumn
 from traceview.model.program import Program
 from traceview.model.trace import Note
 
@@ -26,7 +27,7 @@ class Steps:
 
     `source` is that of model.Iterations, and `time` its mean time from one iteration to the next, ns. `cut` is "gpu"
     if each iteration lasts from the end of the previous one on the GPU to its own end, else "range". `figures` has one
-    array for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
+    column for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
     """
 
     name: str
@@ -36,39 +37,12 @@ class Steps:
     cut: str
     number: Times
     skipped: int  # number of warm-up iterations
-    figures: tuple[Times, ...]
-    idle: tuple[Times, ...]
+    figures: tuple[PackedColumn, ...]
+    idle: tuple[PackedColumn, ...]
 
     def figure(self, name: str) -> Times:
         """Return one figure of every iteration."""
-        return self.figures[STEP_FIGURES.index(name)]
-
-
-@frozen
-class Channel:
-    """A sequence of a rank's collectives: a communicator if the capture names it, else a stream."""
-
-    communicator: str | None
-    stream: int
-
-
-@frozen
-class Collectives:
-    """A rank's communication kernels in launch order. `kind` is an index into `kinds`, `channel` into `channels`.
-
-    `step` is the number of the iteration that launched each, or BEFORE_ALL. `hidden` is the ns in which compute runs
-    on the same GPU.
-    """
-
-    kinds: tuple[str, ...]
-    channels: tuple[Channel, ...]
-    start: Times
-    end: Times
-    hidden: Times
-    step: Times
-    kind: Times
-    channel: Times
-    left_out: int  # collectives of the report that exceed the limit
+        return self.figures[STEP_FIGURES.index(name)].values()
 
 
 @frozen
@@ -81,10 +55,10 @@ class RankWork:
 
     start: int
     width: int
-    compute: Times
-    copies: Times
-    communication: Times
-    kernel: Times
+    compute: PackedColumn
+    copies: PackedColumn
+    communication: PackedColumn
+    kernel: PackedColumn
     names: tuple[str, ...]
 
 
@@ -124,26 +98,6 @@ class Skipped:
 
     file: str
     reason: str
-
-
-@frozen
-class Clock:
-    """One report's clock relative to the clock of the first report of its component.
-
-    Subtract `offset` from its times, and `drift` more for each second after `origin`, in ns. `scatter` is the median
-    absolute deviation over `count` collectives. `uncertainty` bounds the error of the offset, because no collective
-    ends on one rank before all have begun it. `method` is "reference", "collectives", "session start" or "unknown".
-    """
-
-    file: str
-    method: str
-    offset: int
-    drift: int
-    uncertainty: int | None
-    count: int
-    session: int | None  # the offset according to the start times of the sessions
-    scatter: int = 0
-    origin: int = 0
 
 
 @frozen
@@ -263,19 +217,6 @@ class Heat:
     own: Times
     compute: Times
     wait: Times
-
-
-@frozen
-class CollectiveTimes:
-    """The collectives that several ranks ran together, on the common clock, ns.
-
-    `ranks` are rows of Fleet.ranks. `start` and `end` have a row for each rank, `kind` a name for each collective.
-    """
-
-    ranks: Times
-    kind: tuple[str, ...]
-    start: Times
-    end: Times
 
 
 @frozen

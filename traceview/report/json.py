@@ -12,7 +12,7 @@ from traceview.model.unprofiled import UnprofiledTime
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist()).encode
 DIGITS = 6  # digits of a fraction after the point
 
 

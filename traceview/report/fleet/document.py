@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
-from traceview.report.json import DIGITS, Json, indented_text, plain_values
+from traceview.report.json import DIGITS, Json, plain_values, row_text
 
 SCHEMA_VERSION = 1
 # JSON keys of fields with a unit.
@@ -31,11 +31,11 @@ CLOCK = {
 
 def to_json(fleet: Fleet) -> str:
     """Return the document as text."""
-    return indented_text(document(fleet))
+    return row_text(document(fleet))
 
 
 def document(fleet: Fleet) -> dict[str, Json]:
-    """Return the document as plain values (docs/fleet.md "JSON")."""
+    """Return the document as plain values and rows of the heat map's matrices (docs/fleet.md "JSON")."""
     return {
         "schema_version": SCHEMA_VERSION,
         "reports": list(fleet.reports),
@@ -100,5 +100,6 @@ def _group(group: CollectiveGroup) -> Json:
 
 
 def _heat(heat: Heat) -> Json:
-    matrices = {f"{name}_ns": getattr(heat, name).tolist() for name in ("wall", "own", "compute", "wait")}
+    # The rows stay arrays until they are written, because a list needs five times the memory.
+    matrices = {f"{name}_ns": list(getattr(heat, name)) for name in ("wall", "own", "compute", "wait")}
     return {"iterations": heat.steps.tolist(), "steady": heat.steady.tolist(), **matrices}

@@ -74,7 +74,7 @@ def _ranks(fleet: Fleet) -> list[dict[str, object]]:
 
 def _first_moment(fleet: Fleet) -> int:
     """Return the first moment of the page's timeline, on the common clock."""
-    starts = [int(group.start.min()) for group in fleet.times]
+    starts = [group.first for group in fleet.times]
     return min(starts + [work.start for work in fleet.work if work is not None], default=0)
 
 
@@ -87,7 +87,7 @@ def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
             continue
         edges = np.arange(0, len(work.kernel), merged)
         width = merged * work.width
-        busy = {name: np.add.reduceat(getattr(work, name), edges) for name in WORK}
+        busy = {name: np.add.reduceat(getattr(work, name).values(), edges) for name in WORK}
         shown.append(
             {
                 "rank": rank,
@@ -95,7 +95,7 @@ def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
                 "width": width,
                 "count": len(edges),
                 "names": [plain(name, MAX_NAME) for name in work.names],
-                "kernel": columns.add(work.kernel[edges] + 1),
+                "kernel": columns.add(work.kernel.values()[edges] + 1),
                 **{name: columns.add(np.minimum(FULL, -(-ns * FULL // width))) for name, ns in busy.items()},
             }
         )
@@ -107,18 +107,18 @@ def _times(fleet: Fleet, columns: Columns, zero: int) -> tuple[list[dict[str, ob
 
     It has those in the middle of each group if there are more than MAX_COLLECTIVES starts in all.
     """
-    total = sum(group.start.size for group in fleet.times)
+    total = sum(len(group.ranks) * len(group.kind) for group in fleet.times)
     share = min(1.0, MAX_COLLECTIVES / max(total, 1))
     shown: list[dict[str, object]] = []
     left_out = 0
     for group in fleet.times:
-        order = np.argsort(group.start.max(axis=0), kind="stable")
+        order = np.argsort(group.last.values(), kind="stable")
         count = max(1, int(len(order) * share))
         chosen = order[(len(order) - count) // 2 :][:count]
         left_out += len(order) - count
         names = sorted(set(group.kind))
         kinds = np.array([names.index(group.kind[at]) for at in chosen], np.int64)
-        start, end = group.start[:, chosen], group.end[:, chosen]
+        start, end = group.select(chosen)
         shown.append(
             {
                 "ranks": group.ranks.tolist(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceview.model.fleet import Advice, Clock, Fleet, Heat
+from traceview.model.collectives import Clock
+from traceview.model.fleet import Advice, Fleet, Heat
 from traceview.units import duration, share
 
 
