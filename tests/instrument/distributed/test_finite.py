@@ -32,7 +32,9 @@ def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set
         made = replace(made, distributed=Distributed(shard=shard))
         device = select_device(made, world)
         said: list[str] = []
-        outcome = runs._TrainingRun(runs.with_device(made, device, world), world, device, said.append).run()
+        outcome = runs._TrainingRun(
+            runs.open_workload(runs.with_device(made, device, world)), world, device, said.append
+        ).run()
     return outcome.exit_code, outcome.failure, outcome.losses, said
 
 
