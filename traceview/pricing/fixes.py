@@ -50,7 +50,8 @@ class Fixes:
         """Return the fix for a program, without code in a language that is not the program's."""
         name = next(name for name in _names(program) if getattr(self, name) is not None)
         fix: Fix = getattr(self, name)
-        fix = replace(fix, remedy=fix.remedy or self.remedy)
+        if self.remedy and not fix.remedy:
+            fix = replace(fix, remedy=self.remedy)
         own = "python" if program.python else JULIA if program.kind == JULIA else "C"
         return fix if fix.is_command or _language(name) == own else replace(fix, code="")
 
