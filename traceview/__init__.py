@@ -20,8 +20,9 @@ from traceview.errors import TraceviewError as TraceviewError
 if TYPE_CHECKING:
     from traceview.comparison import compare
     from traceview.fleet.analyze_reports import analyze_fleet
-    from traceview.model.analysis import Analysis, Finding
+    from traceview.model.analysis import Analysis
     from traceview.model.comparison import Comparison
+    from traceview.model.findings import Finding
     from traceview.model.fleet import Fleet
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
@@ -45,7 +46,7 @@ __all__ = [
 _MODULES = {
     "Analysis": "traceview.model.analysis",
     "Comparison": "traceview.model.comparison",
-    "Finding": "traceview.model.analysis",
+    "Finding": "traceview.model.findings",
     "Fleet": "traceview.model.fleet",
     "Trace": "traceview.model.trace",
     "Window": "traceview.model.trace",

@@ -26,9 +26,10 @@ from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
+from traceview.model.findings import Finding
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise

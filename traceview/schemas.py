@@ -11,19 +11,11 @@ from traceview.export import Written
 from traceview.info import CaptureContents
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
-from traceview.model.analysis import (
-    Finding,
-    Iteration,
-    IterationCandidate,
-    IterationSummary,
-    PredictedTime,
-    Spread,
-    SyncUse,
-    Unmatched,
-)
+from traceview.model.analysis import Iteration, IterationCandidate, IterationSummary, Spread, SyncUse, Unmatched
 from traceview.model.collectives import Clock
 from traceview.model.comparison import Baselines, ComparedCapture, IterationWork
 from traceview.model.devices import CAUSES
+from traceview.model.findings import Finding, PredictedTime
 from traceview.model.fleet import Advice, Pair, Skipped, Straggler
 from traceview.model.ledger import LedgerEntry, OpenStep
 from traceview.model.program import Program

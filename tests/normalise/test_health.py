@@ -10,7 +10,7 @@ import pytest
 from tests.build_export import Call, Graph, Kernel, Nvtx, Overhead, build_export
 from tests.captures import ALL, shared
 from traceview.errors import NoGpuWorkError
-from traceview.model.analysis import Finding
+from traceview.model.findings import Finding
 from traceview.model.trace import Note, ReportInfo
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.terminal import render

@@ -11,19 +11,18 @@ from tests.made_trace import made_trace
 from traceview.measure import MEASURES
 from traceview.model.analysis import (
     Analysis,
-    Finding,
     HostUse,
     Iteration,
     IterationCandidate,
     Iterations,
     NotMeasured,
-    Place,
     Spread,
     SyncUse,
     Unmatched,
 )
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, Gaps
+from traceview.model.findings import Finding, Place
 from traceview.model.rates import SpeedOfLight
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window

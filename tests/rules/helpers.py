@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from traceview.model.analysis import Finding
+from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze

@@ -10,7 +10,8 @@ import pytest
 
 from tests.captures import analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
-from traceview.model.analysis import Analysis, NotMeasured, PredictedTime
+from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.findings import PredictedTime
 from traceview.model.trace import Window
 from traceview.rules.answer import LOSSES, with_answer
 from traceview.whatif.prediction import whatif as predictions

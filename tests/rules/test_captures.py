@@ -6,7 +6,8 @@ import pytest
 
 from tests.captures import ALL, H200, analyzed, shared
 from traceview.errors import NoGpuWorkError
-from traceview.model.analysis import Analysis, Finding
+from traceview.model.analysis import Analysis
+from traceview.model.findings import Finding
 from traceview.model.trace import Note
 
 TOP = {

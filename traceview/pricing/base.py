@@ -19,8 +19,9 @@ from traceview.measure.activity import Activity, device_activity
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis, NotMeasured, Place
+from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
+from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories

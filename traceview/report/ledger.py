@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.analysis import MIN_GAIN
+from traceview.model.findings import MIN_GAIN
 from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.report.format import plain
 from traceview.report.json import Json, indented_text, plain_values, rounded

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceview.frozen import frozen
-from traceview.model.analysis import Analysis, Finding
+from traceview.model.analysis import Analysis
+from traceview.model.findings import Finding
 from traceview.units import time_range
 
 MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words

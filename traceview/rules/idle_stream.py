@@ -21,7 +21,7 @@ import polars as pl
 from traceview import intervals
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.analysis import Place
+from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Note

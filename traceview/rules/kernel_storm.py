@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
-from traceview.model.analysis import Place
+from traceview.model.findings import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words, median_reordering
 from traceview.pricing.ledger import IdleClaim

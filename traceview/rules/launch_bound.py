@@ -22,7 +22,7 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Rows, Times
-from traceview.model.analysis import Place
+from traceview.model.findings import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import largest_positions, median_reordering
 from traceview.pricing.ledger import IdleClaim

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis, Iterations, NotMeasured, PredictedTime
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.findings import PredictedTime
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
-from traceview.model.analysis import PredictedTime
+from traceview.model.findings import PredictedTime
 from traceview.model.trace import Note
 from traceview.report.analysis.brief import render
 from traceview.report.layout import width

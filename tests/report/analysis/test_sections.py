@@ -15,7 +15,8 @@ from tests.captures import ALL, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
-from traceview.model.analysis import Analysis, Finding, Place
+from traceview.model.analysis import Analysis
+from traceview.model.findings import Finding, Place
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze

@@ -17,8 +17,9 @@ from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.errors import RequestError
 from traceview.frozen import frozen
 from traceview.measure.kernels import kernel_totals, shape_kinds
-from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
+from traceview.model.analysis import ITERATION_FIGURES, Analysis, NotMeasured, SyncUse
 from traceview.model.devices import CAUSES, DevicePart
+from traceview.model.findings import SEVERITIES
 from traceview.model.trace import KINDS
 from traceview.units import exact_duration
 

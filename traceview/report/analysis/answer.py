@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.devices import DeviceUse
+from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.rates import SpeedOfLight
 from traceview.model.unprofiled import UnprofiledTime

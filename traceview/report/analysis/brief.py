@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from traceview.model.analysis import Analysis, Finding, NotMeasured
+from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DevicePart
+from traceview.model.findings import Finding
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import OUTSIDE, covered, iteration_line, speed_lines
 from traceview.report.analysis.terminal import WHOLE, bar, device_words, first_sentence, heading, shares

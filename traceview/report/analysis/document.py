@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from operator import attrgetter
 
-from traceview.model.analysis import Analysis, Finding, Iteration, Iterations, NotMeasured, Place, Spread, SyncUse
+from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured, Spread, SyncUse
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, HostStates
+from traceview.model.findings import Finding, Place
 from traceview.report.json import Json, plain_values, rounded, row_text, unprofiled_values
 
 SCHEMA_VERSION = 1

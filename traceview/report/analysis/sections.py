@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place, PredictedTime
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
+from traceview.model.findings import Finding, Place, PredictedTime
 from traceview.model.trace import MEMORIES
 from traceview.report.analysis.answer import (
     COUNTED,

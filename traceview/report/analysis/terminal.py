@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from traceview.model.analysis import Analysis, Finding
+from traceview.model.analysis import Analysis
 from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.findings import Finding
 from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note

@@ -1,0 +1,82 @@
+"""Findings: symptoms with their cost, their places in the capture, and what to change."""
+
+from __future__ import annotations
+
+from traceview.frozen import frozen
+from traceview.model.stacks import HostPlace
+
+SEVERITIES = ("high", "medium", "low")
+MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
+
+
+@frozen
+class Place:
+    """A place in the capture that shows a finding; a click opens it in the timeline."""
+
+    text: str
+    start_ns: int
+    end_ns: int
+    device: str | None = None
+    stream: int | None = None  # row of Trace.streams
+    thread: int | None = None  # row of Trace.threads
+
+
+@frozen
+class PredictedTime:
+    """The time of an iteration today and after a change alone, in ns, as `traceview whatif` predicts it."""
+
+    change: str  # its name in `traceview whatif`
+    before_ns: int
+    after_ns: int
+    is_unprofiled: bool  # both are without the profiler
+
+    @property
+    def gain(self) -> float:
+        """The share of the time that the change saves."""
+        return 1 - self.after_ns / self.before_ns
+
+    @property
+    def is_little(self) -> bool:
+        """Whether captures of one program differ by more than the gain."""
+        return self.gain < MIN_GAIN
+
+
+@frozen
+class Finding:
+    """A symptom, its cost, and what to change."""
+
+    id: str
+    severity: str
+    title: str
+    evidence: tuple[Place, ...]
+    cost_ns: int  # each ns counts once: the findings of a device do not exceed its idle plus exposed time
+    advice: str
+    code: str = ""  # example code
+    device: str | None = None
+    cost_fraction: float = 0.0  # part of the device's time that findings cover
+    cost_per_iteration_ns: int | None = None
+    claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
+    unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate; findings are ordered by it
+    unprofiled_cost_per_iteration_ns: int | None = None
+    unprofiled_cost_fraction: float | None = None  # that cost, of the device's time without the profiler
+    unsure_because: str | None = None  # what the capture lacks that the finding rests on
+    host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
+    change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
+    remedy: str = ""  # the advice in one line
+    prediction: PredictedTime | None = None  # what `change` gives, for the first findings that have one
+    others: tuple[Finding, ...] = ()  # the same on other devices, each with a lower cost
+
+    @property
+    def by_device(self) -> tuple[Finding, ...]:
+        """The finding on each of its devices, the costliest first."""
+        return (self, *self.others)
+
+    @property
+    def decisive_fraction(self) -> float:
+        """The share that findings are ordered by: without the profiler if that is known."""
+        return self.cost_fraction if self.unprofiled_cost_fraction is None else self.unprofiled_cost_fraction
+
+    @property
+    def device_words(self) -> str | None:
+        """The device, or the number of devices: "GPU 0", "4 GPUs"; None if it belongs to no device."""
+        return f"{len(self.by_device)} GPUs" if self.others else self.device

@@ -1,0 +1,76 @@
+"""The places in the capture that show a finding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview.measure.activity import COMPUTE
+from traceview.model.findings import Place
+from traceview.pricing.base import CaptureFacts, DeviceFacts
+from traceview.pricing.figures import largest_positions
+from traceview.pricing.ledger import Grant
+from traceview.units import duration
+
+MAX_PLACES = 5
+
+
+def largest_places(facts: CaptureFacts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
+    """Return the MAX_PLACES places with the most granted time, largest first."""
+    costs = ((grant.gap_row(at), int(grant.idle[at])) for at in largest_positions(grant.idle, MAX_PLACES))
+    places = [(cost, _idle_place(facts, device, row, cost, label)) for row, cost in costs]
+    for piece in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
+        start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
+        places.append((end - start, _exposed_place(facts, device, start, end, label)))
+    for at in largest_positions(grant.compute, MAX_PLACES):
+        places.append((int(grant.compute[at]), _compute_place(facts, device, int(grant.computing[at]), label)))
+    places.sort(key=lambda pair: (-pair[0], pair[1].start_ns))
+    return tuple(place for _, place in places[:MAX_PLACES])
+
+
+def _idle_place(facts: CaptureFacts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:
+    operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
+    start, end = int(device.gap_start[row]), int(device.gap_end[row])
+    if cost < end - start:
+        text = f"GPU idle for {duration(end - start)}, of which {duration(cost)}: {label}"
+    else:
+        text = f"GPU idle for {duration(cost)}: {label}"
+    trace = facts.analysis.trace
+    if operation >= 0:
+        text += f"; next operation: {trace.operations['name'][operation]}"
+    return Place(
+        text=text,
+        start_ns=start,
+        end_ns=end,
+        device=device.use.id,
+        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
+        thread=None if thread < 0 else thread,
+    )
+
+
+def _compute_place(facts: CaptureFacts, device: DeviceFacts, position: int, label: str) -> Place:
+    work, trace = device.activity, facts.analysis.trace
+    operation = trace.operations.row(int(work.rows[position]), named=True)
+    start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
+    return Place(
+        text=f"{operation['name']}: {duration(end - start)}, {label}",
+        start_ns=start,
+        end_ns=end,
+        device=device.use.id,
+        stream=operation["stream"],
+        thread=None if launch is None else int(trace.api["thread"][launch]),
+    )
+
+
+def _exposed_place(facts: CaptureFacts, device: DeviceFacts, start: int, end: int, label: str) -> Place:
+    work, trace = device.activity, facts.analysis.trace
+    begun = int(np.searchsorted(work.start, start, side="right"))
+    running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
+    text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
+    if len(running):
+        # The same order as in the ledger: communication, copy, memset.
+        first = running[np.argmin(work.codes[running])]
+        operation = trace.operations.row(int(work.rows[first]), named=True)
+        stream, launch = operation["stream"], operation["launch"]
+        thread = None if launch is None else int(trace.api["thread"][launch])
+        text = f"{operation['name']}: {text}"
+    return Place(text=text, start_ns=start, end_ns=end, device=device.use.id, stream=stream, thread=thread)
