@@ -33,7 +33,7 @@ demo: $(VENV)/installed
 	@echo "Your own capture:          $(BIN)/traceview analyze report.sqlite"
 
 test: $(VENV)/installed-tests browser
-	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
+	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST)
 
 check: lint test
 
