@@ -100,6 +100,12 @@ def test_first_run_predicts_and_ends_without_a_terminal(traceview: Command, nsys
     assert read_ledger(tmp_path / "x") == GainLedger((), step)
 
 
+def test_failure_leaves_no_empty_folder(traceview: Command, tmp_path: Path) -> None:
+    done = traceview("optimize", "--nsys", "no-such-nsys", "--folder", str(tmp_path / "steps"), "--run", "true")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert not (tmp_path / "steps").exists()
+
+
 @given(st.builds(GainLedger, st.lists(ENTRIES, max_size=3).map(tuple), STEPS))
 def test_ledger_survives_the_file(tmp_path_factory: pytest.TempPathFactory, ledger: GainLedger) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, QUIET, reading_options
 from traceview.cli.outputs import print_error, print_out, screen
 from traceview.cli.record import SECONDS, steady_iterations
-from traceview.errors import RequestError
+from traceview.errors import RequestError, TraceviewError
 from traceview.files import check_outputs, is_stdout, write_text
 
 if TYPE_CHECKING:
@@ -105,7 +106,6 @@ class _Loop:
         from traceview.optimize import expected_together, ledger_entry, open_step, write_ledger
         from traceview.report.ledger import render_entry, render_step
 
-        self.folder.mkdir(parents=True, exist_ok=True)
         step, is_new, before = ledger.open_step, ledger.open_step is None, None
         if step is None:
             recording, before = self._record()
@@ -150,7 +150,13 @@ class _Loop:
 
         number = 1 + max((int(path.stem) for path in self.folder.glob("*.nsys-rep") if path.stem.isdigit()), default=0)
         recording = Recording(command=("sh", "-c", self.program), output=self.folder / f"{number}", **self.limits)
-        code = record(recording, partial(steady_iterations, quiet=self.quiet))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            code = record(recording, partial(steady_iterations, quiet=self.quiet))
+        except TraceviewError:
+            with suppress(OSError):  # a folder that holds something stays
+                self.folder.rmdir()
+            raise
         if code:
             print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
         return recording.report.name, self._analyze(recording.report.name)

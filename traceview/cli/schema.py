@@ -14,7 +14,7 @@ DOCUMENTS = (
 
 
 @click.command()
-@click.argument("command", type=click.Choice(DOCUMENTS))
+@click.argument("command", metavar="COMMAND", type=click.Choice(DOCUMENTS))
 @examples("traceview schema analyze", "traceview schema whatif > whatif.schema.json")
 def schema(command: str) -> None:
     """Print the JSON Schema of what COMMAND writes with --json."""

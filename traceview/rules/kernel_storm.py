@@ -6,8 +6,8 @@ Cause: a Python loop over elements: `tensor[i, j] = x`, one `.item()` or one cop
 updates each parameter alone.
 Remedy: one vectorised operation, or build the values on the host and copy them once.
 
-MAX_TINY: a kernel under 10 µs takes less time than its own launch. MIN_STORM: 100 launches cost about 1 ms, the least
-that is worth a change. Kernels of a program without a tensor library are its own loop, so that only storms of copies
+A kernel under 10 µs takes less time than its own launch. 100 launches cost about 1 ms, the least that is worth a
+change. Kernels of a program without a tensor library are its own loop, so that only storms of copies
 and memsets count there. Claims the idle causes `launch`, `api` and `host` of the gaps inside the storms.
 """
 

@@ -4,12 +4,12 @@ Symptom: thousands of short gaps. A kernel starts as soon as its launch call ret
 Cause: small kernels. Each costs its launch (5 to 10 µs) and the Python and dispatcher work before it.
 Remedy: a CUDA graph, torch.compile, or larger kernels (batch size, fused optimizer).
 
-MAX_SHORT_GAP: an eager operation takes 5 to 60 µs of Python, autograd and launch in the captures measured, so a gap
-of up to 100 µs is one or two operations. In a longer gap the host does something else. MIN_DENSITY: next to kernels
-of milliseconds such gaps are 1 or 2% of the time, and cheaper launches do not help.
+An eager operation takes 5 to 60 µs of Python, autograd and launch in the captures measured, so a gap of up to 100 µs
+is one or two operations. In a longer gap the host does something else. Short gaps must take 5% of a stretch: next to
+kernels of milliseconds they are 1 or 2% of the time, and cheaper launches do not help.
 
 Claims the idle causes `launch`, `api` and `host` of the short steady gaps in dense stretches. From each gap
-without a synchronization it also claims up to MAX_LATENCY of `queued`: a launch that the GPU waits for reaches it some
+without a synchronization it also claims up to 5 µs of `queued`: a launch that the GPU waits for reaches it some
 µs after the call returns.
 """
 

@@ -6,7 +6,7 @@ process that had to end first, or something that the capture lacks. What runs be
 Remedy: fewer operations or fewer dependencies; for long gaps, a search for what holds the GPU.
 
 Claims the idle cause `queued` that is left, in gaps longer than the hardware needs. Short gaps count only where they
-take MIN_SHORT_SHARE of the time: then the kernels are too small.
+take 5% of the time: then the kernels are too small.
 """
 
 from __future__ import annotations

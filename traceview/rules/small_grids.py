@@ -6,7 +6,7 @@ Remedy: more blocks, larger inputs, other tiles, or independent kernels side by 
 
 The SM with the most blocks decides how long a kernel takes, so that it can gain the share 1 - b / ceil(b), where b is
 blocks per SM (benchmarks/studies/tail_waves.py). How many blocks an SM holds at once hardly matters, because blocks
-that share an SM take longer. Claims this part of the compute time, if no earlier finding does. Kernels below MIN_NS are
+that share an SM take longer. Claims this part of the compute time, if no earlier finding does. Kernels below 10 µs are
 limited by their launch.
 """
 
