@@ -19,13 +19,6 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from instrument.modules import annotate_module  # noqa: E402
 
 
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", made)
-    return made
-
-
 def tree(log: Log) -> list[str]:
     """Return the opened ranges in order, indented by the ranges around them on their thread."""
     depth: dict[int, int] = {}

@@ -48,13 +48,6 @@ class RecordedRange:
         self.recorder.log.append(("pop", self.name, threading.get_ident()))
 
 
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", made)
-    return made
-
-
 def assert_nested(log: Log) -> None:
     open_by_thread: dict[int, list[str]] = {}
     for what, name, thread in log:

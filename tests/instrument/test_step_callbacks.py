@@ -9,18 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument import ranges  # noqa: E402
 from instrument.step_ranges import StepRanges  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
 
 DATA = torch.utils.data.TensorDataset(torch.arange(16.0).reshape(8, 2), torch.ones(8, 1))
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", made)
-    return made
 
 
 def pushed(recorder: Recorder) -> list[str]:

@@ -11,19 +11,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from instrument import ranges  # noqa: E402
 from instrument.hf import AsyncTrainer  # noqa: E402
 from instrument.hf.batches import BatchSize, Throughput, batch_size  # noqa: E402
 from tests.instrument.gpu import no_synchronization  # noqa: E402
 from tests.instrument.hf.tiny import BATCH, CPU_AND_GPU, Texts, trained, trainer  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", made)
-    return made
 
 
 def test_model_errors_close_every_range(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from instrument import ranges  # noqa: E402
 from instrument.background import Background  # noqa: E402
 from instrument.hf import AsyncTrainer, AsyncTrainerMixin, mixin  # noqa: E402
 from instrument.hf.batches import AsyncBatches  # noqa: E402
@@ -37,13 +36,6 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in left:
         thread.join(300)
     assert [thread.name for thread in left if thread.is_alive()] == []
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", made)
-    return made
 
 
 @pytest.mark.parametrize("device", CPU_AND_GPU)
