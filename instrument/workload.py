@@ -86,7 +86,7 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
     """Count the floating-point operations of forward and backward of a batch, on the "meta" device.
 
     Args:
-        make: returns the model; what it allocates is on "meta", where weights are not initialised, which is slow.
+        make: returns the model. It is called with the device "meta", so that no time is lost on initial weights.
         batch: a nested batch of host tensors.
         compute_loss: as in `Workload`.
     """

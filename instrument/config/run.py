@@ -50,7 +50,8 @@ class Checkpoint:
     every: int = setting(0, "number of steps between checkpoints; 0: only after the last step", low=0)
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
     sharded: bool = setting(
-        False, "each rank writes its shards, in the background (torch.distributed.checkpoint); keeps no best one"
+        False,
+        "each rank writes its shards in the background (torch.distributed.checkpoint); does not keep the best",
     )
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
     resume: str | None = setting(

@@ -32,7 +32,7 @@ TENSORS = ("model", "optimizer")  # the parts that are sharded; each rank keeps 
 
 
 class ShardedCheckpoints(Checkpoints):
-    """`Checkpoints` of which every rank writes its own shards: `step-00000300/` for each checkpoint.
+    """`Checkpoints` in which every rank writes its own shards, in a folder for each checkpoint: `step-00000300/`.
 
     The weights are copied to the host, and written while the run continues. A run with another number of ranks can
     load them. The best checkpoint is not kept, and after an error on one rank none is written, because all must write.
@@ -74,7 +74,7 @@ class ShardedCheckpoints(Checkpoints):
         return path
 
     def confirm(self, step: int) -> None:
-        """Do nothing: of the last checkpoints none is preferred."""
+        """Do nothing: every checkpoint counts as soon as it is written."""
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None

@@ -2,8 +2,8 @@
 
     {"step": 9, "time": 1760000000.0, "loss": 2.5, "perf/step_ms": 9.8, "perf/power_w": null}
 
-null means not measured, and "not_measured" has the reason: {"perf/power_w": "..."}. JSON has no infinity and no NaN:
-such a value is null and is listed under "not_finite".
+A null is a figure that was not measured; "not_measured" states why: {"perf/power_w": "..."}. JSON has no infinity or
+NaN: such a value is null and is listed under "not_finite".
 """
 
 from __future__ import annotations

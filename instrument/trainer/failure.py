@@ -32,8 +32,8 @@ def failure_records(folder: Path | None, device: torch.device, rank: int, log: L
     `torchfrtrace`. An error in writing them is logged and raised nowhere.
 
     Args:
-        folder: the folder, created if it does not exist; None does nothing.
-        device: the device of the run. The CPU has no history of memory, so that file is left out.
+        folder: the folder, created if it does not exist; None to write no files.
+        device: the device of the run. A run on the CPU gets no file with the history of memory.
         rank: this process.
         log: receives one line for each file.
 

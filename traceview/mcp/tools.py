@@ -45,7 +45,7 @@ class Tools:
         self._captures = captures
 
     def open(self, capture: str = "", iteration: str = "", skip: int = -1, whole: bool = False) -> Answer:
-        """List the captures (no argument), or describe one: profiler, GPUs, iterations, tables, what it cannot answer.
+        """Describe a capture: profiler, GPUs, iterations, tables, what it cannot answer. Without `capture`, list them.
 
         These stay in force for the capture: `iteration` (a regular expression on NVTX ranges), `skip` (warm-up
         iterations), and `whole`: all tools cover the whole window, not the counted iterations.

@@ -73,7 +73,7 @@ def _package_rule(plugin: Plugin) -> ExplainedRule:
 
 
 def _explained(name: str, package: str, text: str | None) -> ExplainedRule:
-    text = cleandoc(text or "It has no description.")
+    text = cleandoc(text or "The rule has no description.")
     parts = {part.lower(): " ".join(words.split()) for part, words in PART.findall(text)}
     summary = " ".join(text.partition("\n\n")[0].split())
     return ExplainedRule(name, package, summary, parts.get("symptom"), parts.get("cause"), parts.get("remedy"), text)
