@@ -42,9 +42,10 @@ def made_sequence(symbols: list[int] | NDArray[np.int64], starts: list[int] | No
         computes=np.ones(count, np.bool_),
         graph=none,
         talks=none,
-        operation=np.arange(count),
+        name=np.zeros(count, np.int64),
         stream=np.zeros(count, np.int16),
         thread=np.zeros(count, np.int16),
+        names=("kernel",),
     )
 
 

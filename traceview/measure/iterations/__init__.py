@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import compress, starmap
@@ -16,8 +16,14 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations.breakdown import Breakdown, MeasuredDevices, breakdown
+from traceview.measure.iterations.breakdown import (
+    Breakdown,
+    MeasuredDevices,
+    breakdown,
+    unmeasured_processes,
+)
 from traceview.measure.iterations.candidates import (
+    LaunchSums,
     RepeatedRange,
     choose_phase,
     matching_ranges,
@@ -68,6 +74,43 @@ class IterationRanges:
     why: str = "none"
 
 
+@frozen
+class LaunchSource:
+    """What is known of the launches of a capture, to find iterations.
+
+    `known` is whether any operation has its launch. `sums` returns what ranges launch. `processes` returns the
+    processes that use the measured devices, busiest first. `sequence` returns the launches of a process.
+    """
+
+    known: bool
+    sums: Callable[[], LaunchSums]
+    processes: Callable[[], list[int]]
+    sequence: Callable[[int], LaunchSequence]
+
+    @classmethod
+    def from_trace(cls, trace: Trace, devices: Collection[int], projection: Projection | None = None) -> LaunchSource:
+        """Return the launches of a complete trace; `projection` is the result of project_operations, if it exists."""
+        operations = trace.operations
+        return cls(
+            known=operations["launch"].null_count() < len(operations),
+            sums=lambda: LaunchSums.from_trace(trace, projection or project_operations(trace)),
+            processes=lambda: busiest_first(gpu_times(trace, devices)),
+            sequence=lambda process: launch_sequence(trace, process),
+        )
+
+
+def gpu_times(trace: Trace, devices: Collection[int]) -> pl.DataFrame:
+    """Return the GPU time of each process on some devices: process and total in ns."""
+    work = trace.operations.lazy().filter(pl.col("device").is_in(list(devices)))
+    return work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
+
+
+def busiest_first(times: pl.DataFrame) -> list[int]:
+    """Return the processes of gpu_times by time."""
+    processes: list[int] = times.sort("total", "process", descending=[True, False])["process"].to_list()
+    return processes
+
+
 def measure_iterations(
     trace: Trace,
     threads: ThreadStates,
@@ -87,10 +130,14 @@ def measure_iterations(
     if isinstance(where, NotMeasured):
         return where
     parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
+    finish = finish_times(trace, where.process, where.start, measured.devices)
+    return build_iterations(where, parts, finish)
+
+
+def build_iterations(where: IterationRanges, parts: Breakdown, finish: Times | None) -> Iterations:
+    """Return the iterations at `where` with their figures; `finish` is the result of finish_times."""
     figures = _iteration_figures(where, parts)
-    rows, spreads = _build_iterations(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
-    devices = [device.device for device in measured.activities]
-    finish = finish_times(trace, where.process, where.start, devices)
+    rows, spreads = _build_rows(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
     times = IterationTimes(where.start, where.end, finish, where.skipped)
     return Iterations(
         range=where.range,
@@ -126,9 +173,26 @@ def find_iterations(
     the result of project_operations, if it exists already. Raises RequestError if `pattern` matches no range or `skip`
     leaves no iteration.
     """
-    ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(measured.unmeasured_processes(trace)))
+    launches = LaunchSource.from_trace(trace, measured.devices, projection)
+    return choose_iterations(trace, measured.devices, launches, pattern=pattern, skip=skip)
+
+
+def choose_iterations(
+    trace: Trace,
+    devices: Collection[int],
+    launches: LaunchSource,
+    *,
+    pattern: str | None = None,
+    skip: int | None = None,
+) -> IterationRanges | NotMeasured:
+    """Return the result of find_iterations for `devices`, rows of Trace.devices, from what is known of the launches.
+
+    `trace` can lack operations and calls.
+    """
+    others = unmeasured_processes(trace, devices)
+    ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(others))
     if pattern is None:
-        detected = _detect(trace, measured, ranges, projection)
+        detected = _detect(trace, launches, ranges)
     else:
         detected = _from_ranges(trace, matching_ranges(ranges, pattern, trace.info.file))
     if detected is None:
@@ -143,20 +207,18 @@ def find_iterations(
     return replace(where, skipped=skipped, why=why)
 
 
-def _detect(
-    trace: Trace, measured: MeasuredDevices, ranges: pl.DataFrame, projection: Projection | None
-) -> IterationRanges | None:
-    if trace.operations["launch"].null_count() == len(trace.operations):
+def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> IterationRanges | None:
+    if not launches.known:
         # Without launches, no range can be tied to GPU work.
         longest = repeating_ranges(ranges)
         if longest is not None:
             return _from_ranges(trace, longest, UNPROVEN)
     elif not ranges.is_empty():
-        phases = range_phases(trace, ranges, projection or project_operations(trace))
+        phases = range_phases(ranges, launches.sums())
         chosen = choose_phase(phases)
         if chosen is not None:
             return _from_ranges(trace, chosen.ranges, chosen.confidence, other_phases(phases, chosen))
-    return _from_launches(trace, measured)
+    return _from_launches(trace, launches)
 
 
 def _from_ranges(
@@ -176,28 +238,26 @@ def _from_ranges(
     )
 
 
-def _from_launches(trace: Trace, measured: MeasuredDevices) -> IterationRanges | None:
+def _from_launches(trace: Trace, launches: LaunchSource) -> IterationRanges | None:
     """Return the repeating unit of the launches of the process with the most GPU time."""
-    work = trace.operations.lazy().filter(pl.col("device").is_in([device.device for device in measured.activities]))
-    totals = work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
-    for process in totals.sort("total", "process", descending=[True, False])["process"].to_list()[:MAX_PROCESSES]:
-        sequence = launch_sequence(trace, process)
+    for process in launches.processes()[:MAX_PROCESSES]:
+        sequence = launches.sequence(process)
         period, levels = find_periods(sequence, inference=trace.program.training is False)
         if period is not None:
-            return _from_period(trace, process, sequence, period, levels)
+            return _from_period(process, sequence, period, levels)
     return None
 
 
 def _from_period(
-    trace: Trace, process: int, sequence: LaunchSequence, period: Period, levels: Sequence[PeriodLevel]
+    process: int, sequence: LaunchSequence, period: Period, levels: Sequence[PeriodLevel]
 ) -> IterationRanges:
-    names, middle = trace.operations["name"], len(period.first) // 2
+    middle = len(period.first) // 2
     threads = np.bincount(np.maximum(sequence.thread, 0))
     return IterationRanges(
-        range=period_name(sequence, names, int(period.first[middle]), int(period.last[middle])),
+        range=period_name(sequence, int(period.first[middle]), int(period.last[middle])),
         source="period",
         confidence=period.confidence,
-        candidates=tuple(level_candidate(sequence, names, level) for level in levels),
+        candidates=tuple(level_candidate(sequence, level) for level in levels),
         thread=int(np.argmax(threads)),
         process=process,
         names=[f"period {index}" for index in range(len(period.start))],
@@ -259,9 +319,7 @@ def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Ti
     )
 
 
-def _build_iterations(
-    where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64]
-) -> tuple[Iteration, ...]:
+def _build_rows(where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64]) -> tuple[Iteration, ...]:
     columns: dict[str, Iterable[object]] = {name: values.tolist() for name, values in figures.items()}
     columns["name"] = where.names
     columns["skipped"] = (index < where.skipped for index in range(len(where.names)))

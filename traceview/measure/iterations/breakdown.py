@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -51,11 +51,17 @@ class MeasuredDevices:
         gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in activities}
         return cls(activities, gaps)
 
-    def unmeasured_processes(self, trace: Trace) -> list[int]:
-        """Return the processes that use GPUs, none of which counts."""
-        processes = trace.devices["processes"].to_list()
-        used = {process for device in self.activities for process in processes[device.device]}
-        return sorted({process for users in processes for process in users} - used)
+    @property
+    def devices(self) -> list[int]:
+        """The devices that count, rows of Trace.devices."""
+        return [work.device for work in self.activities]
+
+
+def unmeasured_processes(trace: Trace, devices: Collection[int]) -> list[int]:
+    """Return the processes that use GPUs, but none of `devices` (rows of Trace.devices)."""
+    processes = trace.devices["processes"].to_list()
+    used = {process for device in devices for process in processes[device]}
+    return sorted({process for users in processes for process in users} - used)
 
 
 def breakdown(

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.errors import RequestError
+from traceview.frozen import frozen
 from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.nvtx.names import fold_numbers, phase_names, without_library_ranges
 from traceview.measure.nvtx.projection import Projection
@@ -121,12 +122,31 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     return None if repeated.is_empty() else _longest_candidate(repeated)
 
 
-def range_phases(trace: Trace, ranges: pl.DataFrame, projection: Projection) -> list[Phase]:
+@frozen
+class LaunchSums:
+    """What the ranges and processes of a capture, or of a slice of it, launch. Sums of slices add up.
+
+    `count` and `gpu_ns` have an entry for each row of Trace.ranges: the number of operations that the range launches,
+    and their GPU time. `processes` has a row for each process: process, total_ns and total_count of its operations with
+    a launch.
+    """
+
+    count: Times
+    gpu_ns: Times
+    processes: pl.DataFrame
+
+    @classmethod
+    def from_trace(cls, trace: Trace, projection: Projection) -> LaunchSums:
+        """Add up the launches of a trace; `projection` is the result of project_operations."""
+        return cls(*_launched_work(trace, projection), _process_totals(trace))
+
+
+def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
     """Return the phases that repeat and launch GPU work, the largest share first; among equals, the outermost first.
 
     `ranges` is model.RANGES with the column `row`.
     """
-    count, gpu_ns = _launched_work(trace, projection)
+    count, gpu_ns, totals = launched.count, launched.gpu_ns, launched.processes
     ranges = without_library_ranges(ranges)
     rows = ranges["row"].to_numpy()
     frame = ranges.select("row", "start", "end", "thread", "process").with_columns(
@@ -135,7 +155,6 @@ def range_phases(trace: Trace, ranges: pl.DataFrame, projection: Projection) -> 
     key = ("thread", "phase")
     frame = frame.filter(pl.len().over(key) >= MIN_REPEATS).with_columns(pl.struct(key).rank("dense").alias("group"))
     frame = frame.filter(pl.Series(_is_outermost(frame.with_columns(thread="group"))))
-    totals = _process_totals(trace)
     phases = (
         frame.group_by(*key, "process")
         .agg(
@@ -146,7 +165,7 @@ def range_phases(trace: Trace, ranges: pl.DataFrame, projection: Projection) -> 
         )
         .filter(pl.col("row").list.len() >= MIN_REPEATS)
         .join(totals, on="process")
-        .with_columns(pl.col("gpu_ns") / pl.col("total_ns"), pl.col("count") / pl.col("total_count"))
+        .with_columns(pl.col("gpu_ns") / pl.col("total_ns").clip(1), pl.col("count") / pl.col("total_count"))
         .filter(pl.col("active") >= MIN_ACTIVE, pl.max_horizontal("gpu_ns", "count") >= MIN_LISTED_SHARE)
         .sort([(pl.col("gpu_ns") * 100).floor(), "host", "thread", "phase"], descending=[True, True, False, False])
     )
@@ -188,7 +207,7 @@ def _process_totals(trace: Trace) -> pl.DataFrame:
     return (
         trace.operations.filter(pl.col("launch").is_not_null())
         .group_by("process")
-        .agg((pl.col("end") - pl.col("start")).sum().alias("total_ns").clip(1), pl.len().alias("total_count"))
+        .agg((pl.col("end") - pl.col("start")).sum().alias("total_ns"), pl.len().alias("total_count"))
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
@@ -23,9 +26,9 @@ class LaunchSequence:
 
     `symbol` numbers the kinds of launches from 0. `begin` and `end` are the times of the launch calls, `gpu_ns` the
     GPU time that each launches. `computes` marks kernels and graphs, `graph` CUDA graphs, `talks` copies between host
-    and GPU, and the first launch after a synchronization. `operation` is the row of Trace.operations that each launches
-    first, `stream` its stream. `thread` is a row of Trace.threads; -1 if the capture lacks the launch calls. Then
-    `begin` and `end` are those of the operations.
+    and GPU, and the first launch after a synchronization. `name` indexes `names` with the name of the operation that
+    each launches first, `stream` is its stream. `thread` is a row of Trace.threads; -1 if the capture lacks the launch
+    calls. Then `begin` and `end` are those of the operations.
     """
 
     symbol: NDArray[np.int64]
@@ -35,9 +38,10 @@ class LaunchSequence:
     computes: NDArray[np.bool_]
     graph: NDArray[np.bool_]
     talks: NDArray[np.bool_]
-    operation: Times
+    name: NDArray[np.int64]
     stream: NDArray[np.int16]
     thread: NDArray[np.int16]
+    names: Sequence[str]
 
     def by_stream(self) -> LaunchSequence:
         """Return the same launches, with different symbols for launches on different streams."""
@@ -50,21 +54,57 @@ class LaunchSequence:
         return np.maximum(self.begin[1:] - latest[:-1], 0, out=np.zeros_like(self.begin[1:]))
 
 
+@frozen
+class LaunchPart:
+    """The launches of a process in a trace or in a slice of it, in launch order, for `join_launches`.
+
+    `nodes` is the number of operations that each launches, `copies` marks copies between host and GPU. `name` indexes
+    `names`. `synchronizations` are the starts of explicit synchronizations. The other columns are those of
+    LaunchSequence.
+    """
+
+    begin: Times
+    end: Times
+    gpu_ns: Times
+    nodes: Times
+    computes: NDArray[np.bool_]
+    graph: NDArray[np.bool_]
+    copies: NDArray[np.bool_]
+    name: NDArray[np.int64]
+    stream: NDArray[np.int16]
+    thread: NDArray[np.int16]
+    names: Sequence[str]
+    synchronizations: Times
+
+
 def launch_sequence(trace: Trace, process: int) -> LaunchSequence:
     """Return the launches of a process; the operations themselves if most of its compute has no launch call."""
+    launched, total = compute_counts(trace)[process]
+    return join_launches([launch_part(trace, process, 2 * launched >= total)])
+
+
+def compute_counts(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Return the number of operations that compute or communicate by process: with a launch call, and in all."""
+    compute = pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION)
+    counts = (
+        trace.operations.lazy()
+        .group_by("process")
+        .agg((compute & pl.col("launch").is_not_null()).sum().alias("launched"), compute.sum().alias("total"))
+    )
+    return {process: (launched, total) for process, launched, total in counts.collect().iter_rows()}
+
+
+def launch_part(trace: Trace, process: int, calls: bool) -> LaunchPart:
+    """Return the launch calls of a process or, without `calls`, its operations as launches."""
     operations = trace.operations
     rows = np.flatnonzero(operations["process"].to_numpy() == process)
     launch = operations["launch"].fill_null(-1).to_numpy()[rows]
     compute = operations["class"].to_physical().to_numpy()[rows] <= max(COMPUTE, COMMUNICATION)
     length = (operations["end"] - operations["start"]).to_numpy()[rows]
-    stream = operations["stream"].to_numpy()
-    graph = operations["source"].to_physical().to_numpy() == GRAPH
-    if 2 * np.count_nonzero(launch[compute] >= 0) < np.count_nonzero(compute):
+    if not calls:
         start, end = (operations[name].to_numpy()[rows] for name in ("start", "end"))
-        talks, thread = _is_host_copy(trace, rows), np.full(len(rows), -1, np.int16)
-        return LaunchSequence(
-            _symbols(trace, rows), start, end, length, compute, graph[rows], talks, rows, stream[rows], thread
-        )
+        ones, thread = np.ones(len(rows), np.int64), np.full(len(rows), -1, np.int16)
+        return _part(trace, rows, -1, begin=start, end=end, gpu_ns=length, nodes=ones, computes=compute, thread=thread)
     launched = launch >= 0
     rows, launch, length, compute = rows[launched], launch[launched], length[launched], compute[launched]
     nodes = np.bincount(launch, minlength=len(trace.api))
@@ -77,26 +117,69 @@ def launch_sequence(trace: Trace, process: int) -> LaunchSequence:
     computes[launch[compute]] = True
     first = np.empty(len(trace.api), np.int64)
     first[launch[::-1]] = rows[::-1]
-    calls = np.flatnonzero(nodes)
-    operation, nodes = first[calls], nodes[calls]
-    symbol, is_graph = _symbols(trace, operation), graph[operation] | (nodes > 1)
-    if (nodes > 1).any():
-        kinds = int(symbol.max()) + 1
-        symbol = np.unique(symbol + kinds * np.minimum(nodes - 1, MAX_NODES), return_inverse=True)[1]
-    talks = _is_host_copy(trace, operation)
-    synchronizations = np.flatnonzero(trace.api["role"].to_physical().to_numpy() == SYNC)
-    synchronizations = synchronizations[trace.api["process"].to_numpy()[synchronizations] == process]
-    following = np.searchsorted(calls, synchronizations)
-    talks[following[following < len(calls)]] = True
-    start, end, thread = (trace.api[name].to_numpy()[calls] for name in ("start", "end", "thread"))
-    return LaunchSequence(
-        symbol, start, end, gpu_ns[calls], computes[calls], is_graph, talks, operation, stream[operation], thread
+    made = np.flatnonzero(nodes)
+    start, end, thread = (trace.api[name].to_numpy()[made] for name in ("start", "end", "thread"))
+    figures = {"gpu_ns": gpu_ns[made], "nodes": nodes[made], "computes": computes[made], "thread": thread}
+    return _part(trace, first[made], process, begin=start, end=end, **figures)
+
+
+def _part(
+    trace: Trace, rows: Times, process: int, **figures: Any
+) -> LaunchPart:
+    """Return launches with these figures, which launch the operations `rows` first."""
+    graph, name = (trace.operations[column].to_physical().to_numpy()[rows] for column in ("source", "name"))
+    stream, names = trace.operations["stream"].to_numpy()[rows], trace.operations["name"].dtype
+    assert isinstance(names, pl.Enum)
+    waits = np.flatnonzero(trace.api["role"].to_physical().to_numpy() == SYNC)
+    waits = waits[trace.api["process"].to_numpy()[waits] == process]
+    return LaunchPart(
+        **figures,
+        graph=graph == GRAPH,
+        copies=_is_host_copy(trace, rows),
+        name=name.astype(np.int64),
+        stream=stream,
+        names=names.categories.to_list(),
+        synchronizations=trace.api["start"].to_numpy()[waits],
     )
 
 
-def _symbols(trace: Trace, rows: Times) -> NDArray[np.int64]:
-    """Return a number for the name of each operation, in the order in which names appear."""
-    codes = trace.operations["name"].to_physical().to_numpy()[rows].astype(np.int64)
+def join_launches(parts: Sequence[LaunchPart]) -> LaunchSequence:
+    """Return the launches of all slices of a trace. A CUDA graph whose nodes lie in several slices is one launch."""
+    part = parts[0] if len(parts) == 1 else _joined(parts)
+    symbol, is_graph = _number_by_appearance(part.name), part.graph | (part.nodes > 1)
+    if (part.nodes > 1).any():
+        kinds = int(symbol.max()) + 1
+        symbol = np.unique(symbol + kinds * np.minimum(part.nodes - 1, MAX_NODES), return_inverse=True)[1]
+    talks = part.copies.copy()
+    following = np.searchsorted(part.begin, part.synchronizations)
+    talks[following[following < len(talks)]] = True
+    figures = (part.gpu_ns, part.computes, is_graph, talks, part.name, part.stream, part.thread)
+    return LaunchSequence(symbol, part.begin, part.end, *figures, part.names)
+
+
+def _joined(parts: Sequence[LaunchPart]) -> LaunchPart:
+    """Return the launches of several slices in launch order."""
+    codes: dict[str, int] = {}
+    number = [np.array([codes.setdefault(name, len(codes)) for name in part.names], np.int64) for part in parts]
+    known = [field.name for field in fields(LaunchPart) if field.name not in ("names", "name", "synchronizations")]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in known}
+    columns["name"] = np.concatenate([own[part.name] for own, part in zip(number, parts, strict=True)])
+    calls = ("thread", "end", "begin")
+    if (columns["thread"] >= 0).all():
+        order = np.lexsort([columns[name] for name in calls])
+        columns = {name: values[order] for name, values in columns.items()}
+        first = np.flatnonzero(np.any([np.diff(columns[name], prepend=-1) != 0 for name in calls], axis=0))
+        sums = {"gpu_ns": np.add, "nodes": np.add, "computes": np.logical_or}
+        columns = {
+            name: sums[name].reduceat(values, first) if name in sums and len(first) else values[first]
+            for name, values in columns.items()
+        }
+    synchronizations = np.unique(np.concatenate([part.synchronizations for part in parts]))
+    return LaunchPart(**columns, names=list(codes), synchronizations=synchronizations)
+
+
+def _number_by_appearance(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each code, in the order in which codes appear."""
     first = np.full(int(codes.max()) + 1 if len(codes) else 0, len(codes))
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     number = np.empty(len(first), np.int64)

@@ -247,24 +247,21 @@ def _iteration_ends(sequence: LaunchSequence, last: Times, pause: int) -> Times:
     return end
 
 
-def period_name(sequence: LaunchSequence, names: pl.Series, first: int, last: int) -> str:
-    """Return a readable name for a period: its number of launches, and the operation with the most GPU time.
-
-    `names` are those of Trace.operations.
-    """
-    own = names.gather(sequence.operation[first:last]).cast(pl.String)
+def period_name(sequence: LaunchSequence, first: int, last: int) -> str:
+    """Return a readable name for a period: its number of launches, and the operation with the most GPU time."""
+    own = [sequence.names[code] for code in sequence.name[first:last].tolist()]
     part = pl.DataFrame({"name": own, "gpu_ns": sequence.gpu_ns[first:last]})
     totals = part.group_by("name").agg(pl.col("gpu_ns").sum()).sort(["gpu_ns", "name"], descending=[True, False])
     count = last - first
     return f"period of {count} launch{'' if count == 1 else 'es'} ({totals['name'][0]})"
 
 
-def level_candidate(sequence: LaunchSequence, names: pl.Series, level: PeriodLevel) -> IterationCandidate:
+def level_candidate(sequence: LaunchSequence, level: PeriodLevel) -> IterationCandidate:
     """Return a level that is not the iteration in the form that reports show."""
     first, last = level.places[0], level.places[-1]
     middle = len(level.places) // 2
     return IterationCandidate(
-        period_name(sequence, names, int(level.places[middle - 1]), int(level.places[middle])),
+        period_name(sequence, int(level.places[middle - 1]), int(level.places[middle])),
         "period",
         len(level.places),
         int(sequence.begin[last] - sequence.begin[first]) // (len(level.places) - 1),

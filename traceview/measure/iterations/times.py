@@ -79,6 +79,19 @@ def finish_times(trace: Trace, process: int, start: Times, devices: Collection[i
     `start` are the starts of the iterations of a process, `devices` rows of Trace.devices. Copies do not count, because
     a prefetched batch belongs to the next iteration. Return None if an iteration launches nothing.
     """
+    return finish_from_ends(last_ends(trace, process, start, devices))
+
+
+def finish_from_ends(ends: Times) -> Times | None:
+    """Return the result of finish_times from that of last_ends."""
+    return None if (ends == BEFORE_ALL).any() else np.maximum.accumulate(ends)
+
+
+def last_ends(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times:
+    """Return the last end of the compute and communication launched between each of `start` and the next.
+
+    BEFORE_ALL stands for none. The parameters are those of finish_times.
+    """
     calls = trace.api["start"].to_numpy()
     work = trace.operations.lazy().filter(
         pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
@@ -91,9 +104,6 @@ def finish_times(trace: Trace, process: int, start: Times, devices: Collection[i
     borders = np.searchsorted(calls, start, side="left")
     iteration_of_call = np.repeat(np.arange(-1, len(start)), np.diff(borders, prepend=0, append=len(calls)))
     # The last entry stands for work before the first iteration, number -1.
-    finish = np.full(len(start) + 1, BEFORE_ALL)
-    np.maximum.at(finish, iteration_of_call.take(launched["launch"].to_numpy()), launched["end"].to_numpy())
-    if (finish[:-1] == BEFORE_ALL).any():
-        return None
-    latest: Times = np.maximum.accumulate(finish[:-1])
-    return latest
+    ends = np.full(len(start) + 1, BEFORE_ALL)
+    np.maximum.at(ends, iteration_of_call.take(launched["launch"].to_numpy()), launched["end"].to_numpy())
+    return ends[:-1]

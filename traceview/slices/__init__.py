@@ -1,0 +1,1 @@
+"""Analysis of a capture in time slices."""

@@ -1,0 +1,220 @@
+"""Iterations of a capture that is analysed in slices.
+
+Light passes over the slices find where the iterations are. Then each slice measures its part of each iteration, and the
+parts add up. An operation belongs to the slice in which it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Protocol, TypeVar
+
+import numpy as np
+import polars as pl
+
+from traceview.frozen import frozen
+from traceview.intervals import EMPTY, Times
+from traceview.measure.activity import Activity, device_activity
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import IterationRanges, LaunchSource, busiest_first, choose_iterations, gpu_times
+from traceview.measure.iterations.breakdown import Breakdown, MeasuredDevices, breakdown
+from traceview.measure.iterations.candidates import LaunchSums
+from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, compute_counts, join_launches, launch_part
+from traceview.measure.iterations.times import finish_from_ends, last_ends
+from traceview.measure.nvtx.projection import project_operations
+from traceview.model.analysis import NotMeasured
+from traceview.model.devices import CAUSES
+from traceview.model.trace import Trace, Window
+
+Result = TypeVar("Result")
+
+
+class OverSlices(Protocol):
+    """Runs a function over the traces of all slices."""
+
+    def __call__(self, function: Callable[[Trace], Result], /) -> Iterable[Result]:
+        """Return the results in the order of time."""
+
+
+@frozen
+class SliceLaunches:
+    """What a slice launches. `times` is the result of gpu_times, `counts` that of compute_counts.
+
+    `ends` has for each process the last end of the compute and communication launched between each start of a range and
+    the next start of any range.
+    """
+
+    known: bool
+    sums: LaunchSums
+    times: pl.DataFrame
+    counts: dict[int, tuple[int, int]]
+    ends: dict[int, Times]
+
+
+def own_operations(trace: Trace) -> Trace:
+    """Return a slice without the operations that belong to other slices."""
+    window = trace.window
+    if window is None:
+        return trace
+    first, last = np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist()
+    return replace(trace, operations=trace.operations[first:last])
+
+
+def measure_launches(trace: Trace, devices: Collection[int]) -> SliceLaunches:
+    """Return what a slice launches; `devices` are the measured ones, rows of Trace.devices."""
+    own = own_operations(trace)
+    starts = _range_starts(trace)
+    counts = compute_counts(own)
+    return SliceLaunches(
+        known=own.operations["launch"].null_count() < len(own.operations),
+        sums=LaunchSums.from_trace(own, project_operations(own)),
+        times=gpu_times(own, devices),
+        counts=counts,
+        ends={process: last_ends(own, process, starts, devices) for process in counts},
+    )
+
+
+def _range_starts(trace: Trace) -> Times:
+    """Return the distinct starts of ranges, the same in all slices."""
+    starts: Times = np.unique(trace.ranges["start"].to_numpy())
+    return starts
+
+
+def merge_launches(first: SliceLaunches, second: SliceLaunches) -> SliceLaunches:
+    """Return what two slices launch together."""
+    sums = LaunchSums(
+        first.sums.count + second.sums.count,
+        first.sums.gpu_ns + second.sums.gpu_ns,
+        _added(first.sums.processes, second.sums.processes),
+    )
+    counts = {
+        process: (first.counts.get(process, (0, 0))[0] + launched, first.counts.get(process, (0, 0))[1] + total)
+        for process, (launched, total) in second.counts.items()
+    }
+    ends = {
+        process: np.maximum(values, first.ends[process]) if process in first.ends else values
+        for process, values in second.ends.items()
+    }
+    return SliceLaunches(
+        first.known or second.known,
+        sums,
+        _added(first.times, second.times),
+        first.counts | counts,
+        first.ends | ends,
+    )
+
+
+def _added(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    """Return two frames with the column `process` and sums, added by process."""
+    both = pl.concat([frame.cast(dict.fromkeys(frame.columns[1:], pl.Int64)) for frame in (first, second)])
+    return both.group_by("process").agg(pl.exclude("process").sum())
+
+
+def find_iterations_in_slices(
+    resident: Trace,
+    devices: Sequence[int],
+    over_slices: OverSlices,
+    *,
+    pattern: str | None = None,
+    skip: int | None = None,
+) -> tuple[IterationRanges, Times | None] | NotMeasured:
+    """Return where the iterations are, and when the GPUs finish each (see finish_times).
+
+    `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
+    measured ones. The other parameters and errors are those of find_iterations.
+    """
+    launches = reduce(merge_launches, over_slices(partial(measure_launches, devices=devices)))
+
+    def sequence(process: int) -> LaunchSequence:
+        launched, total = launches.counts[process]
+        parts = over_slices(partial(_launches_of_process, process=process, calls=2 * launched >= total))
+        return join_launches(list(parts))
+
+    source = LaunchSource(launches.known, lambda: launches.sums, lambda: busiest_first(launches.times), sequence)
+    where = choose_iterations(resident, devices, source, pattern=pattern, skip=skip)
+    if isinstance(where, NotMeasured):
+        return where
+    return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_slices))
+
+
+def _launches_of_process(trace: Trace, process: int, calls: bool) -> LaunchPart:
+    return launch_part(own_operations(trace), process, calls)
+
+
+def _last_ends(
+    resident: Trace,
+    devices: Sequence[int],
+    launches: SliceLaunches,
+    where: IterationRanges,
+    over_slices: OverSlices,
+) -> Times:
+    """Return the last end of the work that each iteration launches; see last_ends."""
+    starts = _range_starts(resident)
+    place = np.searchsorted(starts, where.start)
+    known = where.process in launches.ends and len(starts) > 0
+    if known and np.array_equal(starts.take(place, mode="clip"), where.start) and (np.diff(place) > 0).all():
+        return np.maximum.reduceat(launches.ends[where.process], place)
+    function = partial(_ends_in_slice, process=where.process, start=where.start, devices=devices)
+    return reduce(np.maximum, over_slices(function))
+
+
+def _ends_in_slice(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times:
+    return last_ends(own_operations(trace), process, start, devices)
+
+
+@frozen
+class IterationPart:
+    """The figures of a slice's part of the iterations from number `first` on."""
+
+    first: int
+    parts: Breakdown
+
+
+def measure_iteration_part(
+    trace: Trace, threads: ThreadStates, measured: MeasuredDevices, devices: Collection[int], where: IterationRanges
+) -> IterationPart:
+    """Measure the part of the iterations that lies in a slice. `devices` are those that any slice measures."""
+    window = trace.window
+    assert window is not None, "a slice has a window"
+    inside = np.flatnonzero((where.start < window.end) & (where.end > window.start))
+    if len(inside) == 0:
+        return IterationPart(0, Breakdown({}, np.zeros((len(CAUSES), 0), np.int64)))
+    chosen = slice(int(inside[0]), int(inside[-1]) + 1)
+    start = np.minimum(np.maximum(where.start[chosen], window.start), window.end)
+    end = np.maximum(np.minimum(where.end[chosen], window.end), start)
+    every = _with_idle_devices(trace, threads, measured, devices)
+    return IterationPart(chosen.start, breakdown(trace, threads, every, where.process, start, end))
+
+
+def _with_idle_devices(
+    trace: Trace, threads: ThreadStates, measured: MeasuredDevices, devices: Collection[int]
+) -> MeasuredDevices:
+    """Return the measured devices, and those that do nothing in a slice."""
+    idle = [_idle_activity(trace, device) for device in devices if device not in measured.devices]
+    gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in idle}
+    return MeasuredDevices((*measured.activities, *idle), {**measured.gaps, **gaps})
+
+
+def _idle_activity(trace: Trace, device: int) -> Activity:
+    """Return the activity of a device that does nothing in a slice: without work, at the end of the slice."""
+    assert trace.window is not None, "a slice has a window"
+    end, none, rows = trace.window.end, EMPTY.start, np.empty(0, np.int32)
+    whole = device_activity(replace(trace, window=None), device)
+    later = (rows, none) if whole is None else (whole.nonempty_rows, whole.nonempty_start)
+    codes = np.empty(0, np.uint8)
+    return Activity(device, Window(end, end), rows, none, none, codes, EMPTY, rows, EMPTY, EMPTY, *later)
+
+
+def merge_iteration_parts(where: IterationRanges, parts: Iterable[IterationPart]) -> Breakdown:
+    """Return the figures of whole iterations."""
+    figures: dict[str, Times] = {}
+    idle = np.zeros((len(CAUSES), len(where.start)), np.int64)
+    for part in parts:
+        chosen = slice(part.first, part.first + part.parts.idle.shape[1])
+        idle[:, chosen] += part.parts.idle
+        for name, values in part.parts.figures.items():
+            figures.setdefault(name, np.zeros(len(where.start), np.int64))[chosen] += values
+    return Breakdown(figures, idle)
