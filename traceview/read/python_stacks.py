@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +35,7 @@ MARK = 34  # eventType
 PAYLOAD = "binaryData"
 BASE64 = r"([A-Za-z0-9+/]{40,}={0,2})"
 BATCH_ROWS = 20_000  # stacks of about 1 kB
-Block = tuple[pl.DataFrame, Iterable[bytes | str | None]]  # marks with COLUMNS, and the payload of each
+Block = tuple[pl.DataFrame, pl.Series]  # marks with COLUMNS, and the payload of each: Binary, or String in base64
 
 
 def has_samples(nvtx: pl.DataFrame | None) -> bool:
@@ -71,17 +69,12 @@ def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterato
         return
     value = PAYLOAD if first == ("blob",) else f"CAST({PAYLOAD} AS BLOB)"
     cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN {value} END"), first)
-    for at in range(0, len(marks), BATCH_ROWS):
-        block = marks[at : at + BATCH_ROWS]
-        # Payloads are numbered as SQLite yields them: a list of them all would take twice the time.
-        payloads: Iterable[bytes | None] = map(itemgetter(0), islice(cursor, len(block)))
-        if not block["domainId"].all():
-            payloads = (payload if own else None for payload, own in zip(payloads, block["domainId"], strict=False))
-        yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(list(payloads))
-
-
-def _texts(payloads: list[bytes | None]) -> list[str | None]:
-    return pl.Series(payloads, dtype=pl.Binary).cast(pl.String, strict=False).str.extract(BASE64).to_list()
+    for block in marks.iter_slices(BATCH_ROWS):
+        payloads = pl.Series([value for (value,) in cursor.fetchmany(len(block))], dtype=pl.Binary)
+        if first != ("blob",):
+            payloads = payloads.cast(pl.String, strict=False).str.extract(BASE64)
+        own = block["domainId"][: len(payloads)]
+        yield block.head(len(payloads)).select(COLUMNS).filter(own), payloads.filter(own)
 
 
 def json_samples(path: Path) -> dict[str, pl.DataFrame]:
@@ -96,56 +89,40 @@ def _json_blocks(path: Path) -> Iterator[Block]:
         payload = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
         yield (
             events.select(pl.col(field).cast(pl.Int64, strict=False).alias(name) for field, name in numbers.items()),
-            payload.to_list(),
+            payload,
         )
 
 
 def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.DataFrame]:
     """Return PYTHON_SAMPLES, PYTHON_STACKS and PYTHON_FRAMES of blocks of marks.
 
-    Equal payloads are decoded once. Payloads of another form are left out. Raises ReportError above the limit of
-    `size`.
+    Payloads with an equal hash of 64 bits are equal, and are decoded once. Payloads of another form are left out.
+    Raises ReportError above the limit of `size`.
     """
-    samples: list[pl.DataFrame] = []
-    first_rows: dict[bytes | str | None, int] = {None: 0}
-    rows_read = 1
+    samples, distinct = [], []
+    seen = pl.Series("hash", [], dtype=pl.UInt64)
     for marks, payloads in blocks:
-        before = len(first_rows)
-        # A dictionary is several times faster here than a join of polars on binary columns.
-        own_rows = range(rows_read, rows_read + len(marks))
-        first = pl.Series("first", map(first_rows.setdefault, payloads, own_rows), dtype=pl.Int64)
-        samples.append(marks.head(len(first)).with_columns(first))
-        rows_read += len(marks)
-        new = sum(len(payload) for payload in islice(first_rows, before, None) if payload is not None)
-        size.add(8 * 6 * len(marks) + 2 * new)
-    stacks = _binary(list(first_rows))
-    good = (stacks.bin.size() >= MIN_BYTES) & (stacks.bin.size() % 8 == 0)
-    rows = np.flatnonzero(good.fill_null(False).to_numpy())
-    if len(rows) == 0:
+        hashes = payloads.hash().alias("hash")
+        rows = hashes.arg_unique()
+        rows = rows.filter(~hashes.gather(rows).is_in(seen.implode()))
+        seen = pl.concat([seen, hashes.gather(rows)])
+        samples.append(marks.with_columns(hashes))
+        distinct.append(payloads.gather(rows))
+        size.add(8 * 6 * len(marks) + 2 * int(distinct[-1].cast(pl.Binary).bin.size().sum()))
+    stacks = pl.concat(distinct) if distinct else pl.Series(dtype=pl.Binary)
+    stacks = stacks if stacks.dtype == pl.Binary else stacks.str.decode("base64", strict=False)
+    good = ((stacks.bin.size() >= MIN_BYTES) & (stacks.bin.size() % 8 == 0)).fill_null(False)
+    if not good.any():
         return {}
-    tree, flags = _decoded(stacks[rows])
-    node, holds = np.full(len(stacks), -1, np.int64), np.zeros(len(stacks), np.int64)
-    node[rows], holds[rows] = tree.leaf, (flags & HOLDS_GIL) // HOLDS_GIL
-    table = pl.concat(samples)
-    chosen = np.searchsorted(list(first_rows.values()), table["first"].to_numpy())
-    table = table.select(
-        *COLUMNS,
-        pl.col("start").alias("end"),
-        pl.Series("holdsGil", holds[chosen]),
-        pl.Series("stack", node[chosen]),
-    )
+    tree, flags = _decoded(stacks.filter(good))
+    known = {"hash": seen.filter(good), "holdsGil": (flags & HOLDS_GIL) // HOLDS_GIL, "stack": tree.leaf}
+    table = pl.concat(samples).filter(pl.col("start").is_not_null())
+    table = table.join(pl.DataFrame(known), on="hash", maintain_order="left")
     return {
-        raw.PYTHON_SAMPLES: table.filter((pl.col("stack") >= 0) & pl.col("start").is_not_null()),
+        raw.PYTHON_SAMPLES: table.select(*COLUMNS, pl.col("start").alias("end"), "holdsGil", "stack"),
         raw.PYTHON_STACKS: pl.DataFrame({"parent": tree.parent, "frame": tree.frame}).cast(pl.Int64),
         raw.PYTHON_FRAMES: pl.DataFrame(tree.frames, schema=list(raw.TABLES[raw.PYTHON_FRAMES].needed)),
     }
-
-
-def _binary(payloads: list[bytes | str | None]) -> pl.Series:
-    """Return payloads as Binary: texts are base64."""
-    if any(isinstance(payload, str) for payload in payloads):
-        return pl.Series(payloads, dtype=pl.String).str.decode("base64", strict=False)
-    return pl.Series(payloads, dtype=pl.Binary)
 
 
 def _decoded(stacks: pl.Series) -> tuple[CallTree, Numbers]:

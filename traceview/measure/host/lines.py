@@ -66,9 +66,14 @@ class IdleStacks(NamedTuple):
 
 def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     """Return the stacks of idle time. Each nanosecond belongs to one stack or to none."""
-    frame, exact = idle_cells(index, idle)
-    counted = frame.with_columns(pl.lit(1, pl.Int64).alias("samples"))
-    return IdleStacks(counted.group_by(*KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY), exact)
+    cells, exact = idle_cells(index, idle)
+    sums = cells.group_by(KEY).agg(
+        pl.col("idle_ns", "host_ns").sum(),
+        pl.len().cast(pl.Int64).alias("samples"),
+        (pl.col("moment") - pl.col("since")).cast(pl.Float64).sum().alias("apart"),
+    )
+    by_begin = _nearest_before(index, sums)
+    return IdleStacks(by_begin.group_by(KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY), exact)
 
 
 def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
@@ -91,31 +96,29 @@ def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
         "idle_ns": pl.Int64,
         "host_ns": pl.Int64,
     }
-    return IdleStacks(_nearest_before(index, pl.concat(rows)) if rows else pl.DataFrame(schema=schema), exact)
+    return IdleStacks(pl.concat(rows) if rows else pl.DataFrame(schema=schema), exact)
 
 
-def _nearest_before(index: StackIndex, cells: pl.DataFrame) -> pl.DataFrame:
-    """Return cells where all unseen time until a line begins at one line: the one that was seen last before it.
+def _nearest_before(index: StackIndex, sums: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of KEY where all unseen time until a line begins at one line: the one seen last before it.
 
-    A line with little of the time does not count.
+    `apart` is the time since then, summed over the samples. A line with little of the time does not count.
     """
-    unseen = cells["until"].to_numpy() >= 0
+    unseen = sums["until"].to_numpy() >= 0
     if not unseen.any():
-        return cells
-    end = pl.Series("end", np.where(unseen, index.own_frames[cells["until"].to_numpy()], -1))
-    own = pl.Series("own", index.own_frames[cells["stack"].to_numpy()])
-    cells = cells.with_columns(end, own)
+        return sums
+    end = pl.Series("end", np.where(unseen, index.own_frames[sums["until"].to_numpy()], -1))
+    own = pl.Series("own", index.own_frames[sums["stack"].to_numpy()])
+    sums = sums.with_columns(end, own)
     begins = (
-        cells.filter(pl.col("end") >= 0)
+        sums.filter(pl.col("end") >= 0)
         .group_by("end", "own", maintain_order=True)
-        .agg(pl.col("idle_ns").sum(), (pl.col("moment") - pl.col("since")).mean().alias("apart"), pl.col("stack").min())
+        .agg(pl.col("idle_ns").sum(), pl.col("apart").sum() / pl.col("samples").sum(), pl.col("stack").min())
         .filter(pl.col("idle_ns") >= MIN_SHARE * pl.col("idle_ns").sum().over("end"))
         .sort("end", "apart", "stack")
         .unique("end", keep="first", maintain_order=True)
     )
-    joined = cells.join(
-        begins.select("end", pl.col("stack").alias("begin")), on="end", how="left", maintain_order="left"
-    )
+    joined = sums.join(begins.select("end", pl.col("stack").alias("begin")), on="end", how="left")
     return joined.with_columns(pl.coalesce("begin", "stack").alias("stack")).drop("begin", "end", "own")
 
 
