@@ -6,7 +6,8 @@ Each cycle runs the trainer with a loader process, checkpoints and metrics; a lo
 and background iterators that are closed or dropped half way. Readings after each cycle: physical memory of the process,
 threads, open files, child processes; on a GPU also reserved and pinned memory. The first quarter of the time is the
 warm-up. Exit code 1 if the median of the last quarter exceeds that of the second by more than 1% and 8 MiB, or if
-threads, files or processes are more at the end than after the warm-up.
+threads, files or processes are more at the end than after the warm-up. The JSON file is written again every
+15 seconds, so that a check that is ended early leaves its readings.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from instrument.memory import resident_bytes
 MEMORY = ("host_bytes", "reserved_bytes", "pinned_bytes")
 COUNTS = ("threads", "files", "children")
 MAX_GROWTH, MAX_GROWTH_BYTES = 0.01, 8 << 20
+WRITTEN_EVERY = 15  # seconds
 
 
 def run_trainer(device: str, folder: Path) -> int:
@@ -48,14 +50,14 @@ def run_trainer(device: str, folder: Path) -> int:
 
 
 def run_parts(device: str) -> int:
-    """Run a loop made of the package's parts for 64 steps, and return the number of steps."""
+    """Run a loop made of the package's parts for 128 steps, and return the number of steps."""
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     annotation, meter, late = annotate_module(model), StepMeter(device), SyncPolicy(every=10).metrics(device)
     data = DataLoader(TensorDataset(torch.randn(256, 32)), batch_size=8)
     step = 0
     with PrefetchLoader(data, device) as batches, closing(CaptureRange(None, None, device)) as capture:
-        for _epoch in range(2):
+        for _epoch in range(4):
             for (inputs,) in batches:
                 capture.before(step)
                 meter.begin(step)
@@ -125,20 +127,29 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     readings: list[dict[str, int]] = []
-    steps, end = 0, time.monotonic() + 60 * chosen.minutes
+    steps, start = 0, time.monotonic()
+    end, written = start + 60 * chosen.minutes, start
+
+    def write() -> dict[str, list[int]]:
+        grown = growth(readings)
+        if chosen.json is not None:
+            document = {"seconds": round(time.monotonic() - start), "device": chosen.device, "steps": steps}
+            chosen.json.write_text(json.dumps({**document, "grown": grown, "readings": readings}) + "\n")
+        return grown
+
     while time.monotonic() < end or len(readings) < 8:
         with tempfile.TemporaryDirectory() as folder:
             steps += run_trainer(chosen.device, Path(folder)) + run_parts(chosen.device)
         run_abandoned()
         readings.append(reading(chosen.device))
-    grown = growth(readings)
+        if time.monotonic() > written + WRITTEN_EVERY:
+            write()
+            written = time.monotonic()
+    grown = write()
     quarter = len(readings) // 4
     for name in readings[0]:
         print(f"{name:<15} {readings[quarter][name]:>14,} after the warm-up {readings[-1][name]:>14,} at the end")
     print(f"{len(readings)} cycles, {steps} steps: {f'GROWN: {grown}' if grown else 'nothing grew'}")
-    if chosen.json is not None:
-        document = {"minutes": chosen.minutes, "device": chosen.device, "steps": steps, "grown": grown}
-        chosen.json.write_text(json.dumps({**document, "readings": readings}) + "\n")
     return int(bool(grown))
 
 
