@@ -71,6 +71,7 @@ class Checkpoints:
             raise ConfigError(f"checkpoint.keep is {keep}: keep at least 1 checkpoint")
         self.folder = Path(folder)
         self._keep, self._best, self._config, self._log = keep, best, flatten(config), log
+        self._manages = True  # whether this process chooses the best checkpoint and removes old ones
         self._own: set[Path] = set()
         self._provisional: dict[int, tuple[Path, float | None]] = {}
         self._smallest: float | None = None
@@ -120,12 +121,13 @@ class Checkpoints:
             InstrumentError: the file cannot be written, or a value is not a tensor or a plain value. Older checkpoints
                 stay unchanged.
         """
-        path = self._write(step, parts, loss=loss, extra=extra)
-        self._provisional[step] = path, loss
-        if provisional:
-            self._remove_old()
-        else:
-            self.confirm(step)
+        path = self._write(step, parts, loss=loss, extra=dict(extra or {}))
+        if self._manages:
+            self._provisional[step] = path, loss
+            if provisional:
+                self._remove_old()
+            else:
+                self.confirm(step)
         return path
 
     def confirm(self, step: int) -> None:
@@ -155,9 +157,10 @@ class Checkpoints:
             The path of the new file; None if it could not be written, after a message that says why.
         """
         try:
-            return self._write(step, parts, extra=extra, reason=_first_line(reason))
+            alone = isinstance(reason, BaseException)
+            return self._write(step, parts, alone=alone, extra=dict(extra or {}), reason=_first_line(reason))
         except BaseException as error:
-            self._log(f"cannot write an emergency checkpoint at step {step}: {_first_line(error)}")
+            self._log(f"no emergency checkpoint at step {step}: {_first_line(error)}")
             return None
 
     def close(self) -> None:
@@ -175,42 +178,62 @@ class Checkpoints:
         After a load from this folder, its older checkpoints count as this run's and `keep` applies to them.
         See `instrument.checkpoint.resume.load` for the arguments and the errors.
         """
-        path = self.folder / BEST if where == "best" else self.folder if where == "latest" else Path(where)
-        resumed = load(path, parts, device, config=self._config, random=random)
+        resumed = self._read(self._chosen(where), parts, torch.device(device), random)
         if resumed.path.parent.resolve() == self.folder.resolve():
-            self._own.update(file.history(self.folder))
+            self._own.update(self._history())
         return resumed
 
-    def _write(self, step: int, parts: Parts, **entries: Any) -> Path:
+    def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
+        """Write a checkpoint with these entries. `alone`: no other process writes with this one."""
         path = file.next_name(self.folder, step, emergency="reason" in entries)
         _wait_for_device()
         states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
         states.setdefault("random", random_state())
-        entries["extra"] = dict(entries.get("extra") or {})
         file.write(path, {"step": step, "parts": states, "config": self._config, **entries})
         self._own.add(path)
         return path
 
-    def _update_best(self, path: Path, loss: float) -> None:
+    def _chosen(self, where: str | Path) -> Path:
+        """Return what "latest", "best" or a path stands for."""
+        return self.folder / BEST if where == "best" else self.folder if where == "latest" else Path(where)
+
+    def _read(self, path: Path, parts: Parts, device: torch.device, random: bool) -> Resumed:
+        return load(path, parts, device, config=self._config, random=random)
+
+    def _history(self) -> list[Path]:
+        """Return the checkpoints in the folder, oldest first."""
+        return file.history(self.folder)
+
+    def _best_loss(self) -> float | None:
+        """Return the loss of the best checkpoint in the folder; None if there is none."""
         best = self.folder / BEST
-        if self._smallest is None and best.exists():
+        return file.read_loss(best) if best.exists() else None
+
+    def _mark_best(self, path: Path) -> None:
+        file.link(path, self.folder / BEST)
+
+    def _delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def _update_best(self, path: Path, loss: float) -> None:
+        if self._smallest is None:
             try:
-                self._smallest = file.read_loss(best)
+                self._smallest = self._best_loss()
             except InstrumentError as error:
                 self._log(f"{error}; replacing it")
         if loss < (float("inf") if self._smallest is None else self._smallest):
-            file.link(path, best)
+            self._mark_best(path)
             self._smallest = loss
 
     def _remove_old(self) -> None:
-        own = [path for path in file.history(self.folder) if path in self._own]
+        own = [path for path in self._history() if path in self._own]
         provisional = {path for path, _loss in self._provisional.values()}
         newest_good = next((path for path in reversed(own) if path not in provisional), None)
         for old in own[: -self._keep]:
             if old == newest_good:
                 continue
             try:
-                old.unlink(missing_ok=True)
+                self._delete(old)
             except OSError as error:
                 self._log(f"cannot remove the old checkpoint {old}: {error.strerror}")
 

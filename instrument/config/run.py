@@ -51,7 +51,7 @@ class Checkpoint:
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
     sharded: bool = setting(
         False,
-        "each rank writes its shards in the background (torch.distributed.checkpoint); does not keep the best",
+        "each rank writes its shards in the background (torch.distributed.checkpoint)",
     )
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
     resume: str | None = setting(

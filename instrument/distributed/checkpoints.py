@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from instrument.checkpoint import file, resume
-from instrument.checkpoint.folder import BEST, Checkpoints, default_folder
+from instrument.checkpoint.folder import Checkpoints, default_folder
 from instrument.checkpoint.resume import Parts, Resumed
 from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
@@ -32,7 +32,7 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
     if settings.folder is None:
         raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
     if settings.sharded:
-        return ShardedCheckpoints(settings.folder, settings.keep, config=config, log=log, world=world)
+        return ShardedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
     if world.size == 1:
         return Checkpoints(settings.folder, settings.keep, settings.best, config=config, log=log)
     return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
@@ -83,70 +83,34 @@ class SharedCheckpoints(Checkpoints):
 
     def __init__(self, folder: Path | str, keep: int = 3, best: bool = True, *, world: World, **about: Any) -> None:
         super().__init__(folder, keep, best, **about)
-        self._world = world
+        self._world, self._manages = world, world.first
         any_rank(False, world)  # wait until every rank has checked the folder, before one starts to write
 
-    def save(
-        self,
-        step: int,
-        parts: Parts,
-        *,
-        loss: float | None = None,
-        extra: Mapping[str, Any] | None = None,
-        provisional: bool = False,
-    ) -> Path:
-        """Write one checkpoint for all ranks; see `Checkpoints.save`. It raises on all ranks or on none."""
-
-        def write(gathered: Parts) -> Path:
-            return Checkpoints.save(self, step, gathered, loss=loss, extra=extra, provisional=provisional)
-
-        path = self._write_on_first_rank(parts, write)
-        if path is None:
-            raise InstrumentError(f"no checkpoint at step {step}: rank 0 could not write it")
-        return path
-
-    def emergency(
-        self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
-    ) -> Path | None:
-        """Write an emergency checkpoint: on all ranks if they stop together, on this rank after an exception."""
-
-        def write(gathered: Parts) -> Path | None:
-            return Checkpoints.emergency(self, step, gathered, reason, extra=extra)
-
-        try:
-            if not isinstance(reason, BaseException):
-                return self._write_on_first_rank(parts, write)
+    def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
+        """Gather every part and write on rank 0: return the path, or raise the error, on all ranks."""
+        if alone:
             if any(isinstance(part, GatheredModel | GatheredOptimizer) for part in parts.values()):
-                self._log(f"no emergency checkpoint at step {step}: the model is sharded, so no rank has all weights")
-                return None
-            return write({name: part for name, part in parts.items() if not isinstance(part, RankRandomState)})
-        except BaseException as error:
-            self._log(f"no emergency checkpoint at step {step}: {type(error).__name__}: {error}")
-            return None
-
-    def load(
-        self, where: str | Path, parts: Parts, device: torch.device | str = "cpu", *, random: bool = True
-    ) -> Resumed:
-        """Restore the parts of every rank from the file that rank 0 selects."""
-        path = self.folder / BEST if where == "best" else self.latest() or self.folder if where == "latest" else where
-        (chosen,) = _broadcast_from_first([str(path)])
-        return super().load(chosen, parts, device, random=random)
-
-    def _write_on_first_rank(self, parts: Parts, write: Callable[[Parts], Path | None]) -> Path | None:
-        """Gather every part, write on rank 0, and return the path or raise the error on all ranks."""
+                raise InstrumentError("the model is sharded, so no rank has all weights")
+            own = {name: part for name, part in parts.items() if not isinstance(part, RankRandomState)}
+            return super()._write(step, own, **entries)
         _wait_for_device()
         gathered = {name: _GatheredState(part.state_dict()) for name, part in parts.items()}
-        written: Path | None = None
+        written = ""
         if self._world.first:
             try:
-                written = write(gathered)
+                written = str(super()._write(step, gathered, **entries))
             except BaseException as error:
                 _broadcast_from_first([None, str(error) or type(error).__name__])
                 raise
-        path, problem = _broadcast_from_first([written and str(written), None])
+        path, problem = _broadcast_from_first([written, None])
         if problem is not None:
             raise InstrumentError(problem)
-        return path and Path(path)
+        return Path(path)
+
+    def _chosen(self, where: str | Path) -> Path:
+        """Return what rank 0 selects."""
+        path = super()._chosen(self.latest() or where if where == "latest" else where)
+        return Path(*_broadcast_from_first([str(path)]))
 
 
 class _GatheredState:

@@ -23,11 +23,12 @@ from instrument.checkpoint.states import random_state, restore_random_state
 from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
 from instrument.distributed.world import World
-from instrument.errors import ConfigError, InstrumentError
+from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 
 COMPLETE = ".metadata"  # torch writes it last, so a folder without it is incomplete
 RUN = "run.json"
+BEST_NAME = "best"  # a file with the name of a checkpoint
 TENSORS = ("model", "optimizer")  # the parts that are sharded; each rank keeps the others for itself
 
 
@@ -35,57 +36,33 @@ class ShardedCheckpoints(Checkpoints):
     """`Checkpoints` in which every rank writes its own shards, in a folder for each checkpoint: `step-00000300/`.
 
     The weights are copied to the host, and written while the run continues. A run with another number of ranks can
-    load them. The best checkpoint is not kept, and after an error on one rank none is written, because all must write.
-    Every rank must make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
+    load them. The file `best` names the best checkpoint, which is never removed. After an error on one rank none is
+    written, because all must write. Every rank must make the same calls. Load only checkpoints that you trust: torch
+    unpickles their metadata.
 
     Args:
         folder: folder that all ranks can access.
         keep: number of most recent checkpoints to keep.
+        best: whether to keep the checkpoint with the lowest loss.
         config: the configuration, stored in each checkpoint and compared on resume.
         log: receives one line for each problem.
         world: the ranks.
     """
 
-    def __init__(self, folder: Path, keep: int, *, config: Config, log: LogFunction, world: World) -> None:
-        super().__init__(folder, keep, best=False, config=config, log=log)
-        self._world = world
+    def __init__(self, folder: Path, keep: int, best: bool, *, config: Config, log: LogFunction, world: World) -> None:
+        super().__init__(folder, keep, best, config=config, log=log)
+        self._world, self._manages = world, world.first
         self._writing: Future[Any] | None = None
+        self._good: list[int] = []  # steps that are confirmed while they are written
         # The thread that writes has its own group: its collectives would mix with those of the training.
         self._group = dist.new_group(backend="gloo") if world.size > 1 else None
         any_rank(False, world)  # wait until every rank has checked the folder
 
-    def save(
-        self,
-        step: int,
-        parts: Parts,
-        *,
-        loss: float | None = None,
-        extra: Mapping[str, Any] | None = None,
-        provisional: bool = False,
-    ) -> Path:
-        """Copy the state to the host and write it in the background, or, for a single process, at once."""
-        path = self._write_run(step, parts, loss=loss, extra=extra)
-        if self._group is None:
-            with _single_process():
-                state_dict_saver.save(_tensors(parts), checkpoint_id=path)
-            return path
-        writing: Any = state_dict_saver.async_save(_tensors(parts), checkpoint_id=path, process_group=self._group)
-        self._writing = writing
-        return path
-
     def confirm(self, step: int) -> None:
-        """Do nothing: every checkpoint counts as soon as it is written."""
-
-    def emergency(
-        self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
-    ) -> Path | None:
-        """Write a checkpoint if all ranks stop together; after an exception on one rank there is none."""
-        if isinstance(reason, BaseException):
-            self._log(f"no emergency checkpoint at step {step}: with sharded checkpoints all ranks must write together")
-            return None
-        path = self.save(step, parts, extra=dict(extra or {}) | {"reason": reason})
-        self.close()
-        return path
+        """Confirm the checkpoint of `step`, at once or when it is written."""
+        self._good.append(step)
+        if self._writing is None:
+            self._confirm_written()
 
     def close(self) -> None:
         """Wait until the last checkpoint is written, and remove old ones."""
@@ -95,24 +72,51 @@ class ShardedCheckpoints(Checkpoints):
                 writing.result()
         except Exception as error:
             self._log(f"a checkpoint in {self.folder} was not written: {type(error).__name__}: {error}")
-        if self._world.first:
-            for old in self._complete()[: -self._keep]:
-                shutil.rmtree(old, ignore_errors=True)
+        self._confirm_written()
 
     def latest(self) -> Path | None:
         """Return the newest complete checkpoint, or None."""
-        return next(iter(reversed(self._complete())), None)
+        return next(iter(reversed(_complete(self.folder))), None)
 
-    def load(
-        self, where: str | Path, parts: Parts, device: torch.device | str = "cpu", *, random: bool = True
-    ) -> Resumed:
-        """Load "latest", a checkpoint, or the last one of another folder, into the shards of this rank.
+    def _confirm_written(self) -> None:
+        good, self._good = self._good, []
+        for step in good:
+            super().confirm(step)
 
-        Raises:
-            InstrumentError: the checkpoint does not exist, or it is of another model.
-        """
-        path = self._chosen(where)
-        run = json.loads((path / RUN).read_text())
+    def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
+        """Copy the state to the host and write it in the background, or at once: for one process, and before an end."""
+        if alone:
+            raise InstrumentError("with sharded checkpoints all ranks must write together")
+        self.close()
+        path = self._write_run(step, parts, entries)
+        self._own.add(path)
+        if self._group is None:
+            with _single_process():
+                state_dict_saver.save(_tensors(parts), checkpoint_id=path)
+            return path
+        writing: Any = state_dict_saver.async_save(_tensors(parts), checkpoint_id=path, process_group=self._group)
+        self._writing = writing
+        if "reason" in entries:
+            self.close()
+        return path
+
+    def _write_run(self, step: int, parts: Parts, entries: Mapping[str, Any]) -> Path:
+        """Write what is not sharded, and return the folder."""
+        path = self.folder / f"step-{step:08}"
+        run = {"step": step, "ranks": self._world.size, "config": self._config, **entries}
+        states = {name: part.state_dict() for name, part in parts.items() if name not in TENSORS}
+        try:
+            path.mkdir(exist_ok=True)
+            (path / COMPLETE).unlink(missing_ok=True)
+            (path / RUN).write_text(json.dumps(run))
+            torch.save(states | {"random": random_state()}, path / f"rank-{self._world.rank}.pt")
+        except OSError as error:
+            raise InstrumentError(f"{path} cannot be written: {error.strerror}") from error
+        return path
+
+    def _read(self, path: Path, parts: Parts, device: torch.device, random: bool) -> Resumed:
+        """Load a checkpoint into the shards of this rank."""
+        run = _run(path)
         changed = compare_settings(path, run["config"], self._config)
         state = _tensors(parts)
         with _single_process() if self._group is None else nullcontext():
@@ -127,42 +131,58 @@ class ShardedCheckpoints(Checkpoints):
                 part.load_state_dict(own[name])
         if random and self._world.rank < run["ranks"]:  # another rank's numbers would repeat
             restore_random_state(own["random"], device)
-        return Resumed(path, run["step"], run["loss"], run["extra"], run["extra"].get("reason"), changed)
-
-    def _write_run(self, step: int, parts: Parts, *, loss: float | None, extra: Mapping[str, Any] | None) -> Path:
-        """Write what is not sharded, after the checkpoint before is complete; return the folder."""
-        self.close()
-        path = self.folder / f"step-{step:08}"
-        run = {
-            "step": step,
-            "ranks": self._world.size,
-            "loss": loss,
-            "extra": dict(extra or {}),
-            "config": self._config,
-        }
-        states = {name: part.state_dict() for name, part in parts.items() if name not in TENSORS}
-        try:
-            path.mkdir(exist_ok=True)
-            (path / COMPLETE).unlink(missing_ok=True)
-            (path / RUN).write_text(json.dumps(run | {"config": self._config}))
-            torch.save(states | {"random": random_state()}, path / f"rank-{self._world.rank}.pt")
-        except OSError as error:
-            raise InstrumentError(f"{path} cannot be written: {error.strerror}") from error
-        return path
-
-    def _complete(self) -> list[Path]:
-        return sorted(path.parent for path in self.folder.glob(f"step-*/{COMPLETE}"))
+        return Resumed(path, run["step"], run.get("loss"), run["extra"], run.get("reason"), changed)
 
     def _chosen(self, where: str | Path) -> Path:
         if where == "best":
-            raise ConfigError("--resume best: sharded checkpoints have no best one; use --resume latest")
+            best = self._best_path()
+            if best is None:
+                raise InstrumentError(f"{self.folder} contains no best sharded checkpoint; use --resume latest")
+            return best
         if where != "latest" and (Path(where) / RUN).exists():
             return Path(where)
         folder = self.folder if where == "latest" else Path(where)
-        complete = sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))
+        complete = _complete(folder)
         if not complete:
             raise InstrumentError(f"{folder} contains no sharded checkpoint; start without --resume")
         return complete[-1]
+
+    def _history(self) -> list[Path]:
+        return _complete(self.folder)
+
+    def _best_path(self) -> Path | None:
+        """Return the checkpoint that the file `best` names, if it is complete."""
+        pointer = self.folder / BEST_NAME
+        named = self.folder / pointer.read_text().strip() if pointer.is_file() else None
+        return named if named in _complete(self.folder) else None
+
+    def _best_loss(self) -> float | None:
+        best = self._best_path()
+        loss: float | None = None if best is None else _run(best).get("loss")
+        return loss
+
+    def _mark_best(self, path: Path) -> None:
+        """Name the checkpoint in the file `best`, which is replaced in one step."""
+        if path not in _complete(self.folder):  # its write failed
+            return
+        temporary = self.folder / f".{BEST_NAME}"
+        temporary.write_text(path.name + "\n")
+        temporary.replace(self.folder / BEST_NAME)
+
+    def _delete(self, path: Path) -> None:
+        if path != self._best_path():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a folder, by step."""
+    return sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint says about its run."""
+    run: dict[str, Any] = json.loads((path / RUN).read_text())
+    return run
 
 
 def _model_and_optimizer(parts: Parts) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -128,7 +128,7 @@ def test_failed_emergency_checkpoint_keeps_the_first_error(tmp_path: Path, failu
         except ZeroDivisionError as error:
             assert checkpoints.emergency(7, {"number": Broken()}, error) is None
             raise
-    assert len(said) == 1 and said[0].startswith("cannot write an emergency checkpoint at step 7: ")
+    assert len(said) == 1 and said[0].startswith("no emergency checkpoint at step 7: ")
     assert names(tmp_path) == []
 
 

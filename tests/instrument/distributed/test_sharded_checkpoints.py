@@ -48,8 +48,10 @@ class Run:
 
 def sharded(world: World, folder: Path) -> Any:
     first = Run(world, folder / "run", seed=1)
-    for step in (1, 2, 3):
-        first.train(step - 1, step).checkpoints.save(step, first.parts, loss=0.5, extra={"position": [0, step]})
+    for step, loss in ((1, 0.7), (2, 0.3), (3, 0.5)):
+        entries = {"loss": loss, "extra": {"position": [0, step]}, "provisional": True}
+        first.train(step - 1, step).checkpoints.save(step, first.parts, **entries)
+        first.checkpoints.confirm(step)
         saved = first.weights()
     first.train(3, 4)  # while the last checkpoint is written
     draw = torch.rand(2)
@@ -65,6 +67,7 @@ def sharded(world: World, folder: Path) -> Any:
     assert second.learner.schedule.step_count == 4
     assert second.checkpoints.emergency(4, second.parts, ValueError("broken")) is None
     path = second.checkpoints.emergency(4, second.parts, "SIGTERM", extra={"position": [0, 4]})
+    assert second.checkpoints.start("best", second.parts).step == 2
     return saved, second.lines, path
 
 
@@ -74,9 +77,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return folder / "run", ranks.run([sharded], folder)["sharded"]
 
 
-def test_only_the_last_complete_checkpoints_are_kept(two: tuple[Path, list[Any]]) -> None:
+def test_the_last_complete_checkpoints_and_the_best_are_kept(two: tuple[Path, list[Any]]) -> None:
     folder, results = two
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000003", "step-00000004"]
+    kept = ["best", "step-00000002", "step-00000003", "step-00000004"]  # step 2 has the lowest loss
+    assert sorted(path.name for path in folder.iterdir() if path.name[0] != ".") == kept
     for _saved, lines, path in results:
         assert path == folder / "step-00000004"
         assert [line.partition(":")[0] for line in lines] == ["no emergency checkpoint at step 4"]
@@ -95,6 +99,6 @@ def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> No
 
 def test_missing_or_best_checkpoint_is_refused(tmp_path: Path) -> None:
     alone = Run(World(), tmp_path / "new", seed=3)
-    for where, problem in (("latest", "contains no sharded checkpoint"), ("best", "no best one; use --resume latest")):
+    for where, problem in (("latest", "contains no sharded checkpoint"), ("best", "no best sharded checkpoint; use --resume latest")):
         with pytest.raises(InstrumentError, match=problem):
             alone.checkpoints.start(where, alone.parts)
