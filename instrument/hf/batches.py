@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
@@ -167,5 +167,9 @@ class AsyncBatches(StockBatches):
         return batch, self._sizes.popleft()
 
     def close(self) -> None:
-        """Stop the loader's thread and wait for its end."""
+        """Stop the loader's thread and wait for its end; then end the source, and with it its worker processes."""
         self._loader.close()
+        end = getattr(self.source, "close", None)
+        if callable(end):
+            with suppress(ValueError):  # the thread was abandoned while it reads
+                end()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import sys
@@ -31,8 +30,6 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = [thread for thread in threading.enumerate() if thread not in before and thread.name != MONITOR]
-    if left:
-        gc.collect()  # the queue of a loader's worker process closes with its loader, in its own time
     for thread in left:
         thread.join(300)
     assert [thread.name for thread in left if thread.is_alive()] == []
