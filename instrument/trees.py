@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, cast
 
@@ -54,6 +55,15 @@ def leaves(tree: Any) -> Iterator[Any]:
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of `tree` in order, except those inside an object that moves itself."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def fingerprint(tree: Any) -> int:
+    """Return a checksum of the dense tensors of a tree in host memory."""
+    checksum = 0
+    for tensor in tensors(tree):
+        if tensor.layout == torch.strided and tensor.numel():
+            checksum = zlib.crc32(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes(), checksum)
+    return checksum
 
 
 def nbytes(tree: Any) -> int:

@@ -69,6 +69,11 @@ def min_over_ranks(value: int, world: World) -> int:
     return int(values.item())
 
 
+def is_equal_on_ranks(value: int, world: World) -> bool:
+    """Return on all ranks whether all of several ranks have the same value; False for a single process."""
+    return world.size > 1 and min_over_ranks(value, world) == -min_over_ranks(-value, world)
+
+
 def mean_over_ranks(values: Mapping[str, float | None], world: World) -> dict[str, float | None]:
     """Return the mean of each value over the ranks that measured it; None if no rank did.
 

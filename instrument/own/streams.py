@@ -9,8 +9,11 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from instrument.data.order import Position
+from instrument.distributed.agreement import is_equal_on_ranks
+from instrument.distributed.world import World
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction, log_warning
+from instrument.trees import fingerprint
 
 UNKNOWN_LENGTH = 1 << 40  # batches per epoch of a stream without a length: more than a run reads
 MIN_REPORTED_SKIP = 100
@@ -45,6 +48,7 @@ class StreamLoader:
         self.source, self.seed, self.endless, self._log = source, seed, endless, log
         self._finish = finish
         self._length = stream_length(source)
+        self._limit: int | None = None
         self.position = start or Position()
         self._generator = torch.Generator()
 
@@ -59,6 +63,11 @@ class StreamLoader:
         for batch in self._batches(start):
             self.position = self.position.after(1, len(self))
             yield batch if self._finish is None else self._finish(batch)
+
+    def shorten(self, batches: int) -> None:
+        """End each epoch after `batches`, the least of all ranks, so that all ranks are in the same epoch."""
+        if batches < len(self):
+            self._length = self._limit = batches
 
     def seek(self, position: Position) -> None:
         """Start the next iteration at `position`.
@@ -75,11 +84,13 @@ class StreamLoader:
         while True:
             self._seed_epoch(epoch)
             count = 0
-            for count, batch in enumerate(self.source, start=1):  # noqa: B007 - counts the batches of the epoch
+            for count, batch in enumerate(self.source, start=1):
                 if skip:
                     skip -= 1
-                    continue
-                yield batch
+                else:
+                    yield batch
+                if count == self._limit:
+                    break
             if not count:
                 raise InstrumentError(
                     f"data: epoch {epoch} of {type(self.source).__name__} has no batch; "
@@ -101,6 +112,15 @@ class StreamLoader:
         for part in (self.source, sampler if isinstance(sampler, RandomSampler) else None):
             if part is not None and part.generator is None:
                 part.generator = self._generator
+
+
+def report_equal_batches(batch: Any, world: World, log: LogFunction) -> None:
+    """Say so if all ranks have the same first batch, as they do where a stream is not divided among them."""
+    if is_equal_on_ranks(fingerprint(batch), world):
+        log(
+            f"all {world.size} processes read the same first batch: divide the data by rank, with a "
+            "DistributedSampler or datasets.distributed.split_dataset_by_node"
+        )
 
 
 def stream_length(source: Iterable[Any]) -> int | None:

@@ -30,7 +30,7 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
-from instrument.own.streams import StreamLoader
+from instrument.own.streams import StreamLoader, report_equal_batches
 from instrument.ranges import annotate_collections
 from instrument.strategies import STRATEGIES, strategy_class
 from instrument.strategies.base import Strategy
@@ -126,7 +126,10 @@ class _TrainingRun:
         self.workload, self.config, self.world, self.device, self.log = workload, config, world, device, log
         # The first optimizer imports this for seconds. Import it early, so that a capture does not show the GPU idle.
         import_module("torch._dynamo")
+        self._shortest: int | None = None  # batches in an epoch of the rank that has fewest
         self.loader = self._loader(Position())
+        self._shortest = distributed.min_over_ranks(len(self.loader), world)
+        self._shorten(self.loader)
         self.steps = _step_count(config, len(self.loader))
         seed_generators(config.training.seed)
         model = workload.build_model(device, config.training.precision)
@@ -193,6 +196,8 @@ class _TrainingRun:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
         batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
+        if isinstance(self.loader, StreamLoader):
+            report_equal_batches(batch, self.world, self.log)
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
         return distributed.calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
 
@@ -205,13 +210,17 @@ class _TrainingRun:
             self.log(line)
 
     def _loader(self, start: Position) -> Loader | StreamLoader:
-        return self.workload.build_loader(
-            rank=self.world.rank,
-            world=self.world.size,
-            start=start,
-            endless=True,
-            pinned=uses_pinned_batches(self.config, self.device),
+        pinned = uses_pinned_batches(self.config, self.device)
+        loader = self.workload.build_loader(
+            rank=self.world.rank, world=self.world.size, start=start, endless=True, pinned=pinned
         )
+        self._shorten(loader)
+        return loader
+
+    def _shorten(self, loader: Loader | StreamLoader) -> None:
+        """Let all ranks end their epochs together: a position must mean the same on each."""
+        if self._shortest is not None and isinstance(loader, StreamLoader):
+            loader.shorten(self._shortest)
 
     def _batches(self, position: Position) -> Iterator[Batch]:
         def open_at(count: int) -> Iterator[Batch]:

@@ -99,6 +99,9 @@ def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> No
 
 def test_missing_or_best_checkpoint_is_refused(tmp_path: Path) -> None:
     alone = Run(World(), tmp_path / "new", seed=3)
-    for where, problem in (("latest", "contains no sharded checkpoint"), ("best", "no best sharded checkpoint; use --resume latest")):
+    for where, problem in (
+        ("latest", "contains no sharded checkpoint"),
+        ("best", "no best sharded checkpoint; use --resume latest"),
+    ):
         with pytest.raises(InstrumentError, match=problem):
             alone.checkpoints.start(where, alone.parts)
