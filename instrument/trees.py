@@ -62,7 +62,8 @@ def fingerprint(tree: Any) -> int:
     checksum = 0
     for tensor in tensors(tree):
         if tensor.layout == torch.strided and tensor.numel():
-            checksum = zlib.crc32(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes(), checksum)
+            elements = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+            checksum = zlib.crc32(elements.numpy().tobytes(), checksum)
     return checksum
 
 
