@@ -87,6 +87,17 @@ class Activity:
         after = self.next_operation(np.array([self.window.end], np.int64))
         return gaps, np.append(self.busy_rows, after)[members]
 
+    def gap_continues(self, reach: int, extent: Window, keep: NDArray[np.bool_] | None = None) -> bool:
+        """Return whether the work ends before the window does, at `reach`, and begins again after it, inside `extent`.
+
+        `keep` is that of next_operation.
+        """
+        if not reach < self.window.end < extent.end:
+            return False
+        starts = self.nonempty_start if keep is None else self.nonempty_start[keep]
+        place = int(np.searchsorted(starts, self.window.end))
+        return place == len(starts) or int(starts[place]) > self.window.end
+
     def select(self, column: NDArray[Value]) -> NDArray[Value]:
         """Return the values of a column of Trace.operations at `rows`; without a copy if these are all rows."""
         return column if len(self.rows) == len(column) else column[self.rows]

@@ -6,11 +6,13 @@ CaptureMeasure once for the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import polars as pl
 
 from traceview.frozen import frozen
 from traceview.measure.activity import Activity, ShapeSums
@@ -19,13 +21,20 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
-from traceview.model.columns import Table
+from traceview.model.columns import Merge, Table
 from traceview.model.devices import DeviceUse
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 
 Input = TypeVar("Input")
 
 MEASURES_AT_ONCE = 2
+
+
+class PartContext(NamedTuple):
+    """What rows of a PartMeasure need besides its totals. Of merged slices, the trace has its small tables alone."""
+
+    trace: Trace
+    device: int  # row of Trace.devices
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,11 @@ class PartInput:
     trace: Trace
     activity: Activity  # the device's operations inside the window or its part, sorted, and their unions
     places: Places  # the place in the program that launches each operation
+
+    @property
+    def context(self) -> PartContext:
+        """The device and its capture."""
+        return PartContext(self.trace, self.activity.device)
 
     @cached_property
     def kernels(self) -> ShapeSums:
@@ -48,6 +62,7 @@ class DeviceInput(PartInput):
 
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
+    extents: Mapping[int, Window] = field(default_factory=dict)  # of a slice: first start to last end of each stream
 
 
 @frozen
@@ -63,18 +78,43 @@ class CaptureInput:
     whole: bool = False  # tables cover the window of each device, not its steady part
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
 
+    @property
+    def context(self) -> CaptureInput:
+        """The input itself; without operations and API calls where slices are merged."""
+        return self
+
 
 @frozen
 class _Measure(Generic[Input]):
-    """A table and the function that fills it. `rows` returns instances of `table.row_type`, or why there are none."""
+    """A table and the functions that fill it. `rows` returns instances of `table.row_type`, or why there are none.
+
+    Slices of a capture are measured alone, and their rows merge column by column (model/columns.py), in `order`. If
+    rows do not merge, because they are cut, or have shares or means, `totals` returns a frame that does: small, with
+    the columns of the rows that do merge, and with others, which `merge` names; the rest are keys. `rows` then reads
+    the input's `context` and the totals, of a slice or merged.
+    """
 
     table: Table
-    rows: Callable[[Input], tuple[Any, ...] | NotMeasured]
+    rows: Callable[..., tuple[Any, ...] | NotMeasured]
+    totals: Callable[[Input], pl.DataFrame] | None = None
+    merge: Mapping[str, Merge] = field(default_factory=dict)
+    order: Callable[[Any], Any] | None = None
 
     def fill_table(self, given: Input) -> Table:
         """Return the table with its rows, or with the reason why there are none."""
-        rows = self.rows(given)
-        return self.table.unmeasured(rows.reason) if isinstance(rows, NotMeasured) else self.table.with_rows(rows)
+        if self.totals is None:
+            return self._filled(self.rows(given))
+        totals = self.totals(given)
+        return self.from_totals(given.context, totals)  # type: ignore[attr-defined]
+
+    def from_totals(self, context: Any, totals: pl.DataFrame) -> Table:
+        """Return the table of a measure with `totals`, which may be those of several slices."""
+        return self._filled(self.rows(context, totals), totals)
+
+    def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: pl.DataFrame | None = None) -> Table:
+        if isinstance(rows, NotMeasured):
+            return self.table.unmeasured(rows.reason)
+        return self.table.with_rows(rows, totals)
 
 
 class PartMeasure(_Measure[PartInput]):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import BEFORE_ALL, Times, sorted_unique
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
@@ -31,16 +32,22 @@ LONGEST_BLOCK = 1 << 12
 
 
 def measure_devices(
-    trace: Trace, threads: ThreadStates, activities: Sequence[Activity], places: Places
+    trace: Trace,
+    threads: ThreadStates,
+    activities: Sequence[Activity],
+    places: Places,
+    extents: Mapping[int, Window] = MappingProxyType({}),
 ) -> tuple[DeviceUse, ...]:
-    """Return one DeviceUse for each device in `activities`."""
-    return tuple(_measure_device(trace, threads, activity, places) for activity in activities)
+    """Return one DeviceUse for each device in `activities`; `extents` is that of DeviceInput."""
+    return tuple(_measure_device(trace, threads, activity, places, extents) for activity in activities)
 
 
-def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity, places: Places) -> DeviceUse:
+def _measure_device(
+    trace: Trace, threads: ThreadStates, activity: Activity, places: Places, extents: Mapping[int, Window]
+) -> DeviceUse:
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
-    given = DeviceInput(trace, activity, places, threads, idle)
+    given = DeviceInput(trace, activity, places, threads, idle, extents)
     tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure)
     entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)
     names = [measure.table.name for measure in all_measures() if isinstance(measure, PartMeasure)]
@@ -68,19 +75,30 @@ def with_steady_part(
 
 
 def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
-    """Return the device with its `top` longest gaps listed, longest first.
+    """Return the device with its `top` longest gaps listed, longest first."""
+    return replace(device, gaps=replace(device.gaps, longest=list_gaps(trace, gap_candidates(trace, device, top), top)))
 
-    Each gap names the operation that ends it, the thread that launched this operation, and the thread's NVTX range.
+
+def gap_candidates(trace: Trace, device: DeviceUse, top: int, pieces: Sequence[int] = ()) -> pl.DataFrame:
+    """Return the `top` longest gaps and all gaps as long, by start.
+
+    Columns: start, end, thread, CAUSES, next_operation (its name) and launched (the start of the call that launched
+    it); null where unknown. `pieces` are rows of the device's gaps that are included in any case.
     """
     frame = device.gaps.frame
     length = frame["end"].to_numpy() - frame["start"].to_numpy()
-    longest = _longest_candidates(length, top)
-    order = np.argsort(-length[longest], kind="stable")[: max(top, 0)]
-    gaps = _describe_gaps(trace, frame[longest[order]])
-    return replace(device, gaps=replace(device.gaps, longest=gaps))
+    rows = sorted_unique(np.append(_longest_rows(length, top), np.array(pieces, np.int64)))
+    chosen = frame[rows]
+    operations = trace.operations.select("name", "launch")[chosen["operation"].fill_null(0)]
+    ends = chosen["operation"].is_not_null()
+    launched = trace.api["start"].gather(operations["launch"].set(~ends, None)) if len(trace.api) else None
+    return chosen.drop("operation").with_columns(
+        operations["name"].cast(pl.String).set(~ends, None).alias("next_operation"),
+        pl.lit(launched, pl.Int64).alias("launched"),
+    )
 
 
-def _longest_candidates(length: Times, top: int) -> Times:
+def _longest_rows(length: Times, top: int) -> Times:
     """Return rows that include the `top` longest and all rows as long as the shortest of these."""
     starts = np.arange(0, len(length), LONGEST_BLOCK)
     if not 0 < top <= len(starts):
@@ -90,9 +108,16 @@ def _longest_candidates(length: Times, top: int) -> Times:
     return np.flatnonzero(length >= np.partition(longest, -top)[-top])
 
 
-def _describe_gaps(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:
-    launch_start = _launch_starts(trace, chosen)
-    middle = (chosen["start"].to_numpy() + np.minimum(chosen["end"].to_numpy(), launch_start)) // 2
+def list_gaps(trace: Trace, candidates: pl.DataFrame, top: int) -> tuple[Gap, ...]:
+    """Return the `top` longest of gap_candidates, longest first.
+
+    Each gap names the operation that ends it, the thread that launched this operation, and the thread's NVTX range.
+    """
+    length = candidates["end"].to_numpy() - candidates["start"].to_numpy()
+    chosen = candidates[np.argsort(-length, kind="stable")[: max(top, 0)]]
+    start, end = (chosen[name].to_numpy() for name in ("start", "end"))
+    launched = np.maximum(chosen["launched"].fill_null(BEFORE_ALL).to_numpy(), start)
+    middle = (start + np.minimum(end, launched)) // 2
     range_rows = innermost_ranges(
         trace.ranges["start"].to_numpy(),
         trace.ranges["end"].to_numpy(),
@@ -100,33 +125,28 @@ def _describe_gaps(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:
         chosen["thread"].fill_null(-1).to_numpy(),
         middle,
     )
-    range_names, operation_names = trace.ranges["name"], trace.operations["name"]
+    names = trace.ranges["name"]
     return tuple(
         Gap(
             start_ns=row["start"],
             end_ns=row["end"],
             causes={name: row[name] for name in CAUSES},
-            next_operation=None if row["operation"] is None else str(operation_names[row["operation"]]),
+            next_operation=row["next_operation"],
             thread=row["thread"],
-            range=None if range_row < 0 else str(range_names[int(range_row)]),
+            range=None if range_row < 0 else str(names[int(range_row)]),
         )
         for row, range_row in zip(chosen.iter_rows(named=True), range_rows, strict=True)
     )
 
 
-def _launch_starts(trace: Trace, chosen: pl.DataFrame) -> Times:
-    """Return the start of the call that launched each gap's next operation, or the gap's start if it is unknown."""
-    calls = trace.operations["launch"][chosen["operation"].fill_null(0)]
-    known = (calls.is_not_null() & chosen["operation"].is_not_null()).to_numpy()
-    if not known.any():
-        return chosen["start"].to_numpy()
-    start = trace.api["start"].to_numpy()[calls.fill_null(0).to_numpy()]
-    return np.where(known, np.maximum(start, chosen["start"].to_numpy()), chosen["start"].to_numpy())
-
-
 def count_unmatched(trace: Trace) -> Unmatched:
-    """Count operations whose launch is not in the capture. Operations with correlation id 0 never have a launch."""
+    """Count operations of the window whose launch is not in the capture.
+
+    Operations with correlation id 0 never have a launch. An operation belongs to the window of its start.
+    """
     without = trace.operations.lazy().filter(pl.col("launch").is_null() & (pl.col("correlation") != 0))
+    if trace.window is not None:
+        without = without.filter(pl.col("start").is_between(trace.window.start, trace.window.end, closed="left"))
     sources = without.select("source").collect()["source"].cast(pl.String)
     counts = dict(sources.value_counts().iter_rows())
     return Unmatched(
@@ -141,8 +161,7 @@ def steady_window(iterations: Iterations | NotMeasured, window: Window) -> Windo
     """Return the steady part of a device's window; it is empty if the device works only before or after it."""
     if isinstance(iterations, NotMeasured):
         return window
-    start = min(max(iterations.steady.start, window.start), window.end)
-    return Window(start, min(max(iterations.steady.end, start), window.end))
+    return iterations.steady.within(window)
 
 
 def _measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DevicePart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.measure.activity import Activity
-from traceview.measure.base import CaptureInput, CaptureMeasure, PartInput, PartMeasure
+from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import shape_kinds
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
@@ -23,6 +23,8 @@ from traceview.model.trace import Trace
 FILLED = 0.9  # a sample counts for what fills this part of it
 DIGITS = 4
 PERCENT = 100
+KNOWN = "_known"
+PARTS = ("all the time", "compute", "kernels", "communication alone", "copies alone", "idle")
 SHOWN = (
     *("part", "count", "sm_active", "sm_issue", "tensor_active", "warps", "dram_read", "dram_write"),
     *("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx", "gpc_clock_mhz"),
@@ -40,18 +42,29 @@ def metric_curves(trace: Trace) -> Iterator[CounterSeries]:
                     yield CounterSeries(name, unit, start, value, int(str(device)))
 
 
-def _parts(given: PartInput) -> tuple[MetricMeans, ...]:
-    """Return the means of the window or its part, and of what the device does in it, where samples show that alone."""
+def _part_totals(given: PartInput) -> pl.DataFrame:
+    """Return the sums of the window or its part, and of what the device does in it, where samples show that alone."""
     samples = given.trace.gpu_metrics.filter(pl.col("device") == given.activity.device)
     if samples.is_empty():
-        return ()
+        return pl.DataFrame()
     start, end = (samples[name].to_numpy() for name in ("start", "end"))
     rows = []
     for part, members in _work_by_part(given.trace, given.activity):
         counted = intervals.covered_length(members, start, end) >= FILLED * (end - start)
         if counted.any():
-            rows.append(MetricMeans(part=part, **_means(samples.filter(pl.Series(counted)))))
-    return tuple(rows)
+            rows.append(_sums(samples.filter(pl.Series(counted))).select(pl.lit(part).alias("part"), pl.all()))
+    return pl.concat(rows) if rows else pl.DataFrame()
+
+
+def _parts(_part: PartContext, totals: pl.DataFrame) -> tuple[MetricMeans, ...]:
+    """Return the means of the window or its part, and of what the device does in it."""
+    rows = (MetricMeans(part=row["part"], **_means(row)) for row in totals.iter_rows(named=True))
+    return tuple(sorted(rows, key=lambda row: _place(row.part)))
+
+
+def _place(part: str) -> tuple[int, str]:
+    """Return where a part stands in the table: families of kernels, by name, stand in one place."""
+    return (PARTS.index(part), part) if part in PARTS else (PARTS.index("kernels"), part)
 
 
 def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals]]:
@@ -72,12 +85,18 @@ def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals
     yield "idle", intervals.complement(work.busy, window.start, window.end)
 
 
-def _means(samples: pl.DataFrame) -> dict[str, Any]:
+def _sums(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return one row: the number of samples, and of each metric the sum and the number of its values."""
+    values = (pl.col(METRICS).cast(pl.Int64).sum(), pl.col(METRICS).count().cast(pl.Int64).name.suffix(KNOWN))
+    return samples.select(pl.len().cast(pl.Int64).alias("count"), *values)
+
+
+def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of samples and the mean of each metric, shares as fractions."""
-    means = samples.select(pl.col(METRICS).mean()).row(0, named=True)
-    shares = {name: None if means[name] is None else round(means[name] / PERCENT, DIGITS) for name in SHARES}
-    clocks = {name: None if means[name] is None else round(means[name]) for name in CLOCKS}
-    return {"count": len(samples), **shares, **clocks}
+    means = {name: sums[name] / sums[name + KNOWN] for name in METRICS if sums[name + KNOWN]}
+    shares = {name: round(means[name] / PERCENT, DIGITS) if name in means else None for name in SHARES}
+    clocks = {name: round(means[name]) if name in means else None for name in CLOCKS}
+    return {"count": sums["count"], **shares, **clocks}
 
 
 def _iterations(given: CaptureInput) -> tuple[IterationMetrics, ...]:
@@ -94,7 +113,7 @@ def _iterations(given: CaptureInput) -> tuple[IterationMetrics, ...]:
         inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)
         for (at,), own in inside.group_by("iteration", maintain_order=True):
             number = int(str(at))
-            means, place = _means(own), iterations.skipped + number
+            means, place = _means(_sums(own).row(0, named=True)), iterations.skipped + number
             rows.append(IterationMetrics(part=counted[number].name, **means, device=device.id, iteration=place))
     return tuple(rows)
 
@@ -116,6 +135,8 @@ GPU_METRICS = PartMeasure(
         shown=SHOWN,
     ),
     _parts,
+    totals=_part_totals,
+    merge=dict.fromkeys((*METRICS, *(f"{name}{KNOWN}" for name in METRICS)), "sum"),
 )
 ITERATION_METRICS = CaptureMeasure(
     Table(

@@ -88,6 +88,7 @@ COPIES = PartMeasure(
         shown=("label", "count", "bytes", "bandwidth", "busy_ns", "hidden", "exposed_ns"),
     ),
     lambda given: copy_overlaps(given.trace, given.activity),
+    order=lambda row: (KINDS.index(row.kind), MEMORIES.index(row.memory)),
 )
 COMMUNICATION = PartMeasure(
     Table(

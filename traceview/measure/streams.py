@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.rows import StreamUse
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 
 OTHERS = ("other_compute", "other_communication", "other_copy")
 BLOCK = 1 << 16  # operations of a stream in a block; all at once would need more memory than the device's own gaps
@@ -32,6 +33,7 @@ MAX_PENDING = 2  # blocks that wait while others are measured
 POOL_THREADS = 2
 
 Result = TypeVar("Result")
+STREAM_ORDER = attrgetter("process_id", "context_id", "id")
 
 
 class _StreamGapContext(NamedTuple):
@@ -76,13 +78,28 @@ def _map_in_pool(
         yield pending.popleft().result()
 
 
-def _stream_gaps(trace: Trace, device: Activity, context: _StreamGapContext, members: Rows, pool: Executor) -> Gaps:
+def _stream_gaps(
+    trace: Trace,
+    device: Activity,
+    context: _StreamGapContext,
+    stream: int,
+    members: Rows,
+    extent: Window | None,
+    pool: Executor,
+) -> Gaps:
     """Return the gaps of one stream as sums, without a frame. `members` index `device.rows`.
+
+    A gap that lasts beyond the device's window, but not beyond the `extent` of the stream, has its length inside the
+    window and is not counted.
 
     Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
     memset). `pool` measures blocks of gaps while others are built.
     """
-    count, total = 0, 0
+    count, total, window = 0, 0, None
+    if extent is not None:
+        window, reach = extent.within(device.window), int(device.end[members].max(initial=extent.start))
+        same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
+        count -= device.gap_continues(reach, extent, same_stream)
     sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
     is_device_gap = np.zeros(len(context.idle.gaps.start), np.bool_)
 
@@ -90,7 +107,7 @@ def _stream_gaps(trace: Trace, device: Activity, context: _StreamGapContext, mem
         parts = _attribute_stream_gaps(trace, context, gaps, is_device_gap)
         return len(gaps.start), int((gaps.end - gaps.start).sum()), parts
 
-    for some, length, parts in _map_in_pool(pool, measure, _gap_blocks(trace, device, members)):
+    for some, length, parts in _map_in_pool(pool, measure, _gap_blocks(trace, device, stream, members, window)):
         count, total = count + some, total + length
         for name, value in parts.items():
             sums[name] += value
@@ -99,9 +116,15 @@ def _stream_gaps(trace: Trace, device: Activity, context: _StreamGapContext, mem
     return Gaps(count, total, sums, pl.DataFrame())
 
 
-def _gap_blocks(trace: Trace, device: Activity, members: Rows) -> Iterator[_GapBlock]:
-    """Yield a stream's gaps in blocks. A gap lies between the largest end so far and the next start."""
-    reach = last = int(device.start[members[0]])
+def _gap_blocks(
+    trace: Trace, device: Activity, stream: int, members: Rows, window: Window | None
+) -> Iterator[_GapBlock]:
+    """Yield a stream's gaps in blocks. A gap lies between the largest end so far and the next start.
+
+    Gaps outside the stream's operations reach to the edges of `window`.
+    """
+    reach = window.start if window else int(device.start[members[0]])
+    last = window.end if window else reach
     for first in range(0, len(members), BLOCK):
         some = members[first : first + BLOCK].astype(np.intp)
         last = max(last, int(device.end[some].max()))
@@ -114,8 +137,7 @@ def _gap_blocks(trace: Trace, device: Activity, members: Rows) -> Iterator[_GapB
         at = np.flatnonzero(start > before[:-1])
         yield _GapBlock(before[at], start[at], device.rows[some[at]])
     if last > reach:
-        stream = trace.operations["stream"].to_numpy()
-        same_stream = stream[device.nonempty_rows] == stream[device.rows[members[0]]]
+        same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
         end = np.array([last], np.int64)
         yield _GapBlock(np.array([reach], np.int64), end, device.next_operation(end, same_stream))
 
@@ -159,6 +181,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     stream = device.select(trace.operations["stream"].to_numpy())
     is_kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
     context = _StreamGapContext.build(trace, given.threads, device, given.idle)
+    extents = given.extents
 
     # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
     # all gaps, so its gaps are measured in parallel too, in a separate pool: threads of the stream pool wait for it.
@@ -166,10 +189,21 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
 
         def measure(index: int) -> StreamUse:
             members = intervals.rows_where(stream == index)
-            return _measure_stream(trace, device, context, index, members, is_kernel, gap_pool)
+            return _measure_stream(trace, device, context, index, members, is_kernel, extents.get(index), gap_pool)
 
-        uses = stream_pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
-        return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
+        uses = stream_pool.map(measure, _streams_with_work_or_gaps(trace, given, stream))
+        return tuple(sorted(uses, key=STREAM_ORDER))
+
+
+def _streams_with_work_or_gaps(trace: Trace, given: DeviceInput, stream: NDArray[np.int16]) -> list[int]:
+    """Return the streams of the device's operations, and those that have a gap from edge to edge of its window."""
+    window, of_device = given.activity.window, trace.streams["device"] == given.activity.device
+    across = {
+        index
+        for index, extent in given.extents.items()
+        if of_device[index] and extent.start < window.end and extent.end > window.start
+    }
+    return sorted(across | set(np.flatnonzero(np.bincount(stream)).tolist()))
 
 
 def _measure_stream(
@@ -179,12 +213,13 @@ def _measure_stream(
     index: int,
     members: Rows,
     is_kernel: NDArray[np.bool_],
+    extent: Window | None,
     pool: Executor,
 ) -> StreamUse:
     codes = device.codes[members]
     copies = device.rows[members[codes == COPY]]
     row = trace.streams.row(index, named=True)
-    gaps = _stream_gaps(trace, device, context, members, pool)
+    gaps = _stream_gaps(trace, device, context, index, members, extent, pool)
 
     def busy(chosen: Rows) -> int:
         return intervals.union_length(device.start, device.end, chosen)
@@ -228,4 +263,5 @@ STREAMS = DeviceMeasure(
         ),
     ),
     stream_uses,
+    order=STREAM_ORDER,
 )

@@ -8,17 +8,21 @@ figure that follows from other columns is a property made by `derived`:
         stream: str = column("text", "stream", "The stream, as the capture names it.")
         duration_ns: int = column("ns", "longest", "Length of its longest kernel.")
 
-The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names, or all of them.
+The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names, or all of them. A column
+also states how its values in two slices of a capture merge (MERGES).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from traceview.frozen import frozen
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Unit = Literal[
     "text",
@@ -36,9 +40,16 @@ Unit = Literal[
     "flag",
     "size",
 ]
+# "key": rows of slices with equal values are one row. "list": lists are appended. "none": the value of one row alone.
+Merge = Literal["key", "sum", "min", "max", "first", "list", "none"]
 Row = TypeVar("Row")
 
 METADATA_KEY = "traceview.column"
+# How the values of a column merge that states nothing else; "none" for units that are not listed.
+MERGES: Mapping[str, Merge] = {
+    **dict.fromkeys(("text", "code", "id", "flag", "size"), "key"),
+    **dict.fromkeys(("count", "ns", "bytes", "flops", "causes"), "sum"),
+}
 
 
 @frozen
@@ -49,6 +60,7 @@ class Column:
     unit: Unit
     title: str
     description: str
+    merge: Merge = "none"
 
 
 class DerivedColumn(property):
@@ -59,9 +71,10 @@ class DerivedColumn(property):
     description: str
 
 
-def column(unit: Unit, title: str, description: str) -> Any:
-    """Return a dataclass field that declares a column."""
-    return dataclasses.field(metadata={METADATA_KEY: (unit, title, description)})
+def column(unit: Unit, title: str, description: str, *, merge: Merge | None = None) -> Any:
+    """Return a dataclass field that declares a column. `merge` overrides how its unit merges."""
+    declared = (unit, title, description, merge or MERGES.get(unit, "none"))
+    return dataclasses.field(metadata={METADATA_KEY: declared})
 
 
 def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any], Any]], DerivedColumn]:
@@ -108,7 +121,8 @@ class Table:
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
     what the JSON holds elsewhere; one that is not `listed` is in the JSON only. The summary shows `first` rows if
     the reader does not ask for another number. `not_measured` is the reason for missing rows. `package` is the name and
-    version of the package whose measure it is; "" for measures of traceview.
+    version of the package whose measure it is; "" for measures of traceview. `totals` are the sums that the rows follow
+    from, for a measure that has them (measure/base.py).
     """
 
     name: str
@@ -123,6 +137,7 @@ class Table:
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
     package: str = ""
+    totals: pl.DataFrame | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -140,9 +155,9 @@ class Table:
 
         return table_html(self)
 
-    def with_rows(self, rows: tuple[Any, ...]) -> Table:
+    def with_rows(self, rows: tuple[Any, ...], totals: pl.DataFrame | None = None) -> Table:
         """Return the table filled with rows."""
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, totals=totals)
 
     def unmeasured(self, reason: str) -> Table:
         """Return the table without rows."""

@@ -52,14 +52,14 @@ class Collective:
     collective: str = column("text", "collective", "all_reduce, all_gather, ..., from the arguments or the name.")
     group: str | None = column("text", "group", "Process group or communicator.")
     parallelism: str | None = column("text", "parallelism", "TP, DP, PP, EP or CP, from the name of the group.")
-    group_size: int | None = column("count", "ranks", "Number of ranks in the group.")
+    group_size: int | None = column("count", "ranks", "Number of ranks in the group.", merge="key")
     element_type: str | None = column("text", "type", "Type of the elements.")
     count: int = column("count", "count", "Number of kernels.")
-    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.")
+    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.", merge="key")
     bytes: int | None = column("bytes", "size", "Sum of the messages.")
     total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.")
-    median_ns: int = column("ns", "median", "Median length, rounded down.")
-    min_ns: int = column("ns", "shortest", "Length of the shortest.")
+    median_ns: int = column("ns", "median", "Median length, rounded down.", merge="none")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.", merge="min")
     bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
 
     algorithm_bandwidth: float | None = column(

@@ -142,6 +142,11 @@ class Window:
         """Length in ns."""
         return self.end - self.start
 
+    def within(self, other: Window) -> Window:
+        """Return the part inside another window; it is empty, at an edge of the other, where they do not overlap."""
+        start = min(max(self.start, other.start), other.end)
+        return Window(start, min(max(self.end, start), other.end))
+
 
 @frozen
 class Note:

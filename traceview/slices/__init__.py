@@ -1,1 +1,1 @@
-"""Analysis of a capture in time slices."""
+"""A capture measured in time slices, so that memory does not bound its size (docs/design.md "Slices")."""

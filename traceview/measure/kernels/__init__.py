@@ -16,21 +16,23 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.frozen import frozen
 from traceview.measure.activity import overlaps_window
-from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.model.columns import Table, partial_row
 from traceview.model.kernels import KernelFamily, KernelUse
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import SHAPES, Trace, Window
 
 MAX_KERNELS = 200
 DIGITS = 6
 
 
-def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
+def kernel_uses(part: PartContext, totals: pl.DataFrame) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
-    totals = _totals_by_shape(given)
+    keys = [*SHAPES]
+    dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
+    totals = totals.sort(["total_ns", *keys], descending=[True, *[False] * len(keys)]).with_columns(*dimensions)
     total = int(totals["total_ns"].sum())
-    limits = _sm_limits(given.trace, given.activity.device)
+    limits = _sm_limits(part.trace, part.device)
     rows = [_kernel_use(row, total, limits) for row in totals.head(MAX_KERNELS).iter_rows(named=True)]
     rest = totals[MAX_KERNELS:]
     return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
@@ -74,7 +76,7 @@ def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[in
 
 
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
-    """Return the launch shapes with count, total_ns, min_ns and max_ns, the costliest first."""
+    """Return the columns of SHAPES with count, total_ns, min_ns and max_ns."""
     kernels, shapes = given.kernels, given.trace.shapes
     # Shapes differ in static and in dynamic shared memory; rows only in their sum.
     sums = (
@@ -86,9 +88,7 @@ def _totals_by_shape(given: PartInput) -> pl.DataFrame:
         .group_by("shape")
         .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max())
     )
-    used = shapes.with_row_index("shape").join(sums, on="shape")
-    dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
-    return used.sort(["total_ns", "shape"], descending=[True, False]).with_columns(*dimensions)
+    return shapes.with_row_index("shape").join(sums, on="shape").drop("shape")
 
 
 def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
@@ -193,8 +193,13 @@ KERNELS = PartMeasure(
         ),
     ),
     kernel_uses,
+    totals=_totals_by_shape,
 )
-FAMILIES = PartMeasure(Table(name="kernel_families", title="Kernel families", row_type=KernelFamily), kernel_families)
+FAMILIES = PartMeasure(
+    Table(name="kernel_families", title="Kernel families", row_type=KernelFamily),
+    kernel_families,
+    order=lambda row: (-row.total_ns, row.family),
+)
 
 
 WARP = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import rounded_share, shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.measure.sums import sums_by_owner
@@ -18,9 +18,9 @@ ELSEWHERE = "(no module and no op)"
 KEYS = ("kernel", "family", *PLACE)
 
 
-def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
+def kernel_places(_part: PartContext, totals: pl.DataFrame) -> tuple[KernelPlace, ...]:
     """Return one row for each kernel name and place, the costliest first; one row for all beyond MAX_PLACES."""
-    totals = place_totals(given)
+    totals = _costliest_first(totals)
     total = int(totals["total_ns"].sum())
     rows = [
         KernelPlace(**row, share=rounded_share(row["total_ns"], total))
@@ -31,7 +31,7 @@ def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
 
 
 def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
-    """Return KEYS, and `more` columns of places, with count and total_ns, the costliest first."""
+    """Return KEYS, and `more` columns of places, with count and total_ns."""
     work, shapes = given.activity, len(given.trace.shapes)
     pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
     kinds, size = None, shapes * len(given.places.table)
@@ -48,16 +48,22 @@ def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
         .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
         .group_by(*KEYS, *more)
         .agg(pl.col("count", "total_ns").sum())
-        .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
     )
 
 
-def module_uses(given: PartInput) -> tuple[ModuleUse, ...]:
+def _costliest_first(totals: pl.DataFrame) -> pl.DataFrame:
+    return totals.sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
+
+
+def _module_totals(given: PartInput) -> pl.DataFrame:
+    """Return place_totals; nothing if the capture has no ops and no modules."""
+    return pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given)
+
+
+def module_uses(_part: PartContext, totals: pl.DataFrame) -> tuple[ModuleUse, ...]:
     """Return one row for each module, op and direction, the costliest first; none if the capture has neither."""
-    known = given.places.table.select(pl.col("module", "op").is_not_null().any())
-    if not any(known.row(0)):
+    if totals.is_empty() or not any(totals.select(pl.col("module", "op").is_not_null().any()).row(0)):
         return ()
-    totals = place_totals(given)
     total = int(totals["total_ns"].sum())
     place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
     rows = (
@@ -83,7 +89,9 @@ def _rest_row(rest: pl.DataFrame, total: int) -> KernelPlace:
 
 
 KERNEL_PLACES = PartMeasure(
-    Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False), kernel_places
+    Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False),
+    kernel_places,
+    totals=place_totals,
 )
 MODULES = PartMeasure(
     Table(
@@ -95,4 +103,5 @@ MODULES = PartMeasure(
         in_json=False,
     ),
     module_uses,
+    totals=_module_totals,
 )

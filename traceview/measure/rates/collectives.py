@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import COMMUNICATION
-from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import DIGITS
 from traceview.model.columns import Table, partial_row
 from traceview.model.rates import Collective
@@ -50,26 +50,31 @@ PARALLELISMS = tuple(
 )
 
 
-def collectives(given: PartInput) -> tuple[Collective, ...]:
-    """Return one row for each kind, group, type and size of messages, the costliest first."""
+def _collective_totals(given: PartInput) -> pl.DataFrame:
+    """Return KEYS with count, total_ns, min_ns, and the `lengths` of the whole kernels, for their median."""
     chosen = np.flatnonzero(given.activity.codes == COMMUNICATION)
     if not len(chosen):
-        return ()
+        return pl.DataFrame()
     rows = given.activity.rows[chosen]
     lengths = given.trace.operations.select(pl.col("end") - pl.col("start"))[rows]["end"]
     kernels = _messages(given.trace, rows).with_columns(
         pl.Series("part_ns", (given.activity.end - given.activity.start)[chosen]), lengths.alias("ns")
     )
-    totals = (
-        kernels.group_by(KEYS)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("part_ns").sum().alias("total_ns"),
-            pl.col("ns").median().cast(pl.Int64).alias("median_ns"),
-            pl.col("ns").min().alias("min_ns"),
-        )
-        .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
+    return kernels.group_by(KEYS).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("part_ns").sum().alias("total_ns"),
+        pl.col("ns").min().alias("min_ns"),
+        pl.col("ns").alias("lengths"),
     )
+
+
+def collectives(_part: PartContext, totals: pl.DataFrame) -> tuple[Collective, ...]:
+    """Return one row for each kind, group, type and size of messages, the costliest first."""
+    if totals.is_empty():
+        return ()
+    median = pl.col("lengths").list.median().cast(pl.Int64).alias("median_ns")
+    totals = totals.with_columns(median).drop("lengths")
+    totals = totals.sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
     shown = [_collective(row) for row in totals.head(MAX_COLLECTIVES).iter_rows(named=True)]
     rest = totals[MAX_COLLECTIVES:]
     return (*shown, *([_rest_row(rest)] if len(rest) else []))
@@ -169,4 +174,6 @@ COLLECTIVES = PartMeasure(
         ),
     ),
     collectives,
+    totals=_collective_totals,
+    merge={"lengths": "list"},
 )

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import DIGITS, rounded_share, shape_kinds
 from traceview.model.columns import Table
 from traceview.model.peaks import peak_flops
@@ -21,15 +21,21 @@ GIGA = 10**9
 SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")
 
 
-def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
-    """Return one row for each precision of the device's matrix kernels, the costliest first."""
+def _precision_totals(given: PartInput) -> pl.DataFrame:
+    """Return KEYS and SUMS of the device's matrix kernels."""
     kinds = _matrix_kinds(given.trace)
     if not kinds["matrix"].any():
-        return ()
+        return pl.DataFrame()
     by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
-    sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(KEYS).agg(pl.col(SUMS).sum())
+    return by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(KEYS).agg(pl.col(SUMS).sum())
+
+
+def matrix_precisions(part: PartContext, sums: pl.DataFrame) -> tuple[MatrixPrecision, ...]:
+    """Return one row for each precision of the device's matrix kernels, the costliest first."""
+    if sums.is_empty():
+        return ()
     total = int(sums["total_ns"].sum())
-    gpu = str(given.trace.devices["name"][given.activity.device])
+    gpu = str(part.trace.devices["name"][part.device])
     ordered = sums.sort(["total_ns", *KEYS], descending=[True, False, False])
     return tuple(_matrix_precision(row, total, gpu) for row in ordered.iter_rows(named=True))
 
@@ -104,4 +110,6 @@ MATRIX_PRECISIONS = PartMeasure(
         shown=("precision", "tensor_core", "share", "total_ns", "count", "flops_per_s", "of_peak", "peak_flops_per_s"),
     ),
     matrix_precisions,
+    totals=_precision_totals,
+    merge={"working_ns": "sum"},
 )

@@ -1,0 +1,180 @@
+"""The figures of a capture from those of its slices. How each column merges stands at its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import polars as pl
+
+from traceview.measure import all_measures
+from traceview.measure.base import Measure, PartContext
+from traceview.measure.devices import list_gaps
+from traceview.model.analysis import HostUse, SyncUse, Unmatched
+from traceview.model.columns import METADATA_KEY, Merge, Table
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gaps, HostStates
+from traceview.model.rows import ApiTotal
+from traceview.model.trace import Trace, Window
+from traceview.slices.measure import SliceResult
+
+
+def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> tuple[DeviceUse, ...]:
+    """Return the devices of a capture; `resident` has the small tables of its trace, `results` are in order of time."""
+    slices: dict[int, list[DeviceUse]] = {}
+    for result in results:
+        for device in result.devices:
+            slices.setdefault(device.device, []).append(device)
+    merged = []
+    for row, uses in sorted(slices.items()):
+        context = PartContext(resident, row)
+        device = replace(uses[0], **_merge_parts(context, uses))
+        steady = [use.steady for use in uses if use.steady.window.length] or [uses[0].steady]
+        candidates = _join_pieces(pl.concat([result.gaps[row] for result in results if row in result.gaps]))
+        longest = list_gaps(resident, candidates, top)
+        steady_part = replace(uses[0].steady, **_merge_parts(context, steady))
+        merged.append(replace(device, gaps=replace(device.gaps, longest=longest), steady=steady_part))
+    return tuple(merged)
+
+
+def _join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
+    """Return gap_candidates of all slices, in order of time, with the pieces of a gap joined."""
+    begins = ~candidates["continues"].shift(1, fill_value=False)
+    return (
+        candidates.with_columns(begins.cum_sum().alias("gap"))
+        .group_by("gap", maintain_order=True)
+        .agg(
+            pl.col("start").first(),
+            pl.col("end", "thread", "next_operation", "launched").last(),
+            pl.col(CAUSES).sum(),
+        )
+    )
+
+
+def _merge_parts(context: PartContext, parts: Sequence[DevicePart]) -> dict[str, Any]:
+    """Return the fields of DevicePart, of all slices together."""
+    figures: dict[str, Any] = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(DevicePart)
+        if isinstance(getattr(parts[0], field.name), int)
+    }
+    window = Window(parts[0].window.start, parts[-1].window.end)
+    tables = _merge_tables(context, [part.tables for part in parts])
+    return {**figures, "window": window, "gaps": _merge_gaps([part.gaps for part in parts]), "tables": tables}
+
+
+def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
+    waits = _sum_mappings(each.host_states.waits for each in gaps)
+    longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
+    return Gaps(
+        count=sum(each.count for each in gaps),
+        total_ns=sum(each.total_ns for each in gaps),
+        causes=_sum_mappings(each.causes for each in gaps),
+        frame=gaps[0].frame,
+        host_states=HostStates(_sum_mappings(each.host_states.ns for each in gaps), longest),
+    )
+
+
+def _sum_mappings(mappings: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+def _merge_tables(context: Any, slices: Sequence[Mapping[str, Table]]) -> dict[str, Table]:
+    measures = {measure.table.name: measure for measure in all_measures()}
+    return {name: merge_table(measures[name], context, [tables[name] for tables in slices]) for name in slices[0]}
+
+
+def merge_table(measure: Measure, context: Any, tables: Sequence[Table]) -> Table:
+    """Return the table of a capture from those of its slices, in order of time."""
+    measured = [table for table in tables if table.not_measured is None]
+    if not measured:
+        return tables[0]
+    if measure.totals is not None:
+        rules = {**merge_rules(measure.table.row_type), **measure.merge}
+        return measure.from_totals(
+            context, merge_totals(rules, [table.totals for table in measured if table.totals is not None])
+        )
+    rows = _merge_rows(measure.table.row_type, [row for table in measured for row in table.rows])
+    return measured[0].with_rows(tuple(sorted(rows, key=measure.order) if measure.order else rows))
+
+
+def merge_rules(row_type: type) -> dict[str, Merge]:
+    """Return how each field of a row type merges; a field that is no column is a key."""
+    return {
+        field.name: field.metadata[METADATA_KEY][3] if METADATA_KEY in field.metadata else "key"
+        for field in fields(row_type)
+    }
+
+
+def merge_totals(rules: Mapping[str, Merge], frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return one frame of totals: rows with equal keys are one row. A column without a rule is a key."""
+    filled = [frame for frame in frames if not frame.is_empty()]
+    if len(filled) < 2:
+        return (filled or frames)[0]
+    every = pl.concat(filled, how="vertical_relaxed")
+    keys = [name for name in every.columns if rules.get(name, "key") == "key"]
+    values = [name for name in every.columns if name not in keys]
+    merged = every.group_by(keys, maintain_order=True).agg(_merged_column(name, rules[name]) for name in values)
+    return merged.select(every.columns)
+
+
+def _merged_column(name: str, rule: Merge) -> pl.Expr:
+    column = pl.col(name)
+    if rule == "list":
+        return column.explode()
+    return {"sum": column.sum, "min": column.min, "max": column.max, "first": column.first}[rule]()
+
+
+def _merge_rows(row_type: type, rows: Sequence[Any]) -> list[Any]:
+    """Return rows merged field by field, in the order in which their keys occur first."""
+    rules = merge_rules(row_type)
+    keys = [name for name, rule in rules.items() if rule == "key"]
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in keys), []).append(row)
+    merged = []
+    for members in groups.values():
+        values = {name: [getattr(row, name) for row in members] for name in rules}
+        merged.append(row_type(**{name: _merged_value(rules[name], values[name]) for name in rules}))
+    return merged
+
+
+def _merged_value(rule: Merge, values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if rule in ("key", "first") or len(values) == 1 or not known:
+        return values[0]
+    if rule == "none":
+        return None
+    if rule == "sum":
+        return _sum_mappings(known) if isinstance(known[0], Mapping) else sum(known)
+    return {"min": min, "max": max}[rule](known)
+
+
+def merge_host(results: Sequence[SliceResult]) -> HostUse:
+    """Return the blocking calls of all slices, without their frames."""
+    return HostUse(
+        sync=_merge_calls([result.host.sync for result in results]),
+        implicit_sync=_merge_calls([result.host.implicit_sync for result in results]),
+    )
+
+
+def _merge_calls(uses: Sequence[SyncUse]) -> SyncUse:
+    calls = _merge_rows(ApiTotal, [call for use in uses for call in use.calls])
+    sums = {
+        field.name: sum(getattr(use, field.name) for use in uses)
+        for field in fields(SyncUse)
+        if field.name not in ("calls", "frame")
+    }
+    return SyncUse(
+        **sums, calls=tuple(sorted(calls, key=lambda call: (-call.blocked_ns, call.api))), frame=uses[0].frame
+    )
+
+
+def merge_unmatched(results: Sequence[SliceResult]) -> Unmatched:
+    """Return the number of operations without a launch in all slices."""
+    counts = [result.unmatched for result in results]
+    return Unmatched(**{field.name: sum(getattr(count, field.name) for count in counts) for field in fields(Unmatched)})
