@@ -21,7 +21,7 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
-from traceview.model.columns import Merge, Table
+from traceview.model.columns import Merge, Table, Totals
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 
@@ -109,9 +109,9 @@ class _Measure(Generic[Input]):
 
     def from_totals(self, context: Any, totals: pl.DataFrame) -> Table:
         """Return the table of a measure with `totals`, which may be those of several slices."""
-        return self._filled(self.rows(context, totals), totals)
+        return self._filled(self.rows(context, totals), Totals(totals))
 
-    def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: pl.DataFrame | None = None) -> Table:
+    def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: Totals | None = None) -> Table:
         if isinstance(rows, NotMeasured):
             return self.table.unmeasured(rows.reason)
         return self.table.with_rows(rows, totals)

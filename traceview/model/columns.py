@@ -113,6 +113,20 @@ def columns(row_type: type) -> tuple[Column, ...]:
     return (*fields, *properties)
 
 
+class Totals:
+    """The sums that the rows of a table follow from. All are equal, so that tables compare by their rows."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        """Keep a frame, whose rows have no order."""
+        self.frame = frame
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Totals)
+
+    def __hash__(self) -> int:
+        return hash(Totals)
+
+
 @frozen
 class Table:
     """A measure's rows, with the declaration that every report derives its form from.
@@ -137,7 +151,7 @@ class Table:
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
     package: str = ""
-    totals: pl.DataFrame | None = None
+    totals: Totals | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -155,7 +169,7 @@ class Table:
 
         return table_html(self)
 
-    def with_rows(self, rows: tuple[Any, ...], totals: pl.DataFrame | None = None) -> Table:
+    def with_rows(self, rows: tuple[Any, ...], totals: Totals | None = None) -> Table:
         """Return the table filled with rows."""
         return replace(self, rows=rows, totals=totals)
 

@@ -96,14 +96,14 @@ def merge_table(measure: Measure, context: Any, tables: Sequence[Table]) -> Tabl
     if measure.totals is not None:
         rules = {**merge_rules(measure.table.row_type), **measure.merge}
         return measure.from_totals(
-            context, merge_totals(rules, [table.totals for table in measured if table.totals is not None])
+            context, merge_totals(rules, [table.totals.frame for table in measured if table.totals is not None])
         )
     rows = _merge_rows(measure.table.row_type, [row for table in measured for row in table.rows])
     return measured[0].with_rows(tuple(sorted(rows, key=measure.order) if measure.order else rows))
 
 
 def merge_rules(row_type: type) -> dict[str, Merge]:
-    """Return how each field of a row type merges; a field that is no column is a key."""
+    """Return how each field of a row type merges; other fields are keys."""
     return {
         field.name: field.metadata[METADATA_KEY][3] if METADATA_KEY in field.metadata else "key"
         for field in fields(row_type)
