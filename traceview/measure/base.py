@@ -62,7 +62,7 @@ class DeviceInput(PartInput):
 
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
-    extents: Mapping[int, Window] = field(default_factory=dict)  # of a slice: first start to last end of each stream
+    extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a slice
 
 
 @frozen
