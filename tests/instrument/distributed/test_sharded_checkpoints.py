@@ -77,7 +77,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return folder / "run", ranks.run([sharded], folder)["sharded"]
 
 
-def test_the_last_complete_checkpoints_and_the_best_are_kept(two: tuple[Path, list[Any]]) -> None:
+def test_last_checkpoints_and_the_best_are_kept(two: tuple[Path, list[Any]]) -> None:
     folder, results = two
     kept = ["best", "step-00000002", "step-00000003", "step-00000004"]  # step 2 has the lowest loss
     assert sorted(path.name for path in folder.iterdir() if path.name[0] != ".") == kept
