@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
+from traceview.frozen import frozen
+from traceview.model.program import Program
+from traceview.model.sizes import WorkSizes
+from traceview.model.trace import OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
+from traceview.normalise.codes import name_column
+from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.gpu_metrics import gpu_metric_frame
-from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
+from traceview.normalise.health import Check, check_health, check_whole, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
-from traceview.normalise.kernels import kernel_captures, take_graph_nodes
+from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
 from traceview.normalise.memory import memory_frame
 from traceview.normalise.native_stacks import take_stacked_calls
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
-from traceview.normalise.ranges import ranges_frame, with_library_calls
+from traceview.normalise.ranges import ranges_frame, with_library_calls, without_program_ranges
 from traceview.normalise.scopes import trace_scopes
-from traceview.normalise.sizes import unknown_messages, work_sizes
+from traceview.normalise.sizes import flops_marks, unknown_messages, work_sizes
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -30,46 +36,115 @@ from traceview.read.kineto import PROFILER as TORCH_PROFILER
 from traceview.read.raw import TIMES, RawCapture
 
 
-def normalise(capture: RawCapture) -> Trace:
-    """Resolve names, link launches, name devices and streams, and sort; invalid rows are left out and counted."""
+class Located(NamedTuple):
+    """Where GPU work runs: the raw ids of each table, devices, and model.STREAMS."""
+
+    stream_ids: RawStreamIds
+    devices: Devices
+    streams: pl.DataFrame
+
+
+@frozen
+class WholeCapture:
+    """What a part of a capture takes from the whole: a Trace without operations and calls, and ids of its rows.
+
+    The rows of threads, devices, streams and ranges mean the same in each part. `work` is the time of GPU work.
+    """
+
+    trace: Trace
+    located: Located
+    threads: Threads
+    work: Window
+
+    @classmethod
+    def build(
+        cls,
+        capture: RawCapture,
+        stream_ids: RawStreamIds,
+        global_tids: pl.Series,
+        kernels: pl.DataFrame,
+        work: Window,
+        end: int,
+    ) -> tuple[WholeCapture, RawCapture]:
+        """Return what parts of a capture share, and the valid tables that each part reads again.
+
+        `capture` lacks GPU work and calls, of which `stream_ids` and `global_tids` are the distinct ids, `kernels` the
+        short names with their summed time (name, an id of a string; ns), `work` the time from the first start to the
+        last end of GPU work, and `end` the last end of all.
+        """
+        problems = Problems(list(capture.problems))
+        tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
+        located = _located(capture.file, tables, stream_ids)
+        threads = Threads.from_ids([global_tids], tables)
+        ranges, scopes = ranges_frame(tables, threads, max(end, _capture_end(tables)))
+        named = kernels.select(name_column(kernels["name"], tables).alias("name"), start=pl.lit(0), end="ns")
+        thread_frame = threads.frame(tables)
+        checks = list(check_whole(collect_evidence(dict(tables))))
+        calls = api_frame({}, threads)
+        trace = Trace(
+            info=_with_checks(_info(capture, problems), checks),
+            operations=pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}),
+            api=calls,
+            ranges=ranges,
+            overhead=_overhead(tables),
+            stream_events=pl.DataFrame(schema=dict(STREAM_EVENTS)),
+            devices=located.devices.frame,
+            streams=located.streams,
+            threads=thread_frame,
+            shapes=empty_shapes(),
+            scopes=scopes,
+            sizes=WorkSizes(marks=flops_marks(tables)),
+            memory=memory_frame(tables, located.devices, Links({}), threads, calls),
+            gpu_metrics=gpu_metric_frame(tables, located.devices),
+            program=_program(tables, thread_frame, named, ranges, capture.profiler == TORCH_PROFILER),
+        )
+        rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
+        if raw.NVTX in rest:
+            rest[raw.NVTX] = without_program_ranges(rest[raw.NVTX])
+        return cls(trace, located, threads, work), replace(capture, tables=rest, problems=tuple(problems.lines))
+
+
+def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
+    """Resolve names, link launches, name devices and streams, and sort; invalid rows are left out and counted.
+
+    `capture` may be a part of a capture of which `whole` is known: then `tables` has no ranges of the program.
+    """
     problems = Problems(list(capture.problems))
     tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
     evidence = collect_evidence(tables)
-    info = ReportInfo(
-        file=capture.file,
-        nsys_version=capture.nsys_version,
-        schema_version=capture.schema_version,
-        tables={name: len(frame) for name, frame in capture.tables.items()},
-        problems=tuple(problems.lines),
-        profiler=capture.profiler,
-    )
+    info = whole.trace.info if whole else _info(capture, problems)
     # Memory use peaks here: free each raw table once its frame is built.
     shapes_apart = capture.shapes
     del capture
-    threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
+    threads, capture_end = whole.threads if whole else Threads.from_tables(tables), _capture_end(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
     nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
-    api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
+    api, links, unlinked, shapes, located = _calls_and_operations(
+        info.file, tables, shapes_apart, threads, whole.located if whole else None
+    )
+    _, devices, streams = located
     operations = with_launches(unlinked, links)
-    (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
+    if whole:
+        ranges, scopes, thread_frame = whole.trace.ranges, whole.trace.scopes, whole.trace.threads
+    else:
+        (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
     host = host_evidence(
         *(tables, threads, ranges, operations, scopes, stacked),
+        work=whole.work if whole else _time_of_work(operations),
         callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
         names=thread_frame["name"].to_list(),
     )
-    names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
-    checks = list(check_health(evidence, api, links, operations, ranges))
+    is_torch = info.profiler == TORCH_PROFILER
+    program = whole.trace.program if whole else _program(tables, thread_frame, operations, ranges, is_torch)
+    if not whole:
+        info = _with_checks(info, check_health(evidence, api, links, operations, ranges))
     sizes = work_sizes(tables, threads, operations, api)
     if (unknown := unknown_messages(sizes, operations, info.profiler)) is not None:
-        checks.append(unknown)
+        info = _with_checks(info, [unknown])
     return Trace(
-        info=replace(
-            info,
-            health=tuple(check for check in checks if isinstance(check, Note)),
-            passed=tuple(check for check in checks if isinstance(check, str)),
-        ),
+        info=info,
         operations=operations,
         api=with_pageable_copies(api, operations),
         ranges=ranges,
@@ -82,16 +157,65 @@ def normalise(capture: RawCapture) -> Trace:
         scopes=scopes,
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
-        memory=memory_frame(tables, devices, links, threads, api),
-        gpu_metrics=gpu_metric_frame(tables, devices),
-        program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
+        memory=whole.trace.memory if whole else memory_frame(tables, devices, links, threads, api),
+        gpu_metrics=whole.trace.gpu_metrics if whole else gpu_metric_frame(tables, devices),
+        program=program,
         evidence=host,
     )
 
 
+def _time_of_work(operations: pl.DataFrame) -> Window | None:
+    return (
+        None if operations.is_empty() else Window(int(operations["start"][0]), int(operations["end"].to_numpy().max()))
+    )
+
+
+def _info(capture: RawCapture, problems: Problems) -> ReportInfo:
+    return ReportInfo(
+        file=capture.file,
+        nsys_version=capture.nsys_version,
+        schema_version=capture.schema_version,
+        tables={name: len(frame) for name, frame in capture.tables.items()},
+        problems=tuple(problems.lines),
+        profiler=capture.profiler,
+    )
+
+
+def _with_checks(info: ReportInfo, checks: Iterable[Check]) -> ReportInfo:
+    """Return the info with more checks: notes on defects, and lines on what is in order."""
+    checks = list(checks)
+    return replace(
+        info,
+        health=(*info.health, *(check for check in checks if isinstance(check, Note))),
+        passed=(*info.passed, *(check for check in checks if isinstance(check, str))),
+    )
+
+
+def _program(
+    tables: dict[str, pl.DataFrame],
+    threads: pl.DataFrame,
+    operations: pl.DataFrame,
+    ranges: pl.DataFrame,
+    is_torch_trace: bool,
+) -> Program:
+    names = ProgramNames.from_tables(tables, threads, operations, ranges)
+    return find_program(names, operations, is_torch_trace=is_torch_trace)
+
+
+def _located(file: str, tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Located:
+    devices = devices_of(tables, stream_ids)
+    streams = stream_frame(tables, stream_ids, devices)
+    refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
+    return Located(stream_ids, devices, streams)
+
+
 def _calls_and_operations(
-    file: str, tables: dict[str, pl.DataFrame], shapes_apart: pl.DataFrame | None, threads: Threads
-) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Devices, pl.DataFrame]:
+    file: str,
+    tables: dict[str, pl.DataFrame],
+    shapes_apart: pl.DataFrame | None,
+    threads: Threads,
+    located: Located | None,
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Located]:
     """Build API calls in a thread, and devices, streams and operations here. Removes their tables from `tables`."""
 
     def build_calls() -> tuple[pl.DataFrame, Links]:
@@ -100,13 +224,10 @@ def _calls_and_operations(
 
     with ThreadPoolExecutor(1) as executor:
         calls = executor.submit(build_calls)
-        stream_ids = raw_stream_ids(tables)
-        devices = devices_of(tables, stream_ids)
-        streams = stream_frame(tables, stream_ids, devices)
-        refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
-        unlinked, shapes = operations_frame(tables, shapes_apart, stream_ids, devices, streams)
+        located = located or _located(file, tables, raw_stream_ids(tables))
+        unlinked, shapes = operations_frame(tables, shapes_apart, *located)
         api, links = calls.result()
-    return api, links, unlinked, shapes, devices, streams
+    return api, links, unlinked, shapes, located
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

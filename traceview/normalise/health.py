@@ -138,6 +138,11 @@ def check_health(
     yield from _launches(compare_launches(api, links, operations, evidence.failed))
     yield from _early_end(api, links, operations, ranges)
     yield from _failures(evidence.failed)
+    yield from check_whole(evidence)
+
+
+def check_whole(evidence: Evidence) -> Iterator[Check]:
+    """Yield the checks that need neither calls nor operations."""
     yield from _overhead(evidence.overhead)
     if evidence.has_lost_ranges:
         yield Note(

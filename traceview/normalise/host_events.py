@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from traceview.model.stacks import EVENTS, HostEvidence
+from traceview.model.trace import Window
 from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.function_stacks import function_stacks
 from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
@@ -39,15 +40,17 @@ def host_evidence(
     operations: pl.DataFrame,
     scopes: pl.DataFrame,
     stacked: Sequence[StackedCalls],
+    work: Window | None,
     callers: Sequence[int],
     names: Sequence[str],
 ) -> HostEvidence:
     """Return the stacks and events of threads that call CUDA or annotate. Removes their tables from `tables`.
 
-    Samples of native code before the first and after the last GPU work are left out: a program's start has many.
+    Samples of native code before the first and after the last GPU work (`work`) are left out: a program's start has
+    many.
     """
-    if not operations.is_empty() and raw.CPU_SAMPLES in tables:
-        during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())
+    if work is not None and raw.CPU_SAMPLES in tables:
+        during = pl.col("start").is_between(work.start, work.end)
         tables[raw.CPU_SAMPLES] = tables[raw.CPU_SAMPLES].filter(during)
     events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
     held = [frame.filter(pl.col("name") == HOLDS_LOCK) for frame in events if frame["state"][0] == "running"]

@@ -111,7 +111,7 @@ def operations_frame(
 
     `apart` is RawCapture.shapes. Removes its tables from `tables`.
     """
-    lookup = _StreamLookup(_stream_keys(devices, streams), stream_ids)
+    lookup = _StreamLookup(stream_keys(devices, streams), stream_ids)
     by_source = {source: tables.pop(TABLE_OF_SOURCE[source]) for source in SOURCES if TABLE_OF_SOURCE[source] in tables}
     shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), apart, tables)
     # Memory use peaks below: free what is now in the shapes.
@@ -288,7 +288,7 @@ def _combined_codes(frame: pl.DataFrame, values: Mapping[str, pl.Series]) -> NDA
     return code
 
 
-def _stream_keys(devices: Devices, streams: pl.DataFrame) -> pl.DataFrame:
+def stream_keys(devices: Devices, streams: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of device and stream for each raw key."""
     rows = streams.select(STREAM_KEY).with_row_index("stream").with_columns(pl.col("stream").cast(pl.Int32))
     pairs = devices.pairs.join(rows, on=["process", "device"])

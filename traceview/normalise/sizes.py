@@ -45,7 +45,7 @@ def work_sizes(
     tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame, api: pl.DataFrame
 ) -> WorkSizes:
     """Return the sizes in the tables; `operations` and `api` are the frames of the Trace."""
-    sizes = WorkSizes(marks=_marks(tables))
+    sizes = WorkSizes(marks=flops_marks(tables))
     if len(math := tables.get(raw.MATH, pl.DataFrame())):
         sizes = replace(sizes, flops=_flops(math, threads, operations, api))
     if len(messages := tables.get(raw.MESSAGES, pl.DataFrame())):
@@ -99,7 +99,7 @@ def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: 
     return located.filter(pl.col("moment") < end).select(FLOPS.keys()).sort("operation")
 
 
-def _marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+def flops_marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """Return model.MARKS: the operations of an iteration that the program writes as NVTX marks."""
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ntpath
 import posixpath
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -35,9 +36,14 @@ class Threads:
     @classmethod
     def from_tables(cls, tables: dict[str, pl.DataFrame]) -> Threads:
         """Collect the threads of the API and NVTX tables."""
+        return cls.from_ids([], tables)
+
+    @classmethod
+    def from_ids(cls, others: Sequence[pl.Series], tables: dict[str, pl.DataFrame]) -> Threads:
+        """Collect the threads of the API and NVTX tables, and these globalTids."""
         frames = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
         ids = [distinct_rows(frame, ("globalTid",))["globalTid"] for frame in frames if not frame.is_empty()]
-        return cls(pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *ids]).unique().sort())
+        return cls(pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *ids, *others]).unique().sort())
 
     def rows(self, global_tid: pl.Series) -> pl.Series:
         """Return the row of each globalTid."""

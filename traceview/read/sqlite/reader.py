@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +24,6 @@ from traceview.read.raw import (
     NOT_A_TIME,
     NVTX,
     RUNTIME,
-    SHAPE,
     SHAPE_COLUMNS,
     STACK_ID,
     STRINGS,
@@ -46,8 +45,9 @@ from traceview.read.sqlite.database import (
     unread_tables,
     versions,
 )
+from traceview.read.sqlite.parts import PAGES_PER_PART, DecodedFrames, PartedTable, decoded_frames
 from traceview.read.sqlite.write import product_of
-from traceview.read.sqlite_pages import IntegerColumn, TableDecoder, table_decoder
+from traceview.read.sqlite_pages import TableDecoder, table_decoder
 
 BATCH_ROWS = 200_000
 MAX_NATIVE_FRAMES = 5_000_000
@@ -87,6 +87,21 @@ def read_sqlite(path: str | Path) -> RawCapture:
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with a one-line message and a remedy.
     """
+    return read_in_parts(path, ()).rest
+
+
+class PartedCapture(NamedTuple):
+    """An export of which some tables are read in parts. `rest` has the other tables, and empty frames for these."""
+
+    rest: RawCapture
+    parted: Mapping[str, PartedTable]
+
+
+def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int = PAGES_PER_PART) -> PartedCapture:
+    """Read an export as read_sqlite does, but leave the rows of large tables among `parted` to PartedTable.
+
+    Raises ReportError as read_sqlite does.
+    """
     path = Path(path)
     name = display_name(path)
     check_file(path)
@@ -96,13 +111,15 @@ def read_sqlite(path: str | Path) -> RawCapture:
             raise not_an_export_error(name, present)
         problems = unread_tables(connection, TABLES)
         names = [table for table in TABLES if table in present and not _is_too_long(connection, table, problems)]
-        tables, shapes = _read_tables(connection, path, names, problems)
+        tables, shapes, in_parts = _read_tables(
+            connection, path, names, problems, dict.fromkeys(parted, pages_per_part)
+        )
         if has_samples(tables.get(NVTX)):
             tables |= sqlite_samples(connection, tables[NVTX], name)
         if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in present:
             tables |= nccl_calls(connection, name)
         version, schema = versions(connection, present)
-    return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
+    return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
 
 
 def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]) -> bool:
@@ -119,11 +136,12 @@ def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]
 
 
 def _read_tables(
-    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
-) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None]:
+    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str], parted: Mapping[str, int]
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None, dict[str, PartedTable]]:
     """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text.
 
-    Returns the tables and RawCapture.shapes.
+    Returns the tables, RawCapture.shapes and the tables that are read in parts: those of `parted`, which has the
+    pages of a part.
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
@@ -134,17 +152,24 @@ def _read_tables(
         name: wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
         for name in names
     }
+    decoders = {
+        name: decoder
+        for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
+        if wanted and (decoder := _decoder(path, connection, name, wanted)) is not None
+    }
+    built = {name: PartedTable.build(decoders[name], pages) for name, pages in parted.items() if name in decoders}
+    in_parts = {name: table for name, table in built.items() if table is not None}
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
         decoded = {
-            name: threads.submit(decoded_frames, decoder)
-            for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
-            if wanted and (decoder := _decoder(path, connection, name, wanted)) is not None
+            name: threads.submit(decoded_frames, decoder) for name, decoder in decoders.items() if name not in in_parts
         }
 
         def read(name: str) -> pl.DataFrame:
             wanted = columns[name]
             if wanted is None:
                 return pl.DataFrame()
+            if name in in_parts:
+                return in_parts[name].no_rows()
             return _read_table(connection, name, wanted, decoded.get(name), notes[name])
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
@@ -152,31 +177,7 @@ def _read_tables(
         frames = {name: read(name) for name in order}
         kernels = decoded[KERNEL].result() if KERNEL in decoded else None
     problems.extend(line for name in names for line in notes[name])
-    return {name: frames[name] for name in names}, kernels and kernels.groups
-
-
-class DecodedFrames(NamedTuple):
-    """A table's integer columns, nulls kept. The column SHAPE, if there is one, has each row's row in `groups`."""
-
-    columns: pl.DataFrame
-    groups: pl.DataFrame | None
-
-
-def decoded_frames(decoder: TableDecoder) -> DecodedFrames | None:
-    """Return a table's integer columns; None if SQLite must read them."""
-    decoded = decoder.decode()
-    if decoded is None:
-        return None
-    frame = pl.DataFrame([_series(name, column) for name, column in decoded.columns.items()])
-    if not decoded.groups:
-        return DecodedFrames(frame, None)
-    groups = pl.DataFrame([_series(name, column) for name, column in decoded.groups.items()])
-    return DecodedFrames(frame.with_columns(pl.Series(SHAPE, decoded.group_rows)), groups)
-
-
-def _series(name: str, column: IntegerColumn) -> pl.Series:
-    series = pl.Series(name, column.values)
-    return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)
+    return {name: frames[name] for name in names}, kernels and kernels.groups, in_parts
 
 
 def _decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:

@@ -29,5 +29,6 @@ integers nor NULL.
 
 from traceview.read.sqlite_pages.columns import IntegerColumn
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
+from traceview.read.sqlite_pages.pages import ALL_ROWS, RowIds
 
-__all__ = ["IntegerColumn", "TableDecoder", "table_decoder"]
+__all__ = ["ALL_ROWS", "IntegerColumn", "RowIds", "TableDecoder", "table_decoder"]

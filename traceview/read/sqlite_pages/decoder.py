@@ -13,7 +13,18 @@ import numpy as np
 
 from traceview.frozen import frozen
 from traceview.read.sqlite_pages.columns import IntegerColumn, RowGroups
-from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Numbers, Pages, children, leaf_pages
+from traceview.read.sqlite_pages.pages import (
+    ALL_ROWS,
+    LEAF,
+    Leaves,
+    NotPlainError,
+    Numbers,
+    Pages,
+    RowIds,
+    children,
+    leaf_pages,
+    rowid_edges,
+)
 from traceview.read.sqlite_pages.records import Layout, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
@@ -42,14 +53,19 @@ class TableDecoder:
     columns: tuple[str, ...]
     grouped: tuple[str, ...] = ()
 
-    def decode(self) -> DecodedTable | None:
-        """Return the decoded columns; None if SQLite must read them."""
+    def decode(self, rows: RowIds = ALL_ROWS) -> DecodedTable | None:
+        """Return the decoded columns; None if SQLite must read them.
+
+        `rows` are all rows, or some of `row_ranges`: only the pages that hold them are read.
+        """
         wanted, grouped = (sorted(map(self.names.index, columns)) for columns in (self.columns, self.grouped))
         try:
             with self.path.open("rb", buffering=0) as file:
                 pages = Pages.from_header(file.fileno())
                 layout = Layout.for_table(pages.size, len(self.names), max(wanted + grouped))
-                decoded, groups = _decode_leaves(pages, leaf_pages(pages, self.root), layout, wanted, tuple(grouped))
+                decoded, groups = _decode_leaves(
+                    pages, leaf_pages(pages, self.root, rows), layout, wanted, tuple(grouped)
+                )
         except (NotPlainError, OSError, ValueError, MemoryError):
             return None
         return DecodedTable(
@@ -57,6 +73,16 @@ class TableDecoder:
             {name: groups.column(self.names.index(name)) for name in self.grouped},
             groups.rows,
         )
+
+    def row_ranges(self, pages_each: int) -> list[RowIds] | None:
+        """Return adjoining ranges of all row ids that lie on this many pages each; None if SQLite must read them."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                edges = rowid_edges(Pages.from_header(file.fileno()), self.root)
+        except (NotPlainError, OSError, ValueError, MemoryError):
+            return None
+        borders = [*edges[:-1:pages_each].tolist(), int(edges[-1])]
+        return [RowIds(*pair) for pair in pairwise(borders)]
 
 
 def table_decoder(

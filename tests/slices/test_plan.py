@@ -1,0 +1,62 @@
+"""Borders of slices, against a slow search through all events."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.captures import SAMPLES
+from traceview.measure.waits import number_waits
+from traceview.model.trace import Trace, Window
+from traceview.pipeline import open_trace
+from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
+from traceview.slices.traces import SliceSource
+
+EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
+
+
+def is_quiet(trace: Trace, moment: int) -> bool:
+    """Return whether nothing is in progress: no operation, no wait, and no restart gap of an idle device."""
+    operations = trace.operations.select("start", "end", "device").rows()
+    blocking = np.flatnonzero(((trace.api["role"].to_physical() == 0) | trace.api["implicit"]).to_numpy())
+    waits: dict[int, list[tuple[int, int]]] = {}
+    for row, wait in zip(blocking.tolist(), number_waits(trace, blocking).tolist(), strict=True):
+        waits.setdefault(wait, []).append(trace.api.select("start", "end").row(row))
+    if any(start < moment < end for start, end, _ in operations):
+        return False
+    if any(min(calls)[0] < moment < max(end for _, end in calls) for calls in waits.values()):
+        return False
+    for device in range(len(trace.devices)):
+        before = [end for _, end, own in operations if own == device and end <= moment]
+        after = [start for start, _, own in operations if own == device and start >= moment]
+        if before and after and min(after) != moment:
+            returns = [end for calls in waits.values() for _, end in calls]
+            if any(max(before) <= end <= moment for end in returns):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_borders_are_quiet(name: str) -> None:
+    path = SAMPLES / f"{name}.sqlite"
+    trace = open_trace(path)
+    slices = plan_slices(SliceSource.open(path, 4), 6)
+    assert [window.start for window in slices] == [FIRST, *(window.end for window in slices[:-1])]
+    assert slices[-1].end == LAST
+    borders = [window.end for window in slices[:-1]]
+    assert set(borders) <= set(quiet_moments(trace).tolist()) <= set(trace.operations["start"].to_list())
+    assert all(is_quiet(trace, border) for border in borders)
+    assert len(borders) > 1
+
+
+def test_quiet_moments() -> None:
+    trace = open_trace(SAMPLES / "ddp2.sqlite")
+    starts = trace.operations.filter(pl.col("end") > pl.col("start"))["start"].unique().sort().to_list()
+    quiet = set(quiet_moments(trace).tolist())
+    some = starts[::301]
+    assert {start for start in some if start in quiet} == {start for start in some if is_quiet(trace, start)}
+    part = Window(starts[len(starts) // 2], starts[-1])
+    inside = set(quiet_moments(trace.with_window(part)).tolist())
+    assert inside
+    assert inside <= {moment for moment in quiet if part.start <= moment < part.end}

@@ -1,0 +1,77 @@
+"""A window that is read from parts of an export gives the figures of the same window of the complete trace."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from tests.captures import SAMPLES
+from traceview.model.trace import Trace, Window
+from traceview.pipeline import analyze, open_trace
+from traceview.report.analysis.document import document
+from traceview.slices.plan import plan_slices
+from traceview.slices.traces import SliceSource
+
+EXPORTS = ["ddp2", "cudagraph", "scenarios/many_streams"]  # two processes, CUDA graphs, many streams
+PAGES_PER_PART = 4
+# What a slice does not measure alone: these figures need the iterations, or ranges of the capture before the window.
+OF_ITERATIONS = ("steady", "kernels")
+WHOLE = ("devices", "streams", "threads", "ranges", "scopes", "memory", "gpu_metrics")
+
+
+@pytest.fixture(scope="module", params=EXPORTS)
+def export(request: pytest.FixtureRequest) -> tuple[Trace, SliceSource]:
+    path = SAMPLES / f"{request.param}.sqlite"
+    return open_trace(path), SliceSource.open(path, PAGES_PER_PART)
+
+
+def figures(trace: Trace) -> dict[str, Any]:
+    values: dict[str, Any] = document(analyze(trace, skip=0))
+    kernels = [sorted(map(str, device["kernels"])) for device in values["devices"]]
+    devices = [
+        {name: value for name, value in device.items() if name not in OF_ITERATIONS} for device in values["devices"]
+    ]
+    return {"devices": devices, "kernels": kernels, "host": values["host"], "nvtx": values["nvtx"]}
+
+
+def windows(source: SliceSource, count: int) -> list[Window]:
+    """Return windows of the GPU's time, which begin and end anywhere."""
+    devices, _ = source.extents
+    start, end = min(extent.start for extent in devices.values()), max(extent.end for extent in devices.values())
+    return [Window(*pair) for pair in pairwise(start + (end - start) * part // count for part in range(count + 1))]
+
+
+def edges(window: Window) -> tuple[int, int]:
+    return window.start, window.end - 1
+
+
+def test_figures_of_windows(export: tuple[Trace, SliceSource]) -> None:
+    whole, source = export
+    for window in windows(source, 2):
+        assert figures(source.trace(window)) == figures(whole.with_window(window))
+
+
+def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
+    whole, source = export
+    for name in WHOLE:
+        assert_frame_equal(getattr(source.resident, name), getattr(whole, name))
+    assert source.resident.program == whole.program
+    assert source.resident.info.tables == whole.info.tables
+    by_device = whole.operations.group_by("device").agg(start="start", end="end").sort("device")
+    devices, streams = source.extents
+    assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}
+    assert set(streams) == set(range(len(whole.streams)))
+
+
+def test_slices_hold_each_event_once(export: tuple[Trace, SliceSource]) -> None:
+    whole, source = export
+    planned = plan_slices(source, 4)
+    for what in ("operations", "api"):
+        frames = [(window, getattr(source.trace(window), what)) for window in planned]
+        counts = [len(rows.filter(pl.col("start").is_between(*edges(window)))) for window, rows in frames]
+        assert sum(counts) == len(getattr(whole, what))
+    assert len(whole.operations) < 1000 or len(source.trace(planned[0]).operations) < len(whole.operations)

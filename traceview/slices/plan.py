@@ -1,0 +1,118 @@
+"""Borders of slices: moments at which nothing is in progress, so that each event and each wait lies in one slice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Times
+from traceview.measure.waits import number_waits
+from traceview.model.trace import ROLES, Trace, Window
+from traceview.slices.survey import TIMED_TABLES
+from traceview.slices.traces import SliceSource
+
+FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
+NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
+WIDER = 4
+
+
+def quiet_moments(trace: Trace) -> Times:
+    """Return the starts of operations in the trace's window at which a slice may begin, ascending.
+
+    No operation runs at such a moment, and it lies neither inside a wait nor inside a restart gap. Where what is
+    outside the window might forbid a moment, it is left out.
+    """
+    operations = trace.operations.filter(pl.col("end") > pl.col("start"))
+    start, end = (operations[name].to_numpy() for name in ("start", "end"))
+    moments = start[start >= _reach(end)]  # everything before has ended
+    if trace.window is not None:
+        moments = moments[(moments >= trace.window.start) & (moments < trace.window.end)]
+    moments = intervals.sorted_unique(moments)
+    moments = moments[~_are_in_waits(trace, moments)]
+    return moments[~_are_in_restart_gaps(trace, operations, moments)]
+
+
+def plan_slices(source: SliceSource, count: int) -> tuple[Window, ...]:
+    """Return up to `count` adjoining windows with about the same number of events, whose borders are quiet moments."""
+    borders: list[int] = []
+    targets = [*_targets(source, count), LAST]
+    for target, limit in pairwise(targets):
+        if not borders or target > borders[-1]:
+            border = _quiet_moment(source, target, limit)
+            borders += [] if border is None else [border]
+    return tuple(Window(*edges) for edges in pairwise([FIRST, *borders, LAST]))
+
+
+def _reach(end: Times) -> Times:
+    """Return the last end of all operations before each operation."""
+    before = np.concatenate([np.array([FIRST], np.int64), end[:-1]])
+    return np.maximum.accumulate(before)[: len(end)]
+
+
+def _blocking_rows(trace: Trace) -> Times:
+    explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
+    return np.flatnonzero(explicit | trace.api["implicit"].to_numpy())
+
+
+def _are_in_waits(trace: Trace, moments: Times) -> NDArray[np.bool_]:
+    """Return which moments are between the start of a wait's first call and the end of its last."""
+    rows = _blocking_rows(trace)
+    if len(rows) == 0:
+        return np.zeros(len(moments), np.bool_)
+    calls = trace.api[rows].select("start", "end", wait=pl.Series(number_waits(trace, rows)))
+    waits = calls.group_by("wait").agg(pl.col("start").min(), pl.col("end").max()).sort("start")
+    members = intervals.union(waits["start"].to_numpy(), waits["end"].to_numpy(), ordered=True)
+    member = np.searchsorted(members.start, moments, side="left") - 1
+    inside: NDArray[np.bool_] = (member >= 0) & (moments < members.end[member])
+    return inside
+
+
+def _are_in_restart_gaps(trace: Trace, operations: pl.DataFrame, moments: Times) -> NDArray[np.bool_]:
+    """Return the moments at which a device is idle, and goes on to be, since a blocking call returned."""
+    known_since = FIRST if trace.window is None else trace.window.start
+    returned = np.sort(trace.api["end"].to_numpy()[_blocking_rows(trace)])
+    last_return = np.concatenate([np.array([FIRST], np.int64), returned])[
+        np.searchsorted(returned, moments, side="right")
+    ]
+    inside = np.zeros(len(moments), np.bool_)
+    for device in operations["device"].unique().to_list():
+        own = operations.filter(pl.col("device") == device)
+        start, ends = own["start"].to_numpy(), np.maximum.accumulate(own["end"].to_numpy())
+        following = np.searchsorted(start, moments, side="left")
+        works_after = following < len(start)
+        begins = works_after & (start[np.minimum(following, len(start) - 1)] == moments)
+        idle_since = np.where(following > 0, ends[np.maximum(following - 1, 0)], LAST)
+        inside |= works_after & ~begins & (np.maximum(last_return, known_since) >= idle_since)
+    return inside
+
+
+def _targets(source: SliceSource, count: int) -> list[int]:
+    """Return the moments at which equal numbers of the capture's events have begun, about, without the first."""
+    parts = [survey.parts for name, survey in source.surveys.items() if name in TIMED_TABLES and survey.rows]
+    moments = np.unique(np.concatenate([part[name].to_numpy() for part in parts for name in ("first", "last")]))
+    begun = np.zeros(len(moments))
+    for part in parts:
+        rows = part["rows"].to_numpy()
+        before = np.cumsum(rows) - rows
+        times = np.maximum.accumulate(part.select("first", "last").to_numpy().ravel())
+        begun += np.interp(moments, times, np.stack([before, before + rows], 1).ravel())
+    wanted = np.arange(1, count) * begun[-1] / count
+    return sorted(set(np.interp(wanted, begun, moments).astype(np.int64).tolist()))
+
+
+def _quiet_moment(source: SliceSource, target: int, limit: int) -> int | None:
+    """Return the first quiet moment at or after `target` and before `limit`; None if there is none."""
+    events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
+    work = source.whole.work
+    around = work.length * NEAR_EVENTS // events + 1
+    end = min(limit, work.end)
+    while True:
+        moments = quiet_moments(source.trace(Window(target - around, target + around)))
+        moments = moments[(moments >= target) & (moments < end)]
+        if len(moments) or target + around >= end:
+            return int(moments[0]) if len(moments) else None
+        around *= WIDER

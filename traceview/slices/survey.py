@@ -1,0 +1,187 @@
+"""What a light pass over the parts of an export's large tables shows: their times, and what they refer to.
+
+The pass decodes a few columns of each part and keeps a row for it. With these rows, a time window finds the parts that
+it needs, also where the rows of a table are not in the order of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import polars as pl
+
+from traceview.frozen import frozen
+from traceview.intervals import Times
+from traceview.model.trace import Window
+from traceview.normalise.codes import MAX_COUNT_SPAN, integers
+from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
+from traceview.normalise.threads import process_ids
+from traceview.normalise.valid_rows import MAX_DISTANCE, MAX_TIME
+from traceview.read import raw
+from traceview.read.sqlite.parts import PartedTable
+
+TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
+LINKED_TABLES = (raw.SYNCHRONIZATION, raw.CUDA_EVENT)  # without times: found by the correlation ids of calls
+PARTED_TABLES = (*TIMED_TABLES, *LINKED_TABLES)
+CORRELATION = "correlationId"
+IDENTITY: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(GPU_TABLES, RAW_COLUMNS),
+    raw.RUNTIME: ("globalTid",),
+    **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
+}
+NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
+PARTS_AT_ONCE = 16
+SURVEY_THREADS = 2
+
+
+class NotInPartsError(Exception):
+    """The capture must be read as a whole; the message says why."""
+
+
+@frozen
+class TableSurvey:
+    """A table's parts.
+
+    `ids` has a row for each part (its number, `part`) and for each value of IDENTITY in it: `rows`, the `first` and
+    `last` start, the last `end`, the `low` and the `high` correlation id; tables without times have no times.
+    `parts` has the same for each part. `names` has the summed time of kernels by the id of their short name (name, ns).
+    """
+
+    ids: pl.DataFrame
+    parts: pl.DataFrame
+    names: pl.DataFrame
+
+    @classmethod
+    def join(cls, groups: Sequence[tuple[pl.DataFrame, pl.DataFrame]]) -> TableSurvey:
+        """Join the ids and the names of groups of parts."""
+        ids, names = (pl.concat(frames) for frames in zip(*groups, strict=True))
+        parts = ids.group_by("part").agg(_combined(ids.columns)).sort("part")
+        return cls(ids, parts, names.group_by("name").agg(pl.col("ns").sum()))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the table."""
+        return int(self.parts["rows"].sum())
+
+    def overlapping(self, start: int, end: int) -> Times:
+        """Return the parts with rows that overlap a time window, or begin in it."""
+        overlaps = (self.parts["first"] < end) & (self.parts["end"] >= start)
+        return self.parts.filter(overlaps)["part"].to_numpy()
+
+    def linked(self, column: str, keys: pl.DataFrame) -> Times:
+        """Return the parts that may hold one of `keys` (process, correlation); `column` has the process."""
+        chosen = [np.empty(0, np.int64)]
+        process = process_ids(self.ids[column].to_numpy())
+        for number, wanted in keys.group_by("process"):
+            own = self.ids.filter(process == number[0])
+            low, high = (own[name].to_numpy() for name in ("low", "high"))
+            ids = np.sort(wanted["correlation"].to_numpy())
+            ids = ids[np.searchsorted(ids, 1) :]  # 0 is not a key
+            may = np.searchsorted(ids, high, side="right") > np.searchsorted(ids, low, side="left")
+            chosen.append(own["part"].to_numpy()[may])
+        return np.unique(np.concatenate(chosen))
+
+
+def _combined(columns: Sequence[str]) -> list[pl.Expr]:
+    """Return the figures of several rows of TableSurvey.ids."""
+    rules = {"rows": pl.Expr.sum, "first": pl.Expr.min, "low": pl.Expr.min}
+    names = [name for name in ("rows", "first", "last", "end", "low", "high") if name in columns]
+    return [rules.get(name, pl.Expr.max)(pl.col(name)) for name in names]
+
+
+def survey_tables(tables: Mapping[str, PartedTable | pl.DataFrame]) -> dict[str, TableSurvey]:
+    """Survey tables in parts, and small tables (frames), which are one part each.
+
+    Raises NotInPartsError if a row has an invalid time, or the table of an event is not ordered by time.
+    """
+    jobs = [(name, table, first) for name, table in tables.items() for first in _groups(table)]
+    with ThreadPoolExecutor(SURVEY_THREADS) as threads:
+        groups = list(threads.map(lambda job: _survey_group(*job), jobs))
+    surveys = {
+        name: TableSurvey.join([group for (own, *_), group in zip(jobs, groups, strict=True) if own == name])
+        for name in tables
+    }
+    _check(surveys)
+    return surveys
+
+
+def _groups(table: PartedTable | pl.DataFrame) -> range:
+    return range(0, len(table.parts) if isinstance(table, PartedTable) else 1, PARTS_AT_ONCE)
+
+
+def _survey_group(name: str, table: PartedTable | pl.DataFrame, first: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    if isinstance(table, pl.DataFrame):
+        return _survey_frame(name, table, np.zeros(1, np.int64), 0)
+    columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ())}
+    light = table.with_columns([*columns, *(["shortName"] if name == raw.KERNEL else [])])
+    parts = light.parts[first : first + PARTS_AT_ONCE]
+    frame = light.read(first, first + len(parts)).columns
+    if len(frame) == parts[-1].last - parts[0].after:
+        edges = np.array([part.after - parts[0].after for part in parts])
+        return _survey_frame(name, frame, edges, first)
+    # Row ids are missing, so they do not say how many rows a part has.
+    frames = [light.read(part, part + 1).columns for part in range(first, first + len(parts))]
+    return _survey_frame(name, pl.concat(frames), np.cumsum([0, *map(len, frames[:-1])]), first)
+
+
+def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Survey the rows of adjoining parts, of which part `first` + i begins at row `edges[i]`."""
+    values = {column: integers(frame[column]) for column in (CORRELATION, *IDENTITY[name])}
+    extremes = [("low", values[CORRELATION], np.minimum), ("high", values[CORRELATION], np.maximum)]
+    if name in TIMED_TABLES:
+        start, end = _valid_times(name, frame)
+        extremes += [("first", start, np.minimum), ("last", start, np.maximum), ("end", end, np.maximum)]
+    changes = np.zeros(len(frame), np.bool_)
+    changes[edges if len(frame) else []] = True
+    for column in IDENTITY[name]:
+        changes[1:] |= values[column][1:] != values[column][:-1]
+    runs = np.flatnonzero(changes)  # rows with equal ids follow each other
+    part = first + np.searchsorted(edges, runs, side="right") - 1
+    columns = {"part": part, **{column: values[column][runs] for column in IDENTITY[name]}}
+    columns["rows"] = np.diff(runs, append=len(frame))
+    columns |= {what: combine.reduceat(of_rows, runs) if len(runs) else runs for what, of_rows, combine in extremes}
+    keys = ["part", *IDENTITY[name]]
+    ids = pl.DataFrame(columns).group_by(keys).agg(_combined(list(columns)))
+    return ids, _names(frame) if name == raw.KERNEL else NO_NAMES
+
+
+def _valid_times(name: str, frame: pl.DataFrame) -> tuple[Times, Times]:
+    """Return the times of a table's rows. Raises NotInPartsError if one is invalid, or work is not ordered by time."""
+    if frame["start"].null_count() or frame["end"].null_count():
+        raise NotInPartsError(f"{name} has rows without a time")
+    start, end = (frame[column].to_numpy() for column in raw.TIMES)
+    if (start > end).any():
+        raise NotInPartsError(f"{name} has rows that end before they start")
+    if name in GPU_TABLES and (start[1:] < start[:-1]).any():
+        raise NotInPartsError(f"{name} is not in the order of time")
+    return start, end
+
+
+def _names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the summed time of kernels by the id of their short name."""
+    names, length = integers(frame["shortName"]), (frame["end"] - frame["start"]).to_numpy()
+    if len(names) and names.min() >= 0 and names.max() < MAX_COUNT_SPAN:
+        used = np.flatnonzero(np.bincount(names))
+        return pl.DataFrame({"name": used, "ns": np.bincount(names, length)[used].astype(np.int64)})
+    return pl.DataFrame({"name": names, "ns": length}).group_by("name").agg(pl.col("ns").sum())
+
+
+def _check(surveys: Mapping[str, TableSurvey]) -> None:
+    """Raise NotInPartsError if times are impossible, or a table of GPU work is not in the order of time."""
+    timed = {name: surveys[name].parts for name in TIMED_TABLES if name in surveys and surveys[name].rows}
+    if not set(timed) & set(GPU_TABLES):
+        raise NotInPartsError("it has no GPU work")
+    time = extent(surveys)
+    if time.start < -MAX_TIME or time.end > MAX_TIME or time.length > MAX_DISTANCE:
+        raise NotInPartsError("its events are more than thirteen days apart")
+    for name, parts in timed.items():
+        if name in GPU_TABLES and (parts["first"][1:] < parts["last"][:-1]).any():
+            raise NotInPartsError(f"{name} is not in the order of time")
+
+
+def extent(surveys: Mapping[str, TableSurvey], names: Collection[str] = TIMED_TABLES) -> Window:
+    """Return the time from the first start to the last end of the events of these tables."""
+    parts = pl.concat([surveys[name].parts.select("first", "end") for name in names if name in surveys])
+    return Window(int(parts["first"].to_numpy().min()), int(parts["end"].to_numpy().max()))
