@@ -205,6 +205,21 @@ def test_doctor_explains_a_failed_recording(tmp_path: Path, traceview: Command, 
     assert text in done.out
 
 
+def test_raw_stream_is_imported(tmp_path: Path, traceview: Command) -> None:
+    """A loaded machine: nsys gave up waiting for its importer."""
+    target, host = tmp_path / "target-linux-x64", tmp_path / "host-linux-x64"
+    target.mkdir()
+    host.mkdir()
+    importer = host / "QdstrmImporter"
+    importer.write_text('#!/bin/sh\ncp "$2" "$4"\n')
+    importer.chmod(0o755)
+    done = traceview("doctor", "--nsys", stand_in(target, "echo stream >test.qdstrm"))
+    assert "nsys wrote a report" in done.out
+    (tmp_path / "mine.qdstrm").write_text("stream")
+    assert recording.is_complete(tmp_path / "mine.nsys-rep", str(target / "nsys"))
+    assert [path.name for path in tmp_path.glob("mine.*")] == ["mine.nsys-rep"]
+
+
 def test_name_with_dots(tmp_path: Path) -> None:
     assert Recording(("sh",), tmp_path / "v1.2").report == tmp_path / "v1.2.nsys-rep"
 

@@ -109,7 +109,7 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
             code = subprocess.run(recording.arguments(nsys), check=False).returncode
         else:
             code = _record_iterations(recording, nsys, recording.iterations, steady)
-    if not recording.report.is_file():
+    if not is_complete(recording.report, nsys):
         raise ReportError(
             f"{display_name(recording.report)}: nsys wrote no report (exit code {code}); `traceview doctor` looks for "
             "the reason"
@@ -138,8 +138,9 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
         ended = _ends_within(program, seconds) or output_of(nsys, "stop", session) is None
         if ended:
             program.wait()
+        is_recorded = is_complete(part, nsys)
         known = steady(part)
-        if part.is_file() and known.iterations >= most:
+        if is_recorded and known.iterations >= most:
             part.replace(recording.report)
             most = known.iterations
         needed = (wanted - known.iterations + 1) * known.time_ns / 1e9
@@ -160,6 +161,20 @@ def _ends_within(program: subprocess.Popen[bytes], seconds: float) -> bool:
     with suppress(subprocess.TimeoutExpired):
         program.wait(seconds)
     return program.poll() is not None
+
+
+def is_complete(report: Path, nsys: str) -> bool:
+    """Return whether there is a report.
+
+    Where its importer does not answer soon, as on a loaded machine, nsys leaves a raw stream: import that here.
+    """
+    stream = report.with_suffix(".qdstrm")
+    if not report.is_file() and stream.is_file():
+        for importer in Path(nsys).resolve().parent.parent.glob("host-*/QdstrmImporter"):
+            subprocess.run([importer, "-i", stream, "-o", report], capture_output=True, check=False)
+    if report.is_file():
+        stream.unlink(missing_ok=True)
+    return report.is_file()
 
 
 def _has_option(nsys: str, option: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from traceview.frozen import frozen
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
-from traceview.record import WITHOUT_CPU, output_of
+from traceview.record import WITHOUT_CPU, is_complete, output_of
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 # nsys 2022.4 and 2024.2 record no range of the Python package nvtx from this version on; 0.2.11 is recorded.
@@ -64,10 +64,10 @@ def _test_recording(nsys: str) -> Check:
     with tempfile.TemporaryDirectory(prefix="traceview-") as folder:
         command = (nsys, "profile", "--trace=nvtx", *WITHOUT_CPU, "--output=test", sys.executable, "-c", "pass")
         output_of(*command, folder=folder)
-        written = {path.suffix for path in Path(folder).iterdir()}
-    if ".nsys-rep" in written:
-        return Check("test recording", OK, "nsys wrote a report")
-    if ".qdstrm" in written:
+        if is_complete(Path(folder, "test.nsys-rep"), nsys):
+            return Check("test recording", OK, "nsys wrote a report")
+        has_stream = Path(folder, "test.qdstrm").is_file()
+    if has_stream:
         remedy = "install all of Nsight Systems, or convert reports elsewhere with its QdstrmImporter"
         return Check("test recording", FAILED, "nsys wrote a raw stream: its importer is missing", remedy)
     return Check("test recording", FAILED, "nsys wrote nothing", "run: nsys profile -t nvtx -o test true")
