@@ -1,30 +1,38 @@
 """Measure time and memory of the merge of many ranks.
 
-    python benchmarks/fleet_merge.py [--sizes 8 64 256 1000] [--collectives 8800]
+    python benchmarks/fleet_merge.py [--sizes 8 64 256 1000] [--collectives 8800] [--workers 2 [--dask]]
 
-Prints a row for each size: processor seconds to receive the results, to merge them and to write JSON and page, the peak
-memory of the process before it received any and at the end, and a digest of JSON and page. The ranks are the four
-reports of samples/ranks/slowhost_rank*, whose iterations are repeated to the number of collectives, each on a clock of
-its own.
+Prints a row for each size: seconds to receive the headers (which includes making the results), to merge and to write
+JSON and page; the peak memory of the first process before it received any header, after the merge and at the end; that
+of the largest worker; and a digest of JSON and page. The ranks are the four reports of samples/ranks/slowhost_rank*,
+whose iterations are repeated to the number of collectives, each on a clock of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from traceview.fleet import analyze_reports
+from traceview.fleet.dask_workers import DaskWorkers
+from traceview.fleet.local_workers import LocalWorkers
 from traceview.fleet.measure_report import measure_report
-from traceview.fleet.merge import merge
+from traceview.fleet.merge import merge_reports
+from traceview.fleet.partials import FleetReports
 from traceview.fleet.serialization import serialize
+from traceview.fleet.worker import Job, header_of
 from traceview.intervals import Times
 from traceview.model.collectives import COLLECTIVE_COLUMNS, PackedColumn
 from traceview.model.fleet import ReportResult
@@ -61,13 +69,45 @@ def repeated_report(report: ReportResult, collectives: int, period: int, shift: 
     return replace(report, ranks=(replace(changed, collectives=replace(rank.collectives, columns=columns)),))
 
 
-def packed_results(reports: Sequence[ReportResult], size: int, collectives: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what workers send, as it is read."""
+@cache
+def sample_reports() -> list[ReportResult]:
+    """Return the four reports of the samples."""
+    return [measure_report(path, None, None) for path in sorted((ROOT / "samples/ranks").glob("slowhost*"))]
+
+
+def made_result(index: int, collectives: int) -> bytes:
+    """Return what a worker keeps of a report."""
+    reports = sample_reports()
     ranks = [report.ranks[0] for report in reports]
     period = max(rank.end for rank in ranks) - min(rank.start for rank in ranks) + SECOND
-    for index in range(size):
-        shift = index * 7_654_321_987 % (100 * SECOND)
-        yield index, serialize(repeated_report(reports[index % len(reports)], collectives, period, shift))
+    shift = index * 7_654_321_987 % (100 * SECOND)
+    return serialize(repeated_report(reports[index % len(reports)], collectives, period, shift))
+
+
+class MadeLocally(LocalWorkers):
+    """Local workers whose results are made."""
+
+    collectives = 0
+
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the headers of made results, which are kept in files like those of reports."""
+        for index in range(len(paths)):
+            data = made_result(index, self.collectives)
+            self.kept(index).write_bytes(data)
+            yield index, header_of(data)
+
+
+class MadeOnCluster(DaskWorkers):
+    """Workers of a cluster, which make the results."""
+
+    collectives = 0
+
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the headers of made results, which stay on the workers."""
+        self._kept = {index: self._submit(made_result, index, self.collectives) for index in range(len(paths))}
+        headers = [self._submit(header_of, result) for result in self._kept.values()]
+        for index, future in enumerate(headers):
+            yield index, future.result()
 
 
 def peak_mb() -> int:
@@ -76,22 +116,40 @@ def peak_mb() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) // 1024
 
 
-def measure(size: int, collectives: int) -> None:
-    """Merge this many ranks in this process and print the row."""
-    reports = [measure_report(path, None, None) for path in sorted((ROOT / "samples/ranks").glob("slowhost*"))]
+def measure(size: int, collectives: int, workers: int, dask: bool) -> None:
+    """Merge this many ranks in this process and its workers, and print the row."""
+    sample_reports()
     files = [f"rank{index:04}.sqlite" for index in range(size)]
     before = peak_mb()
-    begin = time.process_time()
-    results, _ = analyze_reports._collect(
-        [Path(file) for file in files], files, packed_results(reports, size, collectives), lambda *_: None
-    )
-    received = time.process_time()
-    fleet = merge(files, [results[index] for index in sorted(results)])
-    merged = time.process_time()
+    with ExitStack() as stack:
+        if dask:
+            cluster = stack.enter_context(distributed_cluster(workers))
+            opened: LocalWorkers | DaskWorkers = stack.enter_context(MadeOnCluster(cluster.scheduler_address))
+            client = stack.enter_context(cluster.get_client())
+        else:
+            opened = stack.enter_context(MadeLocally(workers))
+        opened.collectives = collectives  # type: ignore[union-attr]
+        begin = time.perf_counter()
+        read = opened.read([Path(file) for file in files], Job())
+        headers, _ = analyze_reports._collect(files, read, lambda *_: None)
+        received = time.perf_counter()
+        kept = [opened.kept(index) for index in range(size)]
+        fleet = merge_reports(files, FleetReports([headers[index] for index in range(size)], kept, opened.run))
+        merged = time.perf_counter()
+        at_merge = peak_mb()
+        worker_mb = max(client.run(peak_mb).values()) if dask else 0
     digest = hashlib.sha256((to_json(fleet) + render(fleet)).encode()).hexdigest()[:12]
-    written = time.process_time()
+    written = time.perf_counter()
+    worker_mb = worker_mb or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     times = "".join(f"{value:>9.2f} s" for value in (received - begin, merged - received, written - merged))
-    print(f"{size:>6,}{times}{before:>8} MB{peak_mb():>7} MB  {digest}", flush=True)
+    print(f"{size:>6,}{times}{before:>8} MB{at_merge:>7} MB{peak_mb():>7} MB{worker_mb:>7} MB  {digest}", flush=True)
+
+
+def distributed_cluster(workers: int) -> Any:
+    """Start a cluster of single-threaded worker processes on this machine."""
+    from distributed import LocalCluster
+
+    return LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
 
 
 def main() -> None:
@@ -99,14 +157,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 64, 256, 1000])
     parser.add_argument("--collectives", type=int, default=8800)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--dask", action="store_true", help="merge on a Dask cluster of this machine")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        measure(options.sizes[0], options.collectives)
+        measure(options.sizes[0], options.collectives, options.workers, options.dask)
         return
-    print(f"{'ranks':>6}{'receive':>11}{'merge':>11}{'write':>11}{'before':>11}{'peak':>10}  digest", flush=True)
+    columns = (("receive", 11), ("merge", 11), ("write", 11), ("before", 11), ("merged", 10), ("peak", 10))
+    heads = "".join(name.rjust(width) for name, width in (*columns, ("worker", 10)))
+    print(f"{'ranks':>6}{heads}  digest", flush=True)
     for size in options.sizes:
         command = [sys.executable, __file__, "--one", "--sizes", str(size), "--collectives", str(options.collectives)]
+        command += ["--workers", str(options.workers), *(["--dask"] if options.dask else [])]
         subprocess.run(command, check=True)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.captures import ALL, sample, shared
@@ -12,6 +12,7 @@ from tests.fleet.reports import merged, process_alone, result_of
 from traceview.fleet.clocks import estimate_clocks
 from traceview.fleet.groups import split_by_common_ends
 from traceview.fleet.match import match_collectives
+from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.model.fleet import Fleet
 
 # The ends of one collective differ: by 7 µs in this run, whose processes share a clock.
@@ -44,11 +45,13 @@ def test_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
 @pytest.mark.parametrize("name", ["ddp2.sqlite", "trainer/ddp.sqlite", "public/nsys2026.2_2gpu_nccl.sqlite"])
 def test_uncertainty_bounds_the_error(name: str) -> None:
     """Two GPUs of one report share its clock, so the true offset is 0."""
-    ranks = result_of(shared(name) if name in ALL else sample(name)).ranks
+    result = result_of(shared(name) if name in ALL else sample(name))
     files = ["first", "second"]
-    matches = match_collectives(ranks, files, anchored=False)
-    groups = [group for match in matches.matched for group in split_by_common_ends(match, [0, 0], files, [])]
-    _, clock = estimate_clocks(groups, np.arange(2), files, [None, None])
+    together = FleetReports([header(result)], [result], run_here)
+    apart = [replace(result, ranks=(rank,), epoch=None) for rank in result.ranks]
+    matches = match_collectives(together.headers[0].ranks, files, anchored=False)
+    groups = [group for match in matches.matched for group in split_by_common_ends(match, together, files, [])]
+    _, clock = estimate_clocks(groups, FleetReports([header(report) for report in apart], apart, run_here), files)
     assert clock.method == "collectives"
     assert abs(clock.offset) <= (clock.uncertainty or 0) < 150_000
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,7 +11,7 @@ import pytest
 from traceview.errors import RequestError
 from traceview.fleet import dask_workers
 from traceview.fleet.serialization import deserialize, serialize
-from traceview.fleet.worker import Job, work, work_unwatched
+from traceview.fleet.worker import Job, work, work_on_cluster
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -80,18 +78,12 @@ def test_lost_workers_or_scheduler_are_errors() -> None:
         dask_workers._serialized_result(Future("cancelled"), ADDRESS)
 
 
-def on_a_worker(path: str, *, exists_here: bool) -> bytes:
-    # In another thread: the browser of other tests has an event loop running in this one.
-    with ThreadPoolExecutor(1) as aside:
-        return aside.submit(lambda: asyncio.run(work_unwatched(path, Job(), exists_here))).result()
-
-
 def test_worker_without_access_to_the_report(tmp_path: Path) -> None:
     path = str(tmp_path / "rank0.sqlite")
-    client_sees_it = deserialize(on_a_worker(path, exists_here=True))
+    client_sees_it = deserialize(work_on_cluster(path, Job(), exists_here=True))
     assert str(client_sees_it).startswith("the worker does not see it; ")
     # A missing file gives the same error as on one machine.
-    nowhere = on_a_worker(path, exists_here=False)
+    nowhere = work_on_cluster(path, Job(), exists_here=False)
     assert nowhere == work(path, Job()) and str(deserialize(nowhere)).startswith("no such file; ")
 
 

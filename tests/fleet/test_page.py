@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
+from tests.fleet.reports import ranks_of, result_of
 from tests.report.browser import Opened, opened
+from traceview.fleet.merge import MAX_SHOWN_BINS, merge_reports
+from traceview.fleet.partials import FleetReports, header, run_here
+from traceview.fleet.work import MAX_BINS, merge_bins
 from traceview.model.fleet import Fleet, Skipped
 from traceview.model.trace import Note
 from traceview.report.fleet import render
@@ -97,9 +101,9 @@ def many(fleet: Fleet, count: int) -> Fleet:
     ranks = [replace(fleet.ranks[row], label=f"rank{index:04}") for index, row in enumerate(take)]
     names = ("wall", "own", "compute", "wait")
     figures = {name: getattr(heat, name)[take] for name in names}
-    return replace(
-        fleet, ranks=tuple(ranks), heat=replace(heat, **figures), work=tuple(fleet.work[row] for row in take)
-    )
+    common, merged = fleet.clocks[0], -(-count * MAX_BINS // MAX_SHOWN_BINS)
+    work = [each and merge_bins(each, common, merged) for each in fleet.work]
+    return replace(fleet, ranks=tuple(ranks), heat=replace(heat, **figures), work=tuple(work[row] for row in take))
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -167,7 +171,7 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
         assert first < closer[0] < closer[1] < last
         stage.press("0")
         [group] = slow_host.times
-        starts, ends = group.select(np.arange(len(group.kind)))
+        starts, ends = group.times()
         works = [work for work in slow_host.work if work is not None]
         zero = min(int(starts.min()), *(work.start for work in works))
         latest = max(int(ends.max()), *(work.start + work.width * len(work.kernel) for work in works)) - zero
@@ -197,8 +201,12 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
         assert page.complaints == []
 
 
-def test_timeline_keeps_the_middle_of_many_collectives(slow_host: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.report.fleet.page.MAX_COLLECTIVES", 40)
-    values, _ = content(slow_host)
-    [group] = values["times"]  # type: ignore[misc]
-    assert group["count"] == 10 and values["timesLeftOut"] == len(slow_host.times[0].kind) - 10
+def test_timeline_keeps_the_middle_of_many_collectives(slow_host: Fleet) -> None:
+    reports = [result_of(path) for path in ranks_of("slowhost")]
+    kept = FleetReports([header(report) for report in reports], reports, run_here)
+    values, _ = content(merge_reports(slow_host.reports, kept, max_shown=40))
+    [group], [whole] = values["times"], slow_host.times  # type: ignore[misc]
+    assert group["count"] == 10 and values["timesLeftOut"] == len(whole.kind) - 10
+    [shown] = merge_reports(slow_host.reports, kept, max_shown=40).times
+    middle = np.sort(whole.times()[0].max(axis=0))[(len(whole.kind) - 10) // 2 :][:10]
+    assert np.sort(shown.times()[0].max(axis=0)).tolist() == middle.tolist() and shown.first == whole.first

@@ -3,55 +3,91 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import reduce
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleet.hand_made import rank
+from tests.fleet.hand_made import rank, report
 from traceview.fleet import waits as module
 from traceview.fleet.match import MatchedCollectives
-from traceview.fleet.waits import Arrivals, ArrivedGroup, Waits, arrived_group, measure_arrivals, measure_waits
-from traceview.intervals import Times
-from traceview.model.collectives import Clock, Member, PackedColumn
+from traceview.fleet.waits import (
+    Arrivals,
+    ArrivedGroup,
+    FleetIterations,
+    Waits,
+    WaitSums,
+    arrived_group,
+    measure_arrivals,
+)
+from traceview.frozen import frozen
+from traceview.model.collectives import Clock, PackedColumn
+from traceview.model.fleet import ReportResult
 
 RANKS = 6
 NUMBERS = np.arange(3)
 STEADY = np.array([1, 2])
+PRESENT = np.ones((RANKS, 3), np.bool_)
+PRESENT[1, 2] = PRESENT[4] = False  # rank 1 lacks an iteration, rank 4 all
+ITERATIONS = FleetIterations(NUMBERS, STEADY, PRESENT)
 KINDS = ("AllGather", "AllReduce")
 
 
+@frozen
+class Drawn:
+    """Groups, and the reports and clocks of RANKS ranks; the collectives of a rank are those of its groups in turn."""
+
+    groups: tuple[MatchedCollectives, ...]
+    reports: tuple[ReportResult, ...]
+    clocks: tuple[Clock, ...]
+
+    def some(self, ranks: Sequence[int]) -> list[tuple[int, ReportResult]]:
+        """Return some reports with the index of their rank."""
+        return [(index, self.reports[index]) for index in ranks]
+
+
 @st.composite
-def matched(draw: st.DrawFn) -> MatchedCollectives:
-    """Draw collectives of some ranks on clocks of their own, often with ties and waits of zero."""
-    ranks = sorted(draw(st.sets(st.integers(0, RANKS - 1), min_size=2)))
-    count = draw(st.integers(1, 5))
-    values = st.lists(st.integers(0, 3), min_size=count, max_size=count)
-    kinds = [KINDS[code % 2] for code in draw(values)]
-    steps = draw(values)  # the iteration 3 is none of NUMBERS
-    members = []
-    for _ in ranks:
-        calls = [
-            (step, kind, 0, 10 * place + start, 10 * place + start + length)
-            for place, (step, kind, start, length) in enumerate(
-                zip(steps, kinds, draw(values), draw(values), strict=True)
-            )
-        ]
-        drift = draw(st.sampled_from([0, 10**8]))
-        clock = Clock("", "collectives", draw(st.integers(-5, 5)), drift, 0, 1, None)
-        collectives = rank(calls).collectives.with_column("hidden", np.array(draw(values), np.int64))
-        members.append(Member(collectives, PackedColumn.pack(np.arange(count)), clock))
-    return MatchedCollectives("g", "order", np.array(ranks), tuple(members), np.array(steps), tuple(kinds))
+def matched(draw: st.DrawFn) -> Drawn:
+    """Draw collectives on clocks of their own, often with ties and waits of zero."""
+    calls: list[list[tuple[int, str, int, int, int]]] = [[] for _ in range(RANKS)]
+    hidden: list[list[int]] = [[] for _ in range(RANKS)]
+    groups = []
+    for _ in range(draw(st.integers(0, 4))):
+        ranks = sorted(draw(st.sets(st.integers(0, RANKS - 1), min_size=2)))
+        count = draw(st.integers(1, 5))
+        values = st.lists(st.integers(0, 3), min_size=count, max_size=count)
+        kinds = [KINDS[code % 2] for code in draw(values)]
+        steps = draw(values)  # the iteration 3 is none of NUMBERS
+        places = []
+        for own in ranks:
+            places.append(PackedColumn.pack(len(calls[own]) + np.arange(count)))
+            hidden[own] += draw(values)
+            calls[own] += [
+                (step, kind, 0, 10 * place + start, 10 * place + start + length)
+                for place, (step, kind, start, length) in enumerate(
+                    zip(steps, kinds, draw(values), draw(values), strict=True)
+                )
+            ]
+        groups.append(MatchedCollectives("g", "order", np.array(ranks), tuple(places), np.array(steps), tuple(kinds)))
+    clocks = tuple(
+        Clock("", "collectives", draw(st.integers(-5, 5)), draw(st.sampled_from([0, 10**8])), 0, 1, None)
+        for _ in range(RANKS)
+    )
+    return Drawn(tuple(groups), tuple(map(report_with, calls, hidden)), clocks)
 
 
-def arrived(group: MatchedCollectives, arrivals: Arrivals) -> ArrivedGroup:
-    return arrived_group(group, arrivals, NUMBERS, STEADY)
+def report_with(calls: list[tuple[int, str, int, int, int]], hidden: list[int]) -> ReportResult:
+    own = rank(calls)
+    columns = (*own.collectives.columns[:-1], PackedColumn.pack(np.array(hidden, np.int64)))
+    return report(replace(own, collectives=replace(own.collectives, columns=columns)))
 
 
 def same(one_way: Waits, other: Waits) -> bool:
-    columns = ("by_rank", "by_iteration", "by_figure")
+    columns = ("by_rank", "by_figure")
     return all(np.array_equal(getattr(one_way, name), getattr(other, name)) for name in columns) and (
         one_way.longest_pairs(),
         one_way.pair_count,
@@ -67,58 +103,72 @@ def groupings(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
     return parts, [draw(st.integers(0, left - 2)) for left in range(len(parts), 1, -1)]
 
 
-def merged_by_pairs(parts: list[Waits] | list[Arrivals], merges: list[int]) -> Waits | Arrivals:
-    left: list[object] = list(parts)
+def merged_by_pairs(parts: list[Any], merges: list[int]) -> Any:
+    left = list(parts)
     for at in merges:
-        left[at : at + 2] = [left[at].merged(left[at + 1])]  # type: ignore[attr-defined]
-    return left[0]  # type: ignore[return-value]
+        left[at : at + 2] = [left[at].merged(left[at + 1])]
+    return left[0]
 
 
 @settings(deadline=None)
-@given(st.lists(matched(), max_size=4), groupings(), st.integers(1, 8))
-def test_any_grouping_of_ranks(
-    drawn: list[MatchedCollectives], grouping: tuple[list[list[int]], list[int]], kept: int
-) -> None:
+@given(matched(), groupings(), st.integers(1, 8))
+def test_any_grouping_of_ranks(drawn: Drawn, grouping: tuple[list[list[int]], list[int]], kept: int) -> None:
     parts, merges = grouping
+    numbered = dict(enumerate(drawn.groups))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_PAIRS", kept)
         patch.setattr(module, "PRUNE_AT", kept)
-        groups = []
-        for group in drawn:
-            together = measure_arrivals(group, range(len(group.ranks)))
-            rows = [[row for row, own in enumerate(group.ranks) if own in part] for part in parts]
-            apart = reduce(Arrivals.merged, [measure_arrivals(group, some) for some in reversed(rows) if some])
-            assert arrived(group, together).figures == arrived(group, apart).figures
-            assert [column.tolist() for column in columns(together)] == [column.tolist() for column in columns(apart)]
-            groups.append(arrived(group, together))
-        at_once = measure_waits(groups, range(RANKS), RANKS, len(NUMBERS))
-        shares = [measure_waits(groups, part, RANKS, len(NUMBERS)) for part in parts]
-        assert same(at_once, merged_by_pairs(shares, merges))  # type: ignore[arg-type]
-        check_against_loop(drawn, at_once, kept)
+        together = measure_arrivals(numbered, drawn.clocks, drawn.some(range(RANKS)))
+        apart = merged_by_pairs([measure_arrivals(numbered, drawn.clocks, drawn.some(part)) for part in parts], merges)
+        assert together.keys() == apart.keys() == numbered.keys()
+        assert all(columns(together[number]) == columns(apart[number]) for number in numbered)
+        groups = [arrived_group(group, together[number], ITERATIONS) for number, group in numbered.items()]
+        waits, by_iteration = waits_of(drawn, groups, range(RANKS))
+        shares = [waits_of(drawn, groups, part)[0] for part in parts]
+        assert same(waits, merged_by_pairs(shares, merges))
+        check_against_loop(drawn, waits, by_iteration, kept)
 
 
-def columns(arrivals: Arrivals) -> list[Times]:
-    return [arrivals.first, arrivals.last, arrivals.latest, arrivals.first_end, arrivals.shortest]
+def waits_of(drawn: Drawn, groups: list[ArrivedGroup], ranks: Iterable[int]) -> tuple[Waits, list[list[int]]]:
+    """Return the waits of some ranks, and those of each of them in each iteration."""
+    sums = WaitSums(groups, ITERATIONS)
+    rows = [sums.add(own, drawn.reports[own].ranks[0].collectives, drawn.clocks[own]).tolist() for own in ranks]
+    return sums.total(), rows
 
 
-def check_against_loop(drawn: list[MatchedCollectives], waits: Waits, kept: int) -> None:
+def columns(arrivals: Arrivals) -> list[list[int]]:
+    return [
+        column.tolist()
+        for column in (arrivals.first, arrivals.last, arrivals.latest, arrivals.first_end, arrivals.shortest)
+    ]
+
+
+def check_against_loop(drawn: Drawn, waits: Waits, rows_by_iteration: list[list[int]], kept: int) -> None:
     """Compare with a loop over every rank of every collective."""
     sums: Counter[tuple[str, int]] = Counter()
-    by_iteration: Counter[tuple[str, int, int]] = Counter()
+    by_iteration: Counter[tuple[int, int]] = Counter()
     waited: Counter[tuple[int, int]] = Counter()
     times: Counter[tuple[int, int]] = Counter()
-    for group in drawn:
-        rows = [(*member.times(), member.hidden()) for member in group.members]
+    for group in drawn.groups:
+        rows = []
+        for own, places in zip(group.ranks.tolist(), group.places, strict=True):
+            collectives = drawn.reports[own].ranks[0].collectives
+            rows.append((*collectives.times(places, drawn.clocks[own]), collectives.hidden(places)))
         for place, step in enumerate(group.step.tolist()):
             arrivals = [int(start[place]) for start, _, _ in rows]
             last = int(group.ranks[arrivals.index(max(arrivals))])
             for own, (start, end, hidden) in zip(group.ranks.tolist(), rows, strict=True):
                 wait = int(min(max(arrivals) - start[place], end[place] - start[place]))
                 bare = max(wait - int(hidden[place]), 0)
-                each = [("wait", own, wait), ("bare", own, bare), ("caused", last, wait), ("bare_caused", last, bare)]
-                for name, at, value in each:
-                    by_iteration[name, at, step] += value
+                by_iteration[own, step] += wait
+                for name, at, value in (
+                    ("wait", own, wait),
+                    ("bare", own, bare),
+                    ("caused", last, wait),
+                    ("bare_caused", last, bare),
+                ):
                     sums[name, at] += value if step in STEADY else 0
+                    sums[f"mean_{name}", at] += value if step in STEADY and PRESENT[at, step] else 0
                 if step in STEADY:
                     sums["matched", own] += 1
                     sums["last", own] += own == last
@@ -126,9 +176,7 @@ def check_against_loop(drawn: list[MatchedCollectives], waits: Waits, kept: int)
                     times[own, last] += wait > 0
     for name in module.RANK_SUMS:
         assert waits.rank_sum(name).tolist() == [sums[name, at] for at in range(RANKS)]
-    for name in module.ITERATION_SUMS:
-        expected = [[by_iteration[name, at, step] for step in NUMBERS.tolist()] for at in range(RANKS)]
-        assert waits.iteration_sum(name).tolist() == expected
+    assert rows_by_iteration == [[by_iteration[at, step] for step in NUMBERS.tolist()] for at in range(RANKS)]
     assert waits.by_figure.sum() == sum(waited.values())
     longest = sorted((-total, *pair) for pair, total in waited.items() if total)
     assert waits.pair_count == len(longest)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from traceview.fleet import work
-from traceview.fleet.work import measure_work
+from traceview.fleet.work import measure_work, merge_bins
 from traceview.measure.activity import active_devices
+from traceview.model.collectives import Clock
 
 CLASSES = {"compute": "compute", "copies": "copy", "communication": "communication"}
 OPERATION = st.tuples(
@@ -33,4 +34,6 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
         busy = {ns for start, end, own, *_ in operations if own == kind for ns in range(start, end)}
         expected = np.bincount([(ns - measured.start) // measured.width for ns in busy], minlength=count)
         assert getattr(measured, name).values().tolist() == expected.tolist()
+        merged = getattr(merge_bins(measured, Clock("", "reference", 0, 0, 0, 0, None), 3), name).values().tolist()
+        assert merged == [int(sum(expected[first : first + 3])) for first in range(0, count, 3)]
     assert ((measured.kernel.values() >= 0) == (measured.compute.values() > 0)).all()

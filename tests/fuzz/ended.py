@@ -13,8 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 from unittest import mock
+
+if TYPE_CHECKING:
+    from traceview.fleet.local_workers import LocalWorkers
+    from traceview.fleet.worker import Job
 
 Way = Literal["sqlite", "pages", "apart"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +52,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
-            mock.patch("traceview.fleet.analyze_reports.read_locally", _read_here),
+            mock.patch("traceview.fleet.local_workers.LocalWorkers.read", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
         ):
@@ -79,11 +83,13 @@ def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
     return Ended(ended.returncode, out, err, err if "Traceback" in err else "")
 
 
-def _read_here(paths: Sequence[Path], job: Any, _workers: int) -> Iterator[tuple[int, bytes]]:
-    from traceview.fleet.worker import work
+def _read_here(workers: LocalWorkers, paths: Sequence[Path], job: Job) -> Iterator[tuple[int, bytes]]:
+    from traceview.fleet.worker import header_of, work
 
     for place, path in enumerate(paths):
-        yield place, work(str(path), job)
+        data = work(str(path), job)
+        workers.kept(place).write_bytes(data)
+        yield place, header_of(data)
 
 
 @contextmanager

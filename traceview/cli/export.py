@@ -154,7 +154,7 @@ def _export_many(
         from traceview.read.nsys_rep import CHOSEN
 
         job = Job(nsys=CHOSEN.get(), max_decoded=MAX_DECODED.get())
-        fleet = analyze_reports(paths, job, progress=lambda text, done: step(text, done / 2))
+        fleet = analyze_reports(paths, job, max_shown=None, progress=lambda text, done: step(text, done / 2))
         count = len(fleet.reports)
         pieces = merged_trace(paths, fleet, lambda done: step(f"write {done:,} of {count:,}", (1 + done / count) / 2))
         if is_stdout(target):

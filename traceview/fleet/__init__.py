@@ -1,9 +1,10 @@
-"""Analysis of many reports: workers measure each report, then the small results are merged into one Fleet.
+"""Analysis of many reports: workers measure each report and keep the small results, which merge into one Fleet.
 
 sources.py            expands folders and patterns to reports
-local_workers.py      reads reports in processes of this machine; dask_workers.py on a Dask cluster
+local_workers.py      reads and measures in processes of this machine; dask_workers.py on a Dask cluster
 worker.py             runs in a worker: measure_report.py makes one ReportResult, serialization.py packs it
-merge.py              merges results: iterations, match, groups, clocks, waits, rank_figures, stragglers
+partials.py           sends work to the results and merges partial measures
+merge.py              merges reports: iterations, match, groups, clocks, waits, rank_figures, stragglers
 
 This module imports nothing, so that a worker can limit its threads before polars starts.
 """

@@ -8,18 +8,19 @@ The times of day when the sessions began are reported too; they are used for rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
+from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS, ends_of
 from traceview.fleet.match import MatchedCollectives
+from traceview.fleet.partials import ByKey, FleetReports, Minimum, NumberedReports, ranks_of
 from traceview.intervals import Times
-from traceview.model.collectives import SECOND, Clock, Member
+from traceview.model.collectives import SECOND, Clock, PackedColumn
 
 MAX_TIMES = 1 << 18  # collectives of several ranks that are unpacked at once
 MIN_COLLECTIVES_FOR_DRIFT = 12
@@ -27,10 +28,11 @@ DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this time
 
 
 def estimate_clocks(
-    groups: Sequence[MatchedCollectives], reports: Times, files: Sequence[str], epochs: Sequence[int | None]
+    groups: Sequence[MatchedCollectives], reports: FleetReports, files: Sequence[str]
 ) -> tuple[Clock, ...]:
-    """Estimate every report's clock; `reports` has the index of each rank's report."""
+    """Estimate every report's clock."""
     clocks: list[Clock | None] = [None] * len(files)
+    epochs = [report.epoch for report in reports.headers]
     first_epoch = next((epoch for epoch in epochs if epoch is not None), None)
     sessions = [None if epoch is None or first_epoch is None else first_epoch - epoch for epoch in epochs]
     largest_first = sorted(groups, key=lambda group: -group.size)
@@ -42,11 +44,10 @@ def estimate_clocks(
         while changed:
             changed = False
             for group in largest_first:
-                group_reports = reports[group.ranks]
-                known = np.array([clocks[report] is not None for report in group_reports])
+                known = np.array([clocks[report] is not None for report in reports.report_of[group.ranks]])
                 if known.all() or not known.any():
                     continue
-                _set_unknown_clocks(group, group_reports, clocks, files, sessions)
+                _set_unknown_clocks(group, known, reports, clocks, files, sessions)
                 changed = True
     return tuple(clock for clock in clocks if clock is not None)
 
@@ -62,65 +63,119 @@ def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
 
 def _set_unknown_clocks(
     group: MatchedCollectives,
-    group_reports: Times,
+    known: NDArray[np.bool_],
+    reports: FleetReports,
     clocks: list[Clock | None],
     files: Sequence[str],
     sessions: Sequence[int | None],
 ) -> None:
-    """Set the unknown clocks of a group's reports from the known ones."""
-    members: dict[int, list[Member]] = {}
-    for report, member in zip(group_reports.tolist(), group.members, strict=True):
-        members.setdefault(report, []).append(replace(member, clock=clocks[report]))
-    known = {report: clock for report in members if (clock := clocks[report])}
-    settled = [member for report in known for member in members[report]]
-    reference = _median_ends(settled)
-    rows_by_kind = _rows_by_kind(np.array(group.kind))
+    """Set the unknown clocks of a group's reports from the known ones; `known` has a value for each of its rows."""
+    settled = {
+        rank: clock
+        for rank, report in zip(group.ranks.tolist(), reports.report_of[group.ranks].tolist(), strict=True)
+        if (clock := clocks[report])
+    }
+    settled_places, places = (group.places_of(np.flatnonzero(rows).tolist()) for rows in (known, ~known))
+    reference = _median_settled_ends(settled_places, settled, reports)
+    fits = reports.measure(partial(_fit_reports, places, reference, _rows_by_kind(np.array(group.kind))), places)
     fitted: dict[int, Clock] = {}
-    for report in sorted(members.keys() - known):
-        at = _median_ends(members[report])
-        fits = [_fit_offset(at[places], at[places] - reference[places]) for places in rows_by_kind]
-        best = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
-        fitted[report] = Clock(
+    for first_rank, fit in sorted(fits.items()):
+        report = int(reports.report_of[first_rank])
+        fitted[first_rank] = Clock(
             files[report],
             "collectives",
-            best.offset,
-            best.drift,
+            fit.offset,
+            fit.drift,
             0,
-            best.collectives,
+            fit.collectives,
             sessions[report],
-            best.scatter,
-            best.origin,
+            fit.scatter,
+            fit.origin,
         )
-    errors: dict[int, int] = {}
-    for some in _portions(settled):
-        known_error = np.array([member.clock.uncertainty or 0 for member in some if member.clock])
-        start, end = (np.stack(times) for times in zip(*(member.times() for member in some), strict=True))
-        for report, clock in fitted.items():
-            own = [replace(member, clock=clock).times() for member in members[report]]
-            # The earliest end and the latest start of the report's own ranks, which share its clock.
-            latest, earliest = reduce(np.maximum, (row[0] for row in own)), reduce(np.minimum, (row[1] for row in own))
-            error = int((_largest_error(latest, earliest, start, end) + known_error).min())
-            errors[report] = min(error, errors.get(report, error))
-    for report, clock in fitted.items():
-        clocks[report] = replace(clock, uncertainty=max(errors[report], clock.scatter))
+    errors: ByKey[Minimum] = ByKey()
+    for some in _portions(list(settled), len(group.step)):
+        times = reports.measure(partial(_times_of, {rank: settled_places[rank] for rank in some}, settled), some)
+        known_error = np.array([settled[rank].uncertainty or 0 for rank in some])
+        start, end = (np.stack([times[rank][column] for rank in some]) for column in range(2))
+        work = partial(_clock_errors, places, fitted, start, end, known_error)
+        errors = errors.merged(reports.measure(work, places))
+    for first_rank, clock in fitted.items():
+        error = int(errors[first_rank].values[0])
+        clocks[reports.report_of[first_rank]] = replace(clock, uncertainty=max(error, clock.scatter))
 
 
-def _median_ends(members: Sequence[Member]) -> NDArray[np.float64]:
-    """Return the median end of each collective over these ranks."""
-    count = len(members[0].places)
-    portion = max(MAX_TIMES // len(members), 1)
-    medians = [
-        np.median(np.stack([member.times()[1][first : first + portion] for member in members]), axis=0)
-        for first in range(0, count, portion)
-    ]
+def _median_settled_ends(
+    places: Mapping[int, PackedColumn], clocks: Mapping[int, Clock], reports: FleetReports
+) -> NDArray[np.float64]:
+    """Return the median end of each collective over the ranks in `places`, on the common clock.
+
+    Each part of the ranks' ends has at most MAX_TIMES values.
+    """
+    count = len(next(iter(places.values())))
+    portion = max(MAX_TIMES // len(places), 1)
+    medians = []
+    for first in range(0, count, portion):
+        ends = reports.measure(partial(_times_of, places, clocks, part=slice(first, first + portion)), places)
+        medians.append(np.median(np.stack([end for _, end in ends.values()]), axis=0))
     return np.concatenate(medians)
 
 
-def _portions(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
-    """Yield all members, as many at a time as have MAX_TIMES collectives."""
-    portion = max(MAX_TIMES // max(len(members[0].places), 1), 1)
-    for first in range(0, len(members), portion):
-        yield members[first : first + portion]
+def _times_of(
+    places: Mapping[int, PackedColumn],
+    clocks: Mapping[int, Clock],
+    reports: NumberedReports,
+    part: slice = slice(None),
+) -> ByKey[tuple[Times, Times]]:
+    """Return a part of the starts and ends of each rank in `places`, on the common clock."""
+    times: ByKey[tuple[Times, Times]] = ByKey()
+    for index, rank in ranks_of(reports):
+        if index in places:
+            start, end = rank.collectives.times(places[index], clocks[index])
+            times[index] = start[part].copy(), end[part].copy()
+    return times
+
+
+def _portions(ranks: Sequence[int], collectives: int) -> Iterator[Sequence[int]]:
+    """Yield all ranks, as many at a time as have MAX_TIMES collectives."""
+    portion = max(MAX_TIMES // max(collectives, 1), 1)
+    for first in range(0, len(ranks), portion):
+        yield ranks[first : first + portion]
+
+
+def _fit_reports(
+    places: Mapping[int, PackedColumn],
+    reference: NDArray[np.float64],
+    rows_by_kind: Sequence[NDArray[np.intp]],
+    reports: NumberedReports,
+) -> ByKey[_ClockFit]:
+    """Fit the clock of each report, by its first rank, to the reference: the kind with the least scatter decides."""
+    fitted: ByKey[_ClockFit] = ByKey()
+    for first, report in reports:
+        own = ends_of(places, [(first, report)])
+        at = np.median(np.stack(list(own.values())), axis=0)
+        fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in rows_by_kind]
+        fitted[first] = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
+    return fitted
+
+
+def _clock_errors(
+    places: Mapping[int, PackedColumn],
+    fitted: Mapping[int, Clock],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    known_error: Times,
+    reports: NumberedReports,
+) -> ByKey[Minimum]:
+    """Return the largest error of each report's clock, by its first rank, relative to ranks with these times."""
+    errors: ByKey[Minimum] = ByKey()
+    for first, report in reports:
+        clocks = dict.fromkeys(range(first, first + len(report.ranks)), fitted[first])
+        own = _times_of(places, clocks, [(first, report)]).values()
+        # The earliest end and the latest start of the report's own ranks, which share its clock.
+        latest, earliest = reduce(np.maximum, (row[0] for row in own)), reduce(np.minimum, (row[1] for row in own))
+        error = (_largest_error(latest, earliest, start, end) + known_error).min()
+        errors[first] = Minimum(np.array([error]))
+    return errors
 
 
 def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:

@@ -1,4 +1,4 @@
-"""Reads reports on the workers of a Dask cluster, which see the same files under the same paths.
+"""Reads and measures reports on the workers of a Dask cluster, which see the same files under the same paths.
 
 Dask sends pickled code and unpickles the answers: whoever controls the scheduler's address can run code here and on
 the workers. TLS proves that the configured certificate authority signed the scheduler's certificate.
@@ -9,23 +9,34 @@ from __future__ import annotations
 import logging
 import ssl
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from traceview import __version__
 from traceview.errors import RequestError
+from traceview.fleet.partials import P, Work
 from traceview.fleet.serialization import serialize
-from traceview.fleet.worker import Job, installed_version, work_unwatched
+from traceview.fleet.worker import (
+    Job,
+    header_of,
+    installed_version,
+    measure_results,
+    merge_partials,
+    unwatched,
+    work_on_cluster,
+)
 from traceview.frozen import frozen
 
 CONNECT_TIMEOUT = "10s"
 POLL_SECONDS = 5
 MAX_SECONDS_WITHOUT_WORKERS = 60
+REPORTS_PER_LEAF = 32
+PARTIALS_PER_MERGE = 8
 REPORTS_PER_THREAD = 4  # submitted at once, for each thread of the cluster
 RETRIES = 2
 WORKERS_LOST = "the workers that read it were lost, probably out of memory; give them more memory or fewer threads"
@@ -41,15 +52,34 @@ class Tls:
     key: Path | None = None
 
 
-def read_on_cluster(
-    paths: Sequence[Path], job: Job, address: str, tls: Tls | None = None
-) -> Generator[tuple[int, bytes], None, None]:
-    """Yield (index in `paths`, serialized result) as reports complete. Another worker takes over from a lost one.
+class DaskWorkers:
+    """The workers of a cluster. They keep the results: Dask reads a report again if its worker is lost."""
 
-    Raises RequestError if distributed is not installed, if the scheduler cannot be reached or is lost, if no worker
-    is left, or if a worker has another version of traceview.
-    """
-    with _connected_client(address, tls) as client:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        """`address` is that of the scheduler."""
+        self._address, self._tls = address, tls
+        self._kept: dict[int, Any] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> DaskWorkers:
+        """Connect. Raises RequestError if distributed is not installed, or as _connected_client() does."""
+        self._client = self._open.enter_context(_connected_client(self._address, self._tls))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.clear()
+        self._open.__exit__(*error)
+
+    def kept(self, index: int) -> Any:
+        """Return the future of a report's serialized result."""
+        return self._kept[index]
+
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
+        """Yield (index in `paths`, serialized header) as reports complete. Another worker takes over from a lost one.
+
+        Raises RequestError if the scheduler is lost, or if no worker is left.
+        """
+        client = self._client
         waiting = deque(range(len(paths)))
         max_running = REPORTS_PER_THREAD * max(sum(client.nthreads().values()), 1)
         running: dict[str, tuple[int, Any]] = {}
@@ -58,13 +88,48 @@ def read_on_cluster(
             while waiting and len(running) < max_running:
                 index = waiting.popleft()
                 path = paths[index].absolute()
-                arguments = (str(path), job, path.exists())
-                future = client.submit(work_unwatched, *arguments, pure=False, retries=RETRIES)
+                result = self._submit(work_on_cluster, str(path), job, path.exists())
+                future = self._submit(header_of, result)
+                self._kept[index] = result
                 running[future.key] = index, future
                 future.add_done_callback(lambda done: ended.put(done.key))
-            index, future = running.pop(_wait_for_next(ended, client, address))
-            yield index, _serialized_result(future, address)
+            index, future = running.pop(_wait_for_next(ended, client, self._address))
+            yield index, _serialized_result(future, self._address)
             future.release()
+
+    def run(self, work: Work[P], kept: Sequence[tuple[int, Any]]) -> P:
+        """Measure kept results on the workers that have them, and merge the partial measures there, as a tree.
+
+        Raises RequestError if workers or the scheduler are lost for good.
+        """
+        shared = self._submit(_identity, work)  # once for all tasks
+        leaves = [kept[first : first + REPORTS_PER_LEAF] for first in range(0, len(kept), REPORTS_PER_LEAF)]
+        level = [
+            self._submit(measure_results, shared, [first for first, _ in leaf], [result for _, result in leaf])
+            for leaf in leaves
+        ]
+        while len(level) > 1:
+            level = [
+                self._submit(merge_partials, level[first : first + PARTIALS_PER_MERGE])
+                for first in range(0, len(level), PARTIALS_PER_MERGE)
+            ]
+        ended: SimpleQueue[str] = SimpleQueue()
+        level[0].add_done_callback(lambda done: ended.put(done.key))
+        _wait_for_next(ended, self._client, self._address)
+        try:
+            return cast("P", level[0].result(timeout=MAX_SECONDS_WITHOUT_WORKERS))
+        except Exception as error:  # the type depends on the version of distributed
+            raise RequestError(
+                f"--scheduler {self._address[:200]}: the workers could not merge the results ({type(error).__name__}); "
+                "give them more memory"
+            ) from None
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._client.submit(unwatched, function, *arguments, pure=False, retries=RETRIES)
+
+
+def _identity(work: Work[P]) -> Work[P]:
+    return work
 
 
 def _wait_for_next(ended: SimpleQueue[str], client: Any, address: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 
 import numpy as np
 
 from traceview.fleet.match import MatchedCollectives
+from traceview.fleet.partials import ByKey, FleetReports, Minimum, NumberedReports, ranks_of
 from traceview.intervals import Times
+from traceview.model.collectives import PackedColumn
 
 # One rank sends or receives: it does not wait for the others, and they do not end together.
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
@@ -20,7 +22,7 @@ TRANSFER_SHARE = 20  # a twentieth of the transfer is the tolerance, if that is 
 
 
 def split_by_common_ends(
-    matched: MatchedCollectives, reports: Sequence[int], labels: Sequence[str], notes: list[str]
+    matched: MatchedCollectives, reports: FleetReports, labels: Sequence[str], notes: list[str]
 ) -> Iterator[MatchedCollectives]:
     """Yield the parts of a match whose ranks end together, without rooted collectives.
 
@@ -38,10 +40,10 @@ def split_by_common_ends(
     if matched.how == "communicator":
         yield matched
         return
-    if len(matched.step) < MIN_COLLECTIVES_FOR_CLOCKS and len({reports[rank] for rank in matched.ranks}) > 1:
+    if len(matched.step) < MIN_COLLECTIVES_FOR_CLOCKS and len(np.unique(reports.report_of[matched.ranks])) > 1:
         notes.append(f"{matched.name}: left out, because {len(matched.step)} are too few to compare clocks")
         return
-    for rows in _rows_with_common_ends(matched, np.array([reports[rank] for rank in matched.ranks], np.int64)):
+    for rows in _rows_with_common_ends(matched, reports):
         if len(rows) > 1:
             yield matched.select_ranks(rows)
         else:
@@ -49,18 +51,22 @@ def split_by_common_ends(
             notes.append(f"{matched.name}: {label} left out, because it does not end together with any other rank")
 
 
-def _rows_with_common_ends(matched: MatchedCollectives, reports: Times) -> list[Times]:
+def _rows_with_common_ends(matched: MatchedCollectives, reports: FleetReports) -> list[Times]:
     """Return groups of rows that end together, each with the first row that is not yet in a group."""
-    shortest = reduce(np.minimum, (end - start for start, end in (member.times() for member in matched.members)))
-    tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(shortest)) // TRANSFER_SHARE)
     left = np.arange(len(matched.ranks))
+    shortest = reports.measure(partial(_shortest, matched.places_of(left)), matched.ranks)
+    tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(shortest.values)) // TRANSFER_SHARE)
     groups = []
     while len(left):
-        reference = matched.members[left[0]].times()[1]
+        first = int(matched.ranks[left[0]])
+        reference = reports.measure(partial(ends_of, matched.places_of(left[:1])), [first])[first]
+        work = partial(_spreads, matched.places_of(left), reference)
+        spread = reports.measure(work, matched.ranks[left])
+        same_clock = reports.report_of[matched.ranks[left]] == reports.report_of[first]
         joined = np.array(
             [
-                _end_together(matched.members[row].times()[1] - reference, tolerance, reports[row] == reports[left[0]])
-                for row in left
+                _end_together(*spread[rank], tolerance, same)
+                for rank, same in zip(matched.ranks[left].tolist(), same_clock.tolist(), strict=True)
             ]
         )
         groups.append(left[joined])
@@ -68,11 +74,35 @@ def _rows_with_common_ends(matched: MatchedCollectives, reports: Times) -> list[
     return groups
 
 
-def _end_together(difference: Times, tolerance: int, same_clock: bool) -> bool:
+def _shortest(places: Mapping[int, PackedColumn], reports: NumberedReports) -> Minimum:
+    """Return the shortest kernel of each collective on the ranks with places."""
+    times = [rank.collectives.times(places[index]) for index, rank in ranks_of(reports) if index in places]
+    return Minimum(reduce(np.minimum, (end - start for start, end in times)))
+
+
+def ends_of(places: Mapping[int, PackedColumn], reports: NumberedReports) -> ByKey[Times]:
+    """Return the ends of the collectives at these places of each rank, on its own clock."""
+    return ByKey(
+        {index: rank.collectives.times(places[index])[1] for index, rank in ranks_of(reports) if index in places}
+    )
+
+
+def _spreads(
+    places: Mapping[int, PackedColumn], reference: Times, reports: NumberedReports
+) -> ByKey[tuple[float, float]]:
+    """Return the median and its deviation of each rank's ends minus the reference."""
+    spreads: ByKey[tuple[float, float]] = ByKey()
+    for index, rank in ranks_of(reports):
+        if index in places:
+            difference = rank.collectives.times(places[index])[1] - reference
+            median = np.median(difference)
+            spreads[index] = float(median), float(np.median(np.abs(difference - median)))
+    return spreads
+
+
+def _end_together(median: float, spread: float, tolerance: int, same_clock: bool) -> bool:
     """Return whether two ranks whose ends differ by this belong together."""
-    median = np.median(difference)
-    spread = np.median(np.abs(difference - median))
-    return bool(spread <= tolerance and (not same_clock or abs(median) <= tolerance))
+    return spread <= tolerance and (not same_clock or abs(median) <= tolerance)
 
 
 def rank_sets(groups: Sequence[MatchedCollectives], count: int) -> Times:

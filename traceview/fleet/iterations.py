@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceview.fleet.collectives import BEFORE_ALL
+from traceview.fleet.partials import SharedColumns
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -96,11 +97,13 @@ def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
 class AlignedRanks:
     """Ranks whose iterations are numbered alike.
 
-    If `anchored`, collectives are counted from the start of each iteration, else from the start of the capture.
+    If `anchored`, collectives are counted from the start of each iteration, else from the start of the capture. If
+    `counted`, the ranks are those of with_counted_iterations().
     """
 
     ranks: tuple[RankResult, ...]
     anchored: bool
+    counted: bool
     notes: tuple[str, ...]
 
 
@@ -113,14 +116,15 @@ def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> Ali
     """
     stepped = [rank for rank in ranks if rank.steps is not None]
     if not stepped:
-        return AlignedRanks(tuple(ranks), False, ())
+        return AlignedRanks(tuple(ranks), False, False, ())
     named = all(rank.steps is not None and rank.steps.named for rank in stepped)
     has_common = _have_common_number(stepped)
     if named and (has_common or len(set(reports)) > 1):
         spans = _number_spans(stepped)
         notes = () if has_common else (f"no iteration is in all captures: {spans}; capture the same steps",)
-        return AlignedRanks(tuple(ranks), True, notes)
-    counted = tuple(_with_counted_iterations(rank) for rank in ranks)
+        return AlignedRanks(tuple(ranks), True, False, notes)
+    shared = SharedColumns()
+    counted = tuple(shared.rank(with_counted_iterations(rank)) for rank in ranks)
     if named:
         reason = "the numbers in the names of iterations differ between ranks"
     elif any(rank.steps is not None and rank.steps.source == "period" for rank in stepped):
@@ -128,7 +132,7 @@ def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> Ali
     else:
         reason = "iteration names have no numbers"
     note = f"{reason}: the n-th iterations of all ranks are treated as the same iteration"
-    return AlignedRanks(counted, not named, (note,) if len(stepped) > 1 else ())
+    return AlignedRanks(counted, not named, True, (note,) if len(stepped) > 1 else ())
 
 
 def _have_common_number(ranks: Sequence[RankResult]) -> bool:
@@ -142,7 +146,7 @@ def _number_spans(ranks: Sequence[RankResult]) -> str:
     return ", ".join(f"{first} to {last}" for first, last in spans[:3]) + (", ..." if len(spans) > 3 else "")
 
 
-def _with_counted_iterations(rank: RankResult) -> RankResult:
+def with_counted_iterations(rank: RankResult) -> RankResult:
     """Return a rank with its iterations numbered 0, 1, 2 ..."""
     steps = rank.steps
     if steps is None:
@@ -155,5 +159,5 @@ def _with_counted_iterations(rank: RankResult) -> RankResult:
     return replace(
         rank,
         steps=replace(steps, number=np.arange(first, first + len(steps.number), dtype=np.int64), named=False),
-        collectives=rank.collectives.with_column("step", np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
+        collectives=rank.collectives.with_step(np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
     )

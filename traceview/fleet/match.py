@@ -9,16 +9,17 @@ counts only if all ranks run the same kinds in the same order; nothing is matche
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import BEFORE_ALL
+from traceview.fleet.partials import SharedColumns
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.collectives import Member, PackedColumn
+from traceview.model.collectives import PackedColumn
 from traceview.model.fleet import RankResult
 
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
@@ -26,15 +27,16 @@ PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 @frozen
 class MatchedCollectives:
-    """Collectives that several ranks ran together; `members` has one for each of `ranks`.
+    """Collectives that several ranks ran together; `places` are their rows in the collectives of each of `ranks`.
 
-    `step` and `kind` have a value for each collective. `how` is "communicator" or "order".
+    Ranks with equal places share one column. `step` and `kind` have a value for each collective. `how` is
+    "communicator" or "order".
     """
 
     name: str
     how: str
     ranks: Times
-    members: tuple[Member, ...]
+    places: tuple[PackedColumn, ...]
     step: Times
     kind: tuple[str, ...]
 
@@ -43,15 +45,21 @@ class MatchedCollectives:
         """The number of kernels: collectives times ranks."""
         return len(self.ranks) * len(self.step)
 
+    def places_of(self, rows: Iterable[int]) -> dict[int, PackedColumn]:
+        """Return the places of some rows of `ranks`, by rank."""
+        return {int(self.ranks[row]): self.places[row] for row in rows}
+
     def select_ranks(self, rows: Times) -> MatchedCollectives:
         """Return the same collectives for some of the ranks; `rows` ascend and index `ranks`."""
-        return replace(self, ranks=self.ranks[rows], members=tuple(self.members[row] for row in rows))
+        return replace(self, ranks=self.ranks[rows], places=tuple(self.places[row] for row in rows))
 
     def select_collectives(self, places: Times) -> MatchedCollectives:
         """Return some of the collectives; `places` ascend and index `step`."""
+        distinct = {id(column): column for column in self.places}
+        selected = {key: PackedColumn.pack(column.values()[places]) for key, column in distinct.items()}
         return replace(
             self,
-            members=tuple(member.select(places) for member in self.members),
+            places=tuple(selected[id(column)] for column in self.places),
             step=self.step[places],
             kind=tuple(self.kind[place] for place in places),
         )
@@ -118,6 +126,7 @@ def _sequences_by_channel(
 ) -> list[tuple[str, list[_ChannelSequence]]]:
     """Return the ranks' sequences by channel, with the channel's name."""
     by_channel: dict[tuple[str, int], list[_ChannelSequence]] = defaultdict(list)
+    shared = SharedColumns()
     for index, rank in enumerate(ranks):
         collectives = rank.collectives
         code = np.array([names.index(kind) for kind in collectives.kinds], np.int64)
@@ -129,9 +138,7 @@ def _sequences_by_channel(
             kinds = ", ".join(names[number] for number in np.unique(kind))
             key = collectives.channels[place].communicator or kinds if by_communicator else kinds
             step = steps[rows] if anchored else np.full(len(rows), BEFORE_ALL)
-            by_channel[key, count[key]].append(
-                _ChannelSequence(index, PackedColumn.pack(rows), PackedColumn.pack(step), PackedColumn.pack(kind))
-            )
+            by_channel[key, count[key]].append(_ChannelSequence(index, shared(rows), shared(step), shared(kind)))
             count[key] += 1
     return [
         (_channel_name(key, number, by_communicator), sequences)
@@ -250,19 +257,21 @@ def _stack_sequences(
 ) -> MatchedCollectives:
     """Return sequences of equal length as one MatchedCollectives."""
     group = sorted(group, key=lambda sequence: sequence.rank)
-    members = []
+    shared: dict[tuple[int, int], PackedColumn] = {}
     for sequence in group:
-        # Launch order and step order differ only if a launch crossed the border of an iteration; then the step decides.
-        order = np.argsort(sequence.step.values(), kind="stable")
-        places = PackedColumn.pack(sequence.rows.values()[order])
-        members.append(Member(ranks[sequence.rank].collectives, places))
+        if (key := (id(sequence.step), id(sequence.rows))) not in shared:
+            # Launch order and step order differ only if a launch crossed the border of an iteration; then the step
+            # decides.
+            order = np.argsort(sequence.step.values(), kind="stable")
+            shared[key] = PackedColumn.pack(sequence.rows.values()[order])
+    places = tuple(shared[id(sequence.step), id(sequence.rows)] for sequence in group)
     first = group[0]
     order = np.argsort(first.step.values(), kind="stable")
     return MatchedCollectives(
         name=name,
         how=how,
         ranks=np.array([sequence.rank for sequence in group], np.int64),
-        members=tuple(members),
-        step=ranks[first.rank].collectives.column("step")[members[0].places.values()],
+        places=places,
+        step=ranks[first.rank].collectives.column("step")[places[0].values()],
         kind=tuple(names[number] for number in first.kind.values()[order]),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,16 +13,29 @@ from traceview.fleet.collectives import MAX_COLLECTIVES
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, rank_sets, set_notes, split_by_common_ends
 from traceview.fleet.iterations import align_iterations
 from traceview.fleet.match import MatchedCollectives, match_collectives
-from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows, iteration_columns, measure_lags
+from traceview.fleet.partials import FleetReports, header, run_here
+from traceview.fleet.rank_figures import (
+    FigurePlan,
+    RankNames,
+    build_heat,
+    build_rank_rows,
+    fleet_iterations,
+    measure_figures,
+    measure_lags,
+)
 from traceview.fleet.stragglers import build_advice, find_stragglers
-from traceview.fleet.waits import Arrivals, ArrivedGroup, arrived_group, measure_arrivals, measure_waits
+from traceview.fleet.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
+from traceview.fleet.work import MAX_BINS
 from traceview.intervals import Times
-from traceview.model.collectives import Clock, CollectiveTimes
-from traceview.model.fleet import Fleet, RankResult, RankWork, ReportResult, Skipped
+from traceview.model.collectives import Clock, CollectiveTimes, PackedColumn
+from traceview.model.fleet import Fleet, RankResult, ReportResult, Skipped
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
 MIN_TOLERANCE_NS = 5_000
+MAX_AT_ONCE = 1 << 18  # collectives whose arrivals are measured together
+MAX_SHOWN = 200_000  # arrivals at collectives on the timeline of all ranks
+MAX_SHOWN_BINS = 400_000  # bins of work on the same timeline
 DEFAULT_MARGIN = 0.05
 SUFFIX = re.compile(r"(\.sqlite(\.\w{2,3})?|\.nsys-rep)$")
 
@@ -35,32 +48,47 @@ def merge(
     margin: float = DEFAULT_MARGIN,
 ) -> Fleet:
     """Merge results, one for each of `files`, in that order."""
-    ranks = [rank for result in results for rank in result.ranks]
-    reports = [index for index, result in enumerate(results) for _ in result.ranks]
-    report_of = np.array(reports, np.int64)
-    labels = _rank_labels(files, results)
-    aligned = align_iterations(ranks, reports)
+    reports = FleetReports([header(result) for result in results], results, run_here)
+    return merge_reports(files, reports, skipped, margin=margin)
+
+
+def merge_reports(
+    files: Sequence[str],
+    reports: FleetReports,
+    skipped: Sequence[Skipped] = (),
+    *,
+    margin: float = DEFAULT_MARGIN,
+    max_shown: int | None = MAX_SHOWN,
+) -> Fleet:
+    """Merge reports, one for each of `files`, in that order; their results stay where they are.
+
+    `max_shown` limits the arrivals at collectives in Fleet.times.
+    """
+    headers = reports.headers
+    ranks = [rank for report in headers for rank in report.ranks]
+    labels = _rank_labels(files, headers)
+    aligned = align_iterations(ranks, reports.report_of.tolist())
     matches = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
     notes = [*aligned.notes, *(matches.notes if len(ranks) > 1 else ())]
     own_clocks = [
         group for matched in matches.matched for group in split_by_common_ends(matched, reports, labels, notes)
     ]
-    clocks = estimate_clocks(own_clocks, report_of, files, [result.epoch for result in results])
-    numbers, steady = iteration_columns(aligned.ranks)
-    arrived: list[ArrivedGroup] = []
-    for group in own_clocks:
-        placed = _on_common_clock(group, report_of, clocks)
-        arrivals = measure_arrivals(placed, range(len(placed.ranks)))
-        if _is_possible(placed, arrivals, notes):
-            arrived.append(arrived_group(placed, arrivals, numbers, steady))
+    clocks = estimate_clocks(own_clocks, reports, files)
+    iterations = fleet_iterations(aligned.ranks)
+    arrived = _arrived_groups(own_clocks, reports, clocks, iterations, notes)
+    rank_clocks = tuple(clocks[report] for report in reports.report_of.tolist())
+    plan = FigurePlan(
+        tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), _merged_bins(len(ranks))
+    )
+    measured = reports.measure(partial(measure_figures, plan), range(len(ranks)))
+    waits, measured_rows = measured.waits, [measured.rows[index] for index in range(len(ranks))]
+    heat = build_heat(measured_rows, iterations)
     groups = [each.group for each in arrived]
-    waits = measure_waits(arrived, range(len(ranks)), len(ranks), len(numbers))
-    heat = build_heat(aligned.ranks, waits, numbers, steady)
     sets = rank_sets(groups, len(ranks))
     lags = None if heat is None else measure_lags(heat, sets)
-    names = RankNames(tuple(labels), tuple(files), tuple(reports), tuple(sets.tolist()))
+    names = RankNames(tuple(labels), tuple(files), tuple(reports.report_of.tolist()), tuple(sets.tolist()))
     figures = waits.group_figures(arrived)
-    rows = build_rank_rows(aligned.ranks, names, waits, heat, lags)
+    rows = build_rank_rows(aligned.ranks, [row.parts for row in measured_rows], names, waits, heat, lags)
     stragglers = find_stragglers(rows, figures, margin)
     total = sum(len(rank.collectives) for rank in ranks)
     return Fleet(
@@ -69,21 +97,82 @@ def merge(
         typical=None if lags is None else lags.overall,
         margin=margin,
         stragglers=stragglers,
-        advice=build_advice(rows, stragglers, [results[report].program for report in reports]),
+        advice=build_advice(rows, stragglers, [headers[report].program for report in reports.report_of.tolist()]),
         groups=figures,
         pairs=waits.longest_pairs(),
         pair_count=waits.pair_count,
         clocks=clocks,
         heat=heat,
         unmatched=total - sum(group.size for group in groups),
-        notes=_all_notes(files, labels, results, groups, sets, notes),
+        notes=_all_notes(files, labels, headers, groups, sets, notes),
         skipped=tuple(skipped),
         times=tuple(
-            CollectiveTimes(each.group.ranks, each.group.kind, each.group.members, each.last, each.first)
-            for each in arrived
+            _shown_times(each.group, each.first, plan.shown[number], [row.shown.get(number) for row in measured_rows])
+            for number, each in enumerate(arrived)
         ),
-        work=tuple(_work_on_clock(rank.work, clocks[report]) for rank, report in zip(ranks, reports, strict=True)),
+        work=tuple(row.work for row in measured_rows),
     )
+
+
+def _arrived_groups(
+    groups: Sequence[MatchedCollectives],
+    reports: FleetReports,
+    clocks: Sequence[Clock],
+    iterations: FleetIterations,
+    notes: list[str],
+) -> list[ArrivedGroup]:
+    """Return the groups that are possible, with their arrivals; add a note about each other one."""
+    rank_clocks = [clocks[report] for report in reports.report_of.tolist()]
+    arrived: list[ArrivedGroup] = []
+    for some in _batches(groups):
+        ranks = np.unique(np.concatenate([group.ranks for group in some.values()]))
+        arrivals = reports.measure(partial(measure_arrivals, some, rank_clocks), ranks)
+        for number, group in some.items():
+            if _is_possible(group, arrivals[number], [rank_clocks[rank] for rank in group.ranks], notes):
+                arrived.append(arrived_group(group, arrivals[number], iterations))
+    return arrived
+
+
+def _batches(groups: Sequence[MatchedCollectives]) -> Iterator[dict[int, MatchedCollectives]]:
+    """Yield all groups by number, as many at a time as have MAX_AT_ONCE collectives together."""
+    batch: dict[int, MatchedCollectives] = {}
+    for number, group in enumerate(groups):
+        if batch and sum(len(other.step) for other in batch.values()) + len(group.step) > MAX_AT_ONCE:
+            yield batch
+            batch = {}
+        batch[number] = group
+    if batch:
+        yield batch
+
+
+def _shown(groups: Sequence[ArrivedGroup], max_shown: int | None) -> tuple[Times, ...]:
+    """Return the collectives of each group that Fleet.times has: those in the middle if there are too many arrivals."""
+    total = sum(each.group.size for each in groups)
+    if max_shown is None or total <= max_shown:
+        return tuple(np.arange(len(each.group.step)) for each in groups)
+    chosen = []
+    for each in groups:
+        order = np.argsort(each.last.values(), kind="stable")
+        count = max(1, len(order) * max_shown // total)
+        chosen.append(np.sort(order[(len(order) - count) // 2 :][:count]))
+    return tuple(chosen)
+
+
+def _shown_times(
+    group: MatchedCollectives,
+    first: int,
+    shown: Times,
+    columns: Sequence[tuple[PackedColumn, PackedColumn] | None],
+) -> CollectiveTimes:
+    """Return the shown collectives of a group; `columns` has the starts and lengths of each rank of the fleet."""
+    starts, lengths = zip(*(column for rank in group.ranks if (column := columns[rank]) is not None), strict=True)
+    kinds = tuple(group.kind[place] for place in shown)
+    return CollectiveTimes(group.ranks, kinds, starts, lengths, first, len(group.kind) - len(shown))
+
+
+def _merged_bins(ranks: int) -> int:
+    """Return how many bins of a rank's work become one, so that all ranks have MAX_SHOWN_BINS at most."""
+    return -(-ranks * MAX_BINS // MAX_SHOWN_BINS)
 
 
 def report_label(file: str) -> str:
@@ -100,22 +189,9 @@ def _rank_labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[
     ]
 
 
-def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Sequence[Clock]) -> MatchedCollectives:
-    reports = report_of[group.ranks]
-    members = [replace(member, clock=clocks[at]) for member, at in zip(group.members, reports, strict=True)]
-    return replace(group, members=tuple(members))
-
-
-def _work_on_clock(work: RankWork | None, clock: Clock) -> RankWork | None:
-    if work is None:
-        return None
-    start = clock.to_common(np.array([work.start], np.int64))
-    return replace(work, start=int(start[0]))
-
-
-def _is_possible(group: MatchedCollectives, arrivals: Arrivals, notes: list[str]) -> bool:
+def _is_possible(group: MatchedCollectives, arrivals: Arrivals, clocks: Sequence[Clock], notes: list[str]) -> bool:
     """Return whether the match is possible (no rank ends before all have begun); add a note if not."""
-    scatter = max(member.clock.scatter for member in group.members if member.clock)
+    scatter = max(clock.scatter for clock in clocks)
     tolerance = max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS)
     count = int(np.count_nonzero(arrivals.last > arrivals.first_end + tolerance))
     if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):

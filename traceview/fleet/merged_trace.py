@@ -16,7 +16,8 @@ from traceview.errors import RequestError
 from traceview.export import ExportContents, collect
 from traceview.export.perfetto import PlacedCapture, merged_pieces
 from traceview.fleet.measure_report import measure_trace
-from traceview.fleet.merge import merge, report_label
+from traceview.fleet.merge import merge_reports, report_label
+from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.fleet.sources import report_names
 from traceview.intervals import Times
 from traceview.model.collectives import Clock
@@ -84,7 +85,9 @@ def with_collectives(contents: ExportContents) -> ExportContents:
     if sum(len(device.communication[0]) > 0 for device in contents.activities) < 2:
         return contents
     file = contents.trace.info.file
-    return _with_numbers(contents, merge([file], [measure_trace(contents.trace)]), 0)
+    result = measure_trace(contents.trace)
+    reports = FleetReports([header(result)], [result], run_here)
+    return _with_numbers(contents, merge_reports([file], reports, max_shown=None), 0)
 
 
 def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:
@@ -100,7 +103,8 @@ def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> Export
         for row, rank in enumerate(group.ranks):
             if fleet.ranks[rank].report == report:
                 rows = np.flatnonzero(is_communication & (device == devices.index(fleet.ranks[rank].device)))
-                places = _places(*group.members[row].times(), start[rows], end[rows])
+                begin = group.start[row].values()
+                places = _places(begin, begin + group.length[row].values(), start[rows], end[rows])
                 known = places != NONE
                 numbers[rows[known]] = first + places[known]
         first += len(group.kind)

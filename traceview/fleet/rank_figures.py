@@ -1,19 +1,23 @@
-"""Figures per rank: matrices by iteration (heat map), lags behind the other ranks, and one summary row per rank."""
+"""Figures per rank, measured apart for some ranks; then lags behind the other ranks, and one row per rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import EMPTY
-from traceview.fleet.waits import ITERATION_SUMS, Waits
+from traceview.fleet.iterations import with_counted_iterations
+from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
+from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
+from traceview.fleet.work import merge_bins
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.fleet import Heat, Rank, RankResult
+from traceview.model.collectives import Clock, PackedColumn
+from traceview.model.fleet import Heat, Rank, RankResult, RankWork, Steps
 
-ABSENT = -1
+HEAT_FIGURES = ("wall", "own", "compute", "wait")
 MAX_ITERATIONS = 4000  # distinct iterations of all ranks together
 MIN_ITERATIONS = 3  # a rank with fewer is not judged
 STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
@@ -35,32 +39,107 @@ class Lags:
     overall: int | None
 
 
-def iteration_columns(ranks: Sequence[RankResult]) -> tuple[Times, Times]:
-    """Return the iteration numbers of all ranks, and those that are warm-up on no rank."""
+def fleet_iterations(ranks: Sequence[RankResult]) -> FleetIterations:
+    """Return the iterations of all ranks; those that are warm-up on no rank are steady."""
     stepped = [rank.steps for rank in ranks if rank.steps is not None]
     if not stepped:
-        return EMPTY, EMPTY
+        return FleetIterations(EMPTY, EMPTY, np.zeros((len(ranks), 0), np.bool_))
     numbers = np.unique(np.concatenate([steps.number for steps in stepped]))[:MAX_ITERATIONS]
-    warm_up = np.concatenate([steps.number[: steps.skipped] for steps in stepped])
-    return numbers, numbers[~np.isin(numbers, warm_up)]
-
-
-def build_heat(ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: Times) -> Heat | None:
-    """Return the matrices, or None if no rank has iterations."""
-    if len(numbers) == 0:
-        return None
-    figures = {name: np.full((len(ranks), len(numbers)), ABSENT, np.int64) for name in ("wall", "own", "compute")}
+    warm_up = np.unique(np.concatenate([steps.number[: steps.skipped] for steps in stepped]))
+    present = np.zeros((len(ranks), len(numbers)), np.bool_)
     for row, rank in enumerate(ranks):
-        if rank.steps is None:
-            continue
-        column = np.searchsorted(numbers, rank.steps.number)
+        if rank.steps is not None:
+            present[row] = np.isin(numbers, rank.steps.number)
+    return FleetIterations(numbers, numbers[~np.isin(numbers, warm_up)], present)
+
+
+@frozen
+class FigurePlan:
+    """What a partial measure of the ranks' figures needs to know of all ranks.
+
+    `clocks` has the clock of each rank. If `counted`, iterations are those of with_counted_iterations(). `shown` are
+    the collectives of each group that the timeline of all ranks has, and `merged_bins` the bins of work that it merges
+    into one.
+    """
+
+    groups: tuple[ArrivedGroup, ...]
+    clocks: tuple[Clock, ...]
+    iterations: FleetIterations
+    counted: bool
+    shown: tuple[Times, ...]
+    merged_bins: int
+
+
+@frozen
+class RankRow:
+    """One rank: its mean times, a value for each iteration of the fleet (HEAT_FIGURES), and its part of the timeline.
+
+    `shown` has the start and the length of the shown collectives of each group of the rank.
+    """
+
+    parts: TimeParts
+    heat: tuple[PackedColumn, ...]
+    work: RankWork | None
+    shown: Mapping[int, tuple[PackedColumn, PackedColumn]]
+
+
+@frozen
+class RankMeasures:
+    """The waits of some ranks, and a row for each of them."""
+
+    waits: Waits
+    rows: ByKey[RankRow]
+
+    def merged(self, other: RankMeasures) -> RankMeasures:
+        """Return the figures of the ranks of both."""
+        return RankMeasures(self.waits.merged(other.waits), self.rows.merged(other.rows))
+
+
+def measure_figures(plan: FigurePlan, reports: NumberedReports) -> RankMeasures:
+    """Measure some ranks."""
+    sums = WaitSums(plan.groups, plan.iterations)
+    rows_of = rows_by_rank({number: group.group for number, group in enumerate(plan.groups)})
+    rows: ByKey[RankRow] = ByKey()
+    for index, result in ranks_of(reports):
+        rank = with_counted_iterations(result) if plan.counted else result
+        clock = plan.clocks[index]
+        shown = {}
+        for number, row in rows_of.get(index, ()):
+            start, end = rank.collectives.times(plan.groups[number].group.places[row], clock)
+            some = plan.shown[number]
+            shown[number] = PackedColumn.pack(start[some]), PackedColumn.pack((end - start)[some])
+        wait = sums.add(index, rank.collectives, clock)
+        rows[index] = RankRow(
+            time_parts(rank, plan.iterations.steady),
+            _heat_rows(rank.steps, plan.iterations.numbers, wait),
+            None if rank.work is None else merge_bins(rank.work, clock, plan.merged_bins),
+            shown,
+        )
+    return RankMeasures(sums.total(), rows)
+
+
+def _heat_rows(steps: Steps | None, numbers: Times, wait: Times) -> tuple[PackedColumn, ...]:
+    """Return the values of HEAT_FIGURES in each iteration, or ABSENT."""
+    rows = np.full((len(HEAT_FIGURES), len(numbers)), ABSENT, np.int64)
+    if steps is not None:
+        column = np.searchsorted(numbers, steps.number)
         known = column < len(numbers)
         column = column[known]
-        figures["wall"][row, column] = rank.steps.figure("wall")[known]
-        figures["own"][row, column] = (rank.steps.figure("wall") - rank.steps.figure("exposed_communication"))[known]
-        figures["compute"][row, column] = rank.steps.figure("compute")[known]
-    wait = np.where(figures["wall"] == ABSENT, ABSENT, waits.iteration_sum("wait"))
-    return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures)
+        wall, exposed = steps.figure("wall")[known], steps.figure("exposed_communication")[known]
+        rows[:, column] = wall, wall - exposed, steps.figure("compute")[known], wait[column]
+    return tuple(PackedColumn.pack(row) for row in rows)
+
+
+def build_heat(rows: Sequence[RankRow], iterations: FleetIterations) -> Heat | None:
+    """Return the matrices, or None if no rank has iterations."""
+    numbers = iterations.numbers
+    if len(numbers) == 0:
+        return None
+    matrices = {name: np.empty((len(rows), len(numbers)), np.int64) for name in HEAT_FIGURES}
+    for index, row in enumerate(rows):
+        for name, column in zip(HEAT_FIGURES, row.heat, strict=True):
+            matrices[name][index] = column.values()
+    return Heat(steps=numbers, steady=np.isin(numbers, iterations.steady).astype(np.int64), **matrices)
 
 
 def measure_lags(heat: Heat, sets: Times) -> Lags:
@@ -175,21 +254,23 @@ class RankNames:
 
 def build_rank_rows(
     ranks: Sequence[RankResult],
+    parts: Sequence[TimeParts],
     names: RankNames,
     waits: Waits,
     heat: Heat | None,
     lags: Lags | None,
 ) -> tuple[Rank, ...]:
-    """Return the fleet's row for each rank."""
+    """Return the fleet's row for each rank; `parts` are those of time_parts()."""
     steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
     return tuple(
-        _rank_row(rank, index, names, waits, lags, steady, _mean_waits(heat, waits, index))
+        _rank_row(rank, parts[index], index, names, waits, lags, steady, _mean_waits(heat, waits, index))
         for index, rank in enumerate(ranks)
     )
 
 
 def _rank_row(
     rank: RankResult,
+    parts: TimeParts,
     index: int,
     names: RankNames,
     waits: Waits,
@@ -197,9 +278,8 @@ def _rank_row(
     steady: Times,
     mean_waits: tuple[int, ...],
 ) -> Rank:
-    parts = time_parts(rank, steady)
     judged = lags is not None and bool(lags.count[index] >= MIN_ITERATIONS)
-    wait, bare_wait, caused, bare_caused = mean_waits or (int(waits.rank_sum(name)[index]) for name in ITERATION_SUMS)
+    wait, bare_wait, caused, bare_caused = mean_waits or (int(waits.rank_sum(name)[index]) for name in WAIT_SUMS)
     return Rank(
         label=names.labels[index],
         file=names.files[names.reports[index]],
@@ -233,8 +313,7 @@ def _mean_waits(heat: Heat | None, waits: Waits, index: int) -> tuple[int, ...]:
     """Return mean wait, bare wait, caused and bare caused per steady iteration, or nothing without iterations."""
     if heat is None:
         return ()
-    steady = (heat.steady == 1) & (heat.wall[index] >= 0)
-    count = int(np.count_nonzero(steady))
+    count = int(np.count_nonzero((heat.steady == 1) & (heat.wall[index] >= 0)))
     if not count:
         return ()
-    return tuple(int(waits.iteration_sum(name)[index][steady].sum()) // count for name in ITERATION_SUMS)
+    return tuple(int(waits.rank_sum(f"mean_{name}")[index]) // count for name in WAIT_SUMS)

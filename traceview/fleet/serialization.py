@@ -1,6 +1,6 @@
 """Serializes the result of a report as compressed JSON; arrays are base64 of little-endian integers.
 
-    {"form": 2, "report": {...ReportResult...}}    or, if the report failed,    {"form": 2, "error": "..."}
+    {"form": 3, "report": {...ReportResult...}}    or, if the report failed,    {"form": 3, "error": "..."}
 
 Each dataclass field has a key of the same name; an array is {"int64": "..."}, or a narrower type.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from traceview.model.fleet import ReportResult
 
-FORM = 2
+FORM = 3
 TYPES = ("int64", "int32", "int16", "int8")
 
 

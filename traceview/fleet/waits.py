@@ -3,22 +3,22 @@
 A rank arrives when its kernel starts. It waits until the last arrival, but no longer than its own kernel lasts. The
 part of the wait without compute on the same GPU is at least `wait - hidden`.
 
-Both passes unpack one rank at a time. Their results merge in any order and grouping, so ranks may be measured apart.
+Both passes unpack one rank at a time. Their results merge in any order and grouping, so reports may be measured apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.match import MatchedCollectives
+from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.collectives import PackedColumn
+from traceview.model.collectives import Clock, Collectives, PackedColumn
 from traceview.model.fleet import CollectiveGroup, Pair
 
 MAX_PAIRS = 1000  # the longest are kept
@@ -51,13 +51,27 @@ class Arrivals:
         )
 
 
-def measure_arrivals(group: MatchedCollectives, rows: Iterable[int]) -> Arrivals:
-    """Measure the arrivals of the ranks in some rows of a group, whose times are on one clock."""
-    return reduce(Arrivals.merged, (_rank_arrivals(row, *group.members[row].times()) for row in rows))
+def measure_arrivals(
+    groups: Mapping[int, MatchedCollectives], clocks: Sequence[Clock], reports: NumberedReports
+) -> ByKey[Arrivals]:
+    """Measure the arrivals of ranks at the collectives of each group; `clocks` has the clock of each rank."""
+    total: ByKey[Arrivals] = ByKey()
+    rows = rows_by_rank(groups)
+    for index, rank in ranks_of(reports):
+        for number, row in rows.get(index, ()):
+            start, end = rank.collectives.times(groups[number].places[row], clocks[index])
+            own = Arrivals(start, start, np.full(len(start), row), end, end - start)
+            total[number] = total[number].merged(own) if number in total else own
+    return total
 
 
-def _rank_arrivals(row: int, start: Times, end: Times) -> Arrivals:
-    return Arrivals(start, start, np.full(len(start), row), end, end - start)
+def rows_by_rank(groups: Mapping[int, MatchedCollectives]) -> dict[int, list[tuple[int, int]]]:
+    """Return the groups of each rank and its row in each of them."""
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for number, group in groups.items():
+        for row, rank in enumerate(group.ranks.tolist()):
+            rows.setdefault(rank, []).append((number, row))
+    return rows
 
 
 @frozen
@@ -65,8 +79,8 @@ class ArrivedGroup:
     """A group whose arrivals are known; columns have a value for each collective.
 
     `latest` is the row that arrives last, `iteration` an index into the fleet's iterations, and `figure` one into
-    `figures`; both are ABSENT where there is none. `figures` has an entry for each kind that the sums count, without
-    its waits.
+    `figures`; both are ABSENT where there is none. `in_mean` is 1 where the iteration is steady and the last rank has
+    it. `figures` has an entry for each kind that the sums count, without its waits.
     """
 
     group: MatchedCollectives
@@ -74,15 +88,33 @@ class ArrivedGroup:
     last: PackedColumn
     latest: PackedColumn
     iteration: PackedColumn
+    in_mean: PackedColumn
     figure: PackedColumn
     figures: tuple[CollectiveGroup, ...]
 
 
-def arrived_group(group: MatchedCollectives, arrivals: Arrivals, numbers: Times, steady: Times) -> ArrivedGroup:
-    """Return a group with its arrivals; sums count the iterations in `steady`, or everything if it is empty."""
+@frozen
+class FleetIterations:
+    """The numbers of all iterations, those that are steady, and which rank (row) has which iteration (column)."""
+
+    numbers: Times
+    steady: Times
+    present: NDArray[np.bool_]
+
+    def in_mean(self) -> NDArray[np.bool_]:
+        """Return which iterations count in the means of each rank."""
+        return self.present & np.isin(self.numbers, self.steady)
+
+
+def arrived_group(group: MatchedCollectives, arrivals: Arrivals, iterations: FleetIterations) -> ArrivedGroup:
+    """Return a group with its arrivals; sums count the steady iterations, or everything if there are none."""
+    numbers, steady = iterations.numbers, iterations.steady
     iteration = np.searchsorted(numbers, group.step)
     iteration[iteration == len(numbers)] = 0
     is_known = numbers[iteration] == group.step if len(numbers) else np.zeros(len(group.step), np.bool_)
+    in_mean = is_known.copy()
+    if len(numbers):
+        in_mean &= iterations.in_mean()[group.ranks[arrivals.latest], iteration]
     counted = np.isin(group.step, steady) if len(steady) else np.ones(len(group.step), np.bool_)
     kinds = np.array(group.kind)
     figure = np.full(len(kinds), ABSENT)
@@ -97,6 +129,7 @@ def arrived_group(group: MatchedCollectives, arrivals: Arrivals, numbers: Times,
         PackedColumn.pack(arrivals.last),
         PackedColumn.pack(arrivals.latest),
         PackedColumn.pack(np.where(is_known, iteration, ABSENT)),
+        PackedColumn.pack(in_mean.astype(np.int64)),
         PackedColumn.pack(figure),
         tuple(figures),
     )
@@ -125,14 +158,11 @@ def _kind_figures(group: MatchedCollectives, kind: str, arrivals: Arrivals, at: 
 class Waits:
     """The waits of some ranks, and what they waited for each rank.
 
-    `by_rank` has the sums of counted collectives in the rows of RANK_SUMS, with a column for each rank of the fleet.
-    `by_iteration` has the shape (ITERATION_SUMS, ranks, iterations) and counts all collectives. `by_figure` has the
-    waits of each figure of the groups, in order. `pairs` has the fields of Pair in four rows: the longest of
-    `pair_count`.
+    `by_rank` has the sums in the rows of RANK_SUMS, with a column for each rank of the fleet. `by_figure` has the waits
+    of each figure of the groups, in order. `pairs` has the fields of Pair in four rows: the longest of `pair_count`.
     """
 
     by_rank: NDArray[np.int64]
-    by_iteration: NDArray[np.int64]
     by_figure: Times
     pairs: NDArray[np.int64]
     pair_count: int
@@ -141,7 +171,6 @@ class Waits:
         """Return the waits of the ranks of both, which have none in common."""
         return Waits(
             self.by_rank + other.by_rank,
-            self.by_iteration + other.by_iteration,
             self.by_figure + other.by_figure,
             _keep_longest(np.concatenate([self.pairs, other.pairs], axis=1)),
             self.pair_count + other.pair_count,
@@ -150,11 +179,6 @@ class Waits:
     def rank_sum(self, name: str) -> Times:
         """Return one of RANK_SUMS for every rank."""
         sums: Times = self.by_rank[RANK_SUMS.index(name)]
-        return sums
-
-    def iteration_sum(self, name: str) -> NDArray[np.int64]:
-        """Return one of ITERATION_SUMS, of shape (ranks, iterations)."""
-        sums: NDArray[np.int64] = self.by_iteration[ITERATION_SUMS.index(name)]
         return sums
 
     def longest_pairs(self) -> tuple[Pair, ...]:
@@ -170,65 +194,74 @@ class Waits:
 
 
 # What a rank waited and caused others to wait; bare: a lower bound of the part without compute beside it.
-ITERATION_SUMS = ("wait", "bare", "caused", "bare_caused")
-RANK_SUMS = (*ITERATION_SUMS, "last", "matched")
+WAIT_SUMS = ("wait", "bare", "caused", "bare_caused")
+# Sums over counted collectives, and over the steady iterations that the rank has.
+RANK_SUMS = (*WAIT_SUMS, "last", "matched", *(f"mean_{name}" for name in WAIT_SUMS))
 
 
-def measure_waits(groups: Sequence[ArrivedGroup], ranks: Iterable[int], count: int, iterations: int) -> Waits:
-    """Measure the waits of some of `count` ranks in all their groups."""
-    rows: dict[int, list[tuple[int, int]]] = {}
-    for index, group in enumerate(groups):
-        for row, rank in enumerate(group.group.ranks.tolist()):
-            rows.setdefault(rank, []).append((index, row))
-    first_figure = np.cumsum([0, *(len(group.figures) for group in groups)])
-    total = Waits(
-        np.zeros((len(RANK_SUMS), count), np.int64),
-        np.zeros((len(ITERATION_SUMS), count, iterations), np.int64),
-        np.zeros(first_figure[-1], np.int64),
-        np.empty((4, 0), np.int64),
-        0,
-    )
-    pairs, pair_count = total.pairs, 0
-    for rank in ranks:
-        waited = np.zeros((2, count), np.int64)  # for each other rank: the time, and the number of waits
-        for index, row in rows.get(rank, ()):
-            figures = total.by_figure[first_figure[index] : first_figure[index + 1]]
-            waited += _add_rank_waits(total, figures, groups[index], rank, row)
+class WaitSums:
+    """Sums the waits of one rank after the other."""
+
+    def __init__(self, groups: Sequence[ArrivedGroup], iterations: FleetIterations) -> None:
+        """`iterations` has a row for each rank of the fleet."""
+        self._groups = groups
+        self._in_mean = iterations.in_mean()
+        self._rows = rows_by_rank({number: group.group for number, group in enumerate(groups)})
+        self._first_figure = np.cumsum([0, *(len(group.figures) for group in groups)])
+        self._sums = {name: np.zeros(len(self._in_mean), np.int64) for name in RANK_SUMS}
+        self._by_figure = np.zeros(self._first_figure[-1], np.int64)
+        self._pairs: NDArray[np.int64] = np.empty((4, 0), np.int64)
+        self._pair_count = 0
+
+    def total(self) -> Waits:
+        """Return the waits of the ranks so far."""
+        by_rank = np.stack([self._sums[name] for name in RANK_SUMS])
+        return Waits(by_rank, self._by_figure, _keep_longest(self._pairs), self._pair_count)
+
+    def add(self, rank: int, collectives: Collectives, clock: Clock) -> Times:
+        """Add the waits of one rank; return those in each iteration."""
+        by_iteration = np.zeros(self._in_mean.shape[1], np.int64)
+        waited = np.zeros((2, len(self._in_mean)), np.int64)  # for each other rank: the time, and the number of waits
+        for number, row in self._rows.get(rank, ()):
+            waited += self._add_group(rank, collectives, clock, number, row, by_iteration)
         waiters = _pairs_of(rank, waited)
-        pair_count += waiters.shape[1]
-        pairs = np.concatenate([pairs, waiters], axis=1)
-        if pairs.shape[1] > PRUNE_AT:
-            pairs = _keep_longest(pairs)
-    return replace(total, pairs=pairs, pair_count=pair_count)
+        self._pair_count += waiters.shape[1]
+        self._pairs = np.concatenate([self._pairs, waiters], axis=1)
+        if self._pairs.shape[1] > PRUNE_AT:
+            self._pairs = _keep_longest(self._pairs)
+        return by_iteration
 
-
-def _add_rank_waits(total: Waits, by_figure: Times, arrived: ArrivedGroup, rank: int, row: int) -> NDArray[np.int64]:
-    """Add the waits of one rank in one group; return the time and the number of its waits for every rank."""
-    member = arrived.group.members[row]
-    start, end = member.times()
-    wait = np.minimum(arrived.last.values() - start, end - start)
-    bare = np.maximum(wait - member.hidden(), 0)
-    latest, column, figure = arrived.latest.values(), arrived.iteration.values(), arrived.figure.values()
-    last = arrived.group.ranks[latest]
-    known = column != ABSENT
-    at = column[known]
-    for name, values in (("wait", wait), ("bare", bare)):
-        np.add.at(total.iteration_sum(name)[rank], at, values[known])
-    for name, values in (("caused", wait), ("bare_caused", bare)):
-        np.add.at(total.iteration_sum(name), (last[known], at), values[known])
-    counted = figure != ABSENT
-    wait, bare, last = wait[counted], bare[counted], last[counted]
-    np.add.at(by_figure, figure[counted], wait)
-    waited = np.zeros((2, total.by_rank.shape[1]), np.int64)
-    np.add.at(waited[0], last, wait)
-    np.add.at(waited[1], last, wait > 0)
-    total.rank_sum("wait")[rank] += wait.sum()
-    total.rank_sum("bare")[rank] += bare.sum()
-    total.rank_sum("matched")[rank] += len(wait)
-    total.rank_sum("last")[rank] += np.count_nonzero(latest[counted] == row)
-    total.rank_sum("caused")[:] += waited[0]
-    np.add.at(total.rank_sum("bare_caused"), last, bare)
-    return waited
+    def _add_group(
+        self, rank: int, collectives: Collectives, clock: Clock, number: int, row: int, by_iteration: Times
+    ) -> NDArray[np.int64]:
+        """Add the waits of one rank in one group; return the time and the number of its waits for every rank."""
+        arrived, sums = self._groups[number], self._sums
+        places = arrived.group.places[row]
+        start, end = collectives.times(places, clock)
+        wait = np.minimum(arrived.last.values() - start, end - start)
+        bare = np.maximum(wait - collectives.hidden(places), 0)
+        latest, iteration, figure = arrived.latest.values(), arrived.iteration.values(), arrived.figure.values()
+        last = arrived.group.ranks[latest]
+        known = iteration != ABSENT
+        np.add.at(by_iteration, iteration[known], wait[known])
+        in_own_mean = np.flatnonzero(known)[self._in_mean[rank, iteration[known]]]
+        in_last_mean = np.flatnonzero(arrived.in_mean.values())
+        for name, caused, values in (("mean_wait", "mean_caused", wait), ("mean_bare", "mean_bare_caused", bare)):
+            sums[name][rank] += values[in_own_mean].sum()
+            np.add.at(sums[caused], last[in_last_mean], values[in_last_mean])
+        counted = figure != ABSENT
+        wait, bare, last = wait[counted], bare[counted], last[counted]
+        np.add.at(self._by_figure, figure[counted] + self._first_figure[number], wait)
+        waited = np.zeros((2, len(self._in_mean)), np.int64)
+        np.add.at(waited[0], last, wait)
+        np.add.at(waited[1], last, wait > 0)
+        sums["wait"][rank] += wait.sum()
+        sums["bare"][rank] += bare.sum()
+        sums["matched"][rank] += len(wait)
+        sums["last"][rank] += np.count_nonzero(latest[counted] == row)
+        sums["caused"] += waited[0]
+        np.add.at(sums["bare_caused"], last, bare)
+        return waited
 
 
 def _pairs_of(waiter: int, waited: NDArray[np.int64]) -> NDArray[np.int64]:

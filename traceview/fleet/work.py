@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from traceview import intervals
+from traceview.fleet.collectives import EMPTY
 from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
-from traceview.model.collectives import PackedColumn
+from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import RankWork
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
@@ -34,6 +35,25 @@ def measure_work(trace: Trace, device: Activity) -> RankWork:
         communication=PackedColumn.pack(intervals.covered_length(device.communication, start, end)),
         kernel=PackedColumn.pack(kernel),
         names=names,
+    )
+
+
+def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
+    """Return the work on the common clock, with `count` neighbouring bins in one, of the first one's kernel."""
+    edges = np.arange(0, len(work.kernel), count)
+    start = int(clock.to_common(np.array([work.start], np.int64))[0])
+
+    def merged(column: PackedColumn) -> PackedColumn:
+        return PackedColumn.pack(np.add.reduceat(column.values(), edges) if len(edges) else EMPTY)
+
+    return RankWork(
+        start=start,
+        width=count * work.width,
+        compute=merged(work.compute),
+        copies=merged(work.copies),
+        communication=merged(work.communication),
+        kernel=PackedColumn.pack(work.kernel.values()[edges]),
+        names=work.names,
     )
 
 

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traceview.frozen import frozen
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceview.fleet.partials import P, Work
+    from traceview.model.fleet import ReportResult
+
+Result = TypeVar("Result")
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -45,12 +54,48 @@ def prepare_process() -> None:
     use_one_thread()
 
 
-def work_in_process(path: str, job: Job) -> bytes:
-    """Read one report in a process that `prepare_process` prepared."""
+def work_in_process(path: str, job: Job, kept: str) -> bytes:
+    """Read one report in a process that `prepare_process` prepared; keep its result in a file and return its header."""
+    from pathlib import Path
+
     from traceview.fleet.lifetime import ends_in_order
 
     with ends_in_order():
-        return work(path, job)
+        data = work(path, job)
+        try:
+            Path(kept).write_bytes(data)
+        except OSError as error:
+            from traceview.fleet.serialization import serialize
+
+            return serialize(f"its result cannot be kept in the temporary folder, see TMPDIR ({error.strerror})")
+        return header_of(data)
+
+
+def header_of(data: bytes) -> bytes:
+    """Return the serialized header of a serialized result, or the same error."""
+    from traceview.fleet.partials import header
+    from traceview.fleet.serialization import deserialize, serialize
+
+    result = deserialize(data)
+    return data if isinstance(result, str) else serialize(header(result))
+
+
+def measure_in_process(work: Work[P], kept: Sequence[tuple[int, Path]]) -> P:
+    """Measure results that are kept in files, in a process that `prepare_process` prepared."""
+    from traceview.fleet.lifetime import ends_in_order
+
+    with ends_in_order():
+        return work(loaded(kept))
+
+
+def loaded(kept: Iterable[tuple[int, Path | bytes]]) -> Iterator[tuple[int, ReportResult]]:
+    """Yield results, given serialized or as a file, with the index of their first rank; holds one at a time."""
+    from traceview.fleet.serialization import deserialize
+
+    for first, data in kept:
+        result = deserialize(data if isinstance(data, bytes) else data.read_bytes())
+        assert not isinstance(result, str)
+        yield first, result
 
 
 def work(path: str, job: Job) -> bytes:
@@ -83,21 +128,42 @@ def work(path: str, job: Job) -> bytes:
         MAX_DECODED.reset(limit_token)
 
 
-async def work_unwatched(path: str, job: Job, exists_here: bool) -> bytes:
-    """Run `work` on a Dask worker, in a thread that Dask's profiler does not sample.
+async def unwatched(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function on a Dask worker, in a thread that Dask's profiler does not sample.
 
     The profiler samples the threads that Dask creates and keeps 1,000 s of their stacks, 0.4 MB per second here. A
-    task that waits for another thread still occupies its slot. `exists_here` says whether the client sees the report:
-    then a worker that does not see it reports a different error than a mistyped path.
+    task that waits for another thread still occupies its slot.
     """
     import asyncio
+
+    return await asyncio.to_thread(function, *arguments)
+
+
+def work_on_cluster(path: str, job: Job, exists_here: bool) -> bytes:
+    """Run `work` on a Dask worker.
+
+    `exists_here` says whether the client sees the report: then a worker that does not see it reports a different error
+    than a mistyped path.
+    """
     from pathlib import Path
 
     if exists_here and not Path(path).exists():
         from traceview.fleet.serialization import serialize
 
         return serialize("the worker does not see it; all workers need the reports under the same absolute paths")
-    return await asyncio.to_thread(work, path, job)
+    return work(path, job)
+
+
+def measure_results(work: Work[P], first: Sequence[int], kept: Sequence[bytes]) -> P:
+    """Measure serialized results; `first` has the index of each one's first rank."""
+    return work(loaded(zip(first, kept, strict=True)))
+
+
+def merge_partials(partials: Sequence[P]) -> P:
+    """Merge partial measures."""
+    from functools import reduce
+
+    return reduce(lambda total, part: total.merged(part), partials)
 
 
 def installed_version() -> str:

@@ -5,6 +5,7 @@ Times are whole ns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from traceview.intervals import Times
 SECOND = 10**9
 NARROW: tuple[np.dtype[Any], ...] = (np.dtype("int8"), np.dtype("int16"), np.dtype("int32"))
 WIDE_BYTES = 16  # the place and the value of a difference that does not fit
+# The order of a rank's collectives, which is the same on most ranks of a program.
+ORDER_COLUMNS = ("step", "kind", "channel")
 # "length" is end minus start, which needs fewer bytes than the end.
-COLLECTIVE_COLUMNS = ("start", "length", "hidden", "step", "kind", "channel")
+COLLECTIVE_COLUMNS = (*ORDER_COLUMNS, "start", "length", "hidden")
 
 
 @frozen
@@ -79,6 +82,7 @@ class Channel:
 class Collectives:
     """A rank's communication kernels in launch order; `columns` has one for each of COLLECTIVE_COLUMNS.
 
+    Where only the order of the collectives is known, `columns` has one for each of ORDER_COLUMNS.
     `hidden` is the ns in which compute runs on the same GPU, and `step` the number of the iteration that launched the
     collective, or BEFORE_ALL. `kind` is an index into `kinds`, `channel` into `channels`.
     """
@@ -100,13 +104,20 @@ class Collectives:
         """Return one of COLLECTIVE_COLUMNS."""
         return self.columns[COLLECTIVE_COLUMNS.index(name)].values()
 
-    def with_column(self, name: str, values: Times) -> Collectives:
-        """Return the collectives with other values in one column."""
-        changed = [
-            PackedColumn.pack(values) if name == own else column
-            for own, column in zip(COLLECTIVE_COLUMNS, self.columns, strict=True)
-        ]
-        return Collectives(self.kinds, self.channels, tuple(changed), self.left_out)
+    def with_step(self, step: Times) -> Collectives:
+        """Return the collectives with other iterations."""
+        return replace(self, columns=(PackedColumn.pack(step), *self.columns[1:]))
+
+    def times(self, places: PackedColumn, clock: Clock | None = None) -> tuple[Times, Times]:
+        """Return the starts and ends of the collectives at `places`, on their own clock or on the common one."""
+        at = places.values()
+        start = self.column("start")[at]
+        end = start + self.column("length")[at]
+        return (start, end) if clock is None else (clock.to_common(start), clock.to_common(end))
+
+    def hidden(self, places: PackedColumn) -> Times:
+        """Return the ns in which compute runs beside the collectives at `places`."""
+        return self.column("hidden")[places.values()]
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -138,48 +149,21 @@ class Clock:
 
 
 @frozen
-class Member:
-    """One rank's part of collectives that several ranks ran together.
-
-    `places` are their rows in the rank's collectives. Times are on the rank's own clock if `clock` is None.
-    """
-
-    collectives: Collectives
-    places: PackedColumn
-    clock: Clock | None = None
-
-    def times(self) -> tuple[Times, Times]:
-        """Return the starts and ends."""
-        places = self.places.values()
-        start = self.collectives.column("start")[places]
-        end = start + self.collectives.column("length")[places]
-        return (start, end) if self.clock is None else (self.clock.to_common(start), self.clock.to_common(end))
-
-    def hidden(self) -> Times:
-        """Return the ns of each collective in which compute runs on the same GPU."""
-        return self.collectives.column("hidden")[self.places.values()]
-
-    def select(self, rows: Times) -> Member:
-        """Return some of the collectives; `rows` ascend and index `places`."""
-        return Member(self.collectives, PackedColumn.pack(self.places.values()[rows]), self.clock)
-
-
-@frozen
 class CollectiveTimes:
-    """The collectives that several ranks ran together, on the common clock.
+    """Collectives that several ranks ran together, on the common clock; `left_out` counts those that are not here.
 
-    `ranks` are rows of Fleet.ranks, with the same order as `members`. `kind` has a name and `last` the last arrival of
-    each collective; `first` is the first arrival of all.
+    `ranks` are rows of Fleet.ranks; `start` and `length` have a column for each of them, with a value for each
+    collective. `kind` has a name for each collective. `first` is the first arrival at any, also at those left out.
     """
 
     ranks: Times
     kind: tuple[str, ...]
-    members: tuple[Member, ...]
-    last: PackedColumn
+    start: tuple[PackedColumn, ...]
+    length: tuple[PackedColumn, ...]
     first: int
+    left_out: int = 0
 
-    def select(self, places: Times) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the starts and the ends of some collectives, with a row for each rank."""
-        rows = [[times[places] for times in member.times()] for member in self.members]
-        start, end = (np.stack([row[column] for row in rows]) for column in range(2))
-        return start, end
+    def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the starts and the ends, with a row for each rank."""
+        start, length = (np.stack([column.values() for column in columns]) for columns in (self.start, self.length))
+        return start, start + length

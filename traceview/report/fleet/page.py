@@ -17,8 +17,6 @@ from traceview.report.timeline.columns import Columns
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")
 WORK = ("compute", "copies", "communication")
-MAX_COLLECTIVES = 200_000  # starts on the timeline of all ranks
-MAX_WORK_BINS = 400_000  # on the timeline of all ranks; more are merged
 FULL = 255  # the share of a bin that is busy all the time
 MAX_NAME = 400  # letters
 
@@ -81,55 +79,46 @@ def _first_moment(fleet: Fleet) -> int:
 def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
     """Return what each rank's GPU does, in bins with shares from 0 to FULL; `kernel` is 0 for none."""
     shown: list[dict[str, object]] = []
-    merged = -(-sum(len(work.kernel) for work in fleet.work if work is not None) // MAX_WORK_BINS) or 1
     for rank, work in enumerate(fleet.work):
         if work is None:
             continue
-        edges = np.arange(0, len(work.kernel), merged)
-        width = merged * work.width
-        busy = {name: np.add.reduceat(getattr(work, name).values(), edges) for name in WORK}
         shown.append(
             {
                 "rank": rank,
                 "start": work.start - zero,
-                "width": width,
-                "count": len(edges),
+                "width": work.width,
+                "count": len(work.kernel),
                 "names": [plain(name, MAX_NAME) for name in work.names],
-                "kernel": columns.add(work.kernel.values()[edges] + 1),
-                **{name: columns.add(np.minimum(FULL, -(-ns * FULL // width))) for name, ns in busy.items()},
+                "kernel": columns.add(work.kernel.values() + 1),
+                **{
+                    name: columns.add(np.minimum(FULL, -(-getattr(work, name).values() * FULL // work.width)))
+                    for name in WORK
+                },
             }
         )
     return shown
 
 
 def _times(fleet: Fleet, columns: Columns, zero: int) -> tuple[list[dict[str, object]], int]:
-    """Return the collectives of the page's timeline, and how many it leaves out.
-
-    It has those in the middle of each group if there are more than MAX_COLLECTIVES starts in all.
-    """
-    total = sum(len(group.ranks) * len(group.kind) for group in fleet.times)
-    share = min(1.0, MAX_COLLECTIVES / max(total, 1))
+    """Return the collectives of the page's timeline in the order of their last arrivals, and how many it leaves out."""
     shown: list[dict[str, object]] = []
-    left_out = 0
     for group in fleet.times:
-        order = np.argsort(group.last.values(), kind="stable")
-        count = max(1, int(len(order) * share))
-        chosen = order[(len(order) - count) // 2 :][:count]
-        left_out += len(order) - count
+        start, end = group.times()
+        order = np.argsort(start.max(axis=0), kind="stable")
+        start, end = start[:, order], end[:, order]
         names = sorted(set(group.kind))
-        kinds = np.array([names.index(group.kind[at]) for at in chosen], np.int64)
-        start, end = group.select(chosen)
+        kinds = np.array([names.index(group.kind[at]) for at in order], np.int64)
         shown.append(
             {
                 "ranks": group.ranks.tolist(),
                 "names": [plain(name, MAX_NAME) for name in names],
-                "count": count,
+                "count": len(order),
                 "kind": columns.add(kinds),
                 "start": columns.add((start - zero).reshape(-1)),
                 "length": columns.add(np.maximum(end - start, 0).reshape(-1)),
             }
         )
-    return shown, left_out
+    return shown, sum(group.left_out for group in fleet.times)
 
 
 def _heat(heat: Heat, columns: Columns) -> dict[str, object]:
