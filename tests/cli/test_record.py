@@ -40,11 +40,13 @@ def recorded(traceview: Command, *arguments: object) -> Result:
 
 
 def recorded_again(output: Recording) -> int:
-    """Record twice in a session, because the first recording is too short; return nsys's exit code."""
+    """Record twice in a session, because the program has not begun in the first; return nsys's exit code."""
     for attempt in range(ATTEMPTS):
         counts = iter((0, 1))
         with suppress(*([ReportError] if attempt < ATTEMPTS - 1 else [])):  # a loaded machine may keep nsys from it
-            code = recording.record(output, lambda _, counts=counts: recording.SteadyIterations(next(counts), 1))
+            code = recording.record(
+                output, lambda _, counts=counts: recording.SteadyIterations(n := next(counts), n or None)
+            )
             assert next(counts, None) is None
             return code
     raise AssertionError("unreachable")

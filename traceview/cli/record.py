@@ -92,13 +92,15 @@ def steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     from traceview.pipeline import analyze
     from traceview.record import SteadyIterations
 
-    steady = SteadyIterations(0, 0)
-    with suppress(TraceviewError):  # such as a report without GPU work: the program still starts
+    steady = SteadyIterations(0, None)
+    with suppress(TraceviewError):
         iterations = analyze(report).iterations
+        steady = SteadyIterations(0, 0)
         if isinstance(iterations, Iterations):
             steady = SteadyIterations(iterations.count - iterations.skipped, iterations.time_ns)
     if not quiet:
-        print_error(f"traceview: {steady.iterations} iterations after the warm-up")
+        text = "no GPU work yet" if steady.time_ns is None else f"{steady.iterations} iterations after the warm-up"
+        print_error(f"traceview: {text}")
     return steady
 
 

@@ -28,10 +28,13 @@ TIMEOUT = 60  # seconds that a program may take to answer
 
 
 class SteadyIterations(NamedTuple):
-    """The number of iterations after the warm-up, and their mean time in ns; 0 if there are none."""
+    """The number of iterations after the warm-up, and their mean time in ns: 0 if there are none.
+
+    The time is None without GPU work: the program still starts.
+    """
 
     iterations: int
-    time_ns: int
+    time_ns: int | None
 
 
 @frozen
@@ -120,6 +123,8 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
 def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Callable[[Path], SteadyIterations]) -> int:
     """Record until the report has the wanted iterations, for longer each time; then end the program.
 
+    Until the program uses the GPU, each recording has the length of the first.
+
     nsys can record a running program again and again in a session, but it cannot count. Each recording has a session
     of its own name, because nsys refuses a name whose last session has just shut down.
     """
@@ -143,8 +148,9 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
         if is_recorded and known.iterations >= most:
             part.replace(recording.report)
             most = known.iterations
-        needed = (wanted - known.iterations + 1) * known.time_ns / 1e9
-        seconds = max(2 * seconds, MARGIN * (seconds + needed))
+        if known.time_ns is not None:
+            needed = (wanted - known.iterations + 1) * known.time_ns / 1e9
+            seconds = max(2 * seconds, MARGIN * (seconds + needed))
     part.unlink(missing_ok=True)
     return program.returncode if ended else _shut_down(nsys, session, program)
 
