@@ -77,6 +77,7 @@ class CaptureInput:
     flops_per_iteration: int | None = None  # on each GPU, as the user states it
     whole: bool = False  # tables cover the window of each device, not its steady part
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
+    outer: Window | None = None  # of a slice: the window of the capture, a part of which is Trace.window
 
     @property
     def context(self) -> CaptureInput:
@@ -100,11 +101,13 @@ class _Measure(Generic[Input]):
     merge: Mapping[str, Merge] = field(default_factory=dict)
     order: Callable[[Any], Any] | None = None
 
-    def fill_table(self, given: Input) -> Table:
-        """Return the table with its rows, or with the reason why there are none."""
+    def fill_table(self, given: Input, totals_only: bool = False) -> Table:
+        """Return the table with its rows, or with the reason why there are none; a slice needs totals alone."""
         if self.totals is None:
             return self._filled(self.rows(given))
         totals = self.totals(given)
+        if totals_only:
+            return self.table.with_rows((), Totals(totals))
         return self.from_totals(given.context, totals)  # type: ignore[attr-defined]
 
     def from_totals(self, context: Any, totals: pl.DataFrame) -> Table:
@@ -132,8 +135,8 @@ class CaptureMeasure(_Measure[CaptureInput]):
 Measure: TypeAlias = "PartMeasure | DeviceMeasure | CaptureMeasure"
 
 
-def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type) -> dict[str, Table]:
-    """Return the filled tables of the measures of these kinds, by name. Two measures run at once."""
+def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type, totals_only: bool = False) -> dict[str, Table]:
+    """Return the filled tables of the measures of these kinds, by name (see fill_table). Two measures run at once."""
     chosen = [measure for measure in measures if isinstance(measure, kinds)]
     with ThreadPoolExecutor(MEASURES_AT_ONCE) as pool:
-        return {table.name: table for table in pool.map(lambda measure: measure.fill_table(given), chosen)}
+        return {table.name: table for table in pool.map(lambda measure: measure.fill_table(given, totals_only), chosen)}

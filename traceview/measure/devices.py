@@ -48,7 +48,7 @@ def _measure_device(
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
     given = DeviceInput(trace, activity, places, threads, idle, extents)
-    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure)
+    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure, totals_only=bool(extents))
     entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)
     names = [measure.table.name for measure in all_measures() if isinstance(measure, PartMeasure)]
     of_parts = {name: tables[name] for name in names}
@@ -63,13 +63,18 @@ def _measure_device(
 
 
 def with_steady_part(
-    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places
+    trace: Trace,
+    threads: ThreadStates,
+    device: DeviceUse,
+    part: Activity,
+    places: Places,
+    totals_only: bool = False,
 ) -> DeviceUse:
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
         return device
     given = PartInput(trace, part, places)
-    tables = fill_tables(all_measures(), given, PartMeasure)
+    tables = fill_tables(all_measures(), given, PartMeasure, totals_only=totals_only)
     gaps = _clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=_measure_part(trace, part, gaps, tables))
 

@@ -15,7 +15,7 @@ from traceview.measure.activity import Activity
 from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import shape_kinds
 from traceview.model.analysis import NotMeasured
-from traceview.model.columns import Table
+from traceview.model.columns import Merge, Table
 from traceview.model.counters import CounterSeries
 from traceview.model.gpu_metrics import CLOCKS, METRICS, SHARES, IterationMetrics, MetricMeans
 from traceview.model.trace import Trace
@@ -24,6 +24,12 @@ FILLED = 0.9  # a sample counts for what fills this part of it
 DIGITS = 4
 PERCENT = 100
 KNOWN = "_known"
+_METRIC_SUMS = (
+    pl.len().cast(pl.Int64).alias("count"),
+    pl.col(METRICS).cast(pl.Int64).sum(),
+    pl.col(METRICS).count().cast(pl.Int64).name.suffix(KNOWN),
+)
+METRIC_MERGES: Mapping[str, Merge] = dict.fromkeys((*METRICS, *(f"{name}{KNOWN}" for name in METRICS)), "sum")
 PARTS = ("all the time", "compute", "kernels", "communication alone", "copies alone", "idle")
 SHOWN = (
     *("part", "count", "sm_active", "sm_issue", "tensor_active", "warps", "dram_read", "dram_write"),
@@ -87,8 +93,7 @@ def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals
 
 def _sums(samples: pl.DataFrame) -> pl.DataFrame:
     """Return one row: the number of samples, and of each metric the sum and the number of its values."""
-    values = (pl.col(METRICS).cast(pl.Int64).sum(), pl.col(METRICS).count().cast(pl.Int64).name.suffix(KNOWN))
-    return samples.select(pl.len().cast(pl.Int64).alias("count"), *values)
+    return samples.select(*_METRIC_SUMS)
 
 
 def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,22 +104,38 @@ def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
     return {"count": sums["count"], **shares, **clocks}
 
 
-def _iterations(given: CaptureInput) -> tuple[IterationMetrics, ...]:
-    """Return the means of each counted iteration on each device whose samples are short enough to lie in it."""
+def _iteration_totals(given: CaptureInput) -> pl.DataFrame:
+    """Return the sums of each counted iteration on each device whose samples are short enough to lie in it.
+
+    A sample belongs to the slice of its start.
+    """
     iterations, trace = given.iterations, given.trace
     if trace.gpu_metrics.is_empty() or isinstance(iterations, NotMeasured):
-        return ()
+        return pl.DataFrame()
     counted = iterations.per_iteration[iterations.skipped :]
     bounds = np.array([(each.start_ns, each.end_ns) for each in counted], np.int64).reshape(-1, 2)
     rows = []
     for device in given.devices:
         samples = trace.gpu_metrics.filter(pl.col("device") == device.device)
+        if given.outer is not None and trace.window is not None:
+            samples = samples.filter(pl.col("start").is_between(trace.window.start, trace.window.end, closed="left"))
         index = _iteration_of(samples["start"].to_numpy(), samples["end"].to_numpy(), bounds)
         inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)
-        for (at,), own in inside.group_by("iteration", maintain_order=True):
-            number = int(str(at))
-            means, place = _means(_sums(own).row(0, named=True)), iterations.skipped + number
-            rows.append(IterationMetrics(part=counted[number].name, **means, device=device.id, iteration=place))
+        sums = inside.group_by("iteration").agg(*_METRIC_SUMS)
+        rows.append(sums.select(pl.lit(device.device).alias("device"), pl.all()))
+    return pl.concat(rows)
+
+
+def _iterations(given: CaptureInput, totals: pl.DataFrame) -> tuple[IterationMetrics, ...]:
+    """Return the means of each counted iteration on each device."""
+    if totals.is_empty() or isinstance(given.iterations, NotMeasured):
+        return ()
+    names, skipped = {device.device: device.id for device in given.devices}, given.iterations.skipped
+    rows = []
+    for row in totals.sort("device", "iteration").iter_rows(named=True):
+        place = skipped + row["iteration"]
+        name = given.iterations.per_iteration[place].name
+        rows.append(IterationMetrics(part=name, **_means(row), device=names[row["device"]], iteration=place))
     return tuple(rows)
 
 
@@ -136,7 +157,7 @@ GPU_METRICS = PartMeasure(
     ),
     _parts,
     totals=_part_totals,
-    merge=dict.fromkeys((*METRICS, *(f"{name}{KNOWN}" for name in METRICS)), "sum"),
+    merge=METRIC_MERGES,
 )
 ITERATION_METRICS = CaptureMeasure(
     Table(
@@ -147,4 +168,6 @@ ITERATION_METRICS = CaptureMeasure(
         first=5,
     ),
     _iterations,
+    totals=_iteration_totals,
+    merge={**METRIC_MERGES, "device": "key", "iteration": "key"},
 )

@@ -31,17 +31,23 @@ def memory_curves(trace: Trace) -> Iterator[CounterSeries]:
         )
 
 
-def _rows(given: CaptureInput) -> tuple[MemoryUse, ...]:
+def _first_work(given: CaptureInput) -> pl.DataFrame:
+    """Return the start of the first GPU work. Memory itself is not divided into slices: its sum needs its history."""
+    return given.trace.operations.select(pl.col("start").first())[: 0 if given.trace.memory.is_empty() else 1]
+
+
+def _rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[MemoryUse, ...]:
     """Return the memory of each analyzed device by kind, inside the trace's window."""
+    first = totals["start"][0] if len(totals) else 0
     names = {device.device: device.id for device in given.devices}
     memory = given.trace.memory.filter(pl.col("device").is_in(list(names)))
     rows: list[MemoryUse] = []
     for (device, _), own in memory.sort(*KEY, "start", maintain_order=True).group_by(KEY, maintain_order=True):
-        rows.extend(_memory_use(given, names[int(str(device))], own))
+        rows.extend(_memory_use(given, names[int(str(device))], own, first))
     return tuple(rows)
 
 
-def _memory_use(given: CaptureInput, device: str, own: pl.DataFrame) -> Iterator[MemoryUse]:
+def _memory_use(given: CaptureInput, device: str, own: pl.DataFrame, first_work: int) -> Iterator[MemoryUse]:
     trace = given.trace
     window = trace.window or Window(int(str(own["start"].min())), int(str(own["start"].max())) + 1)
     until = own.filter(pl.col("start") < window.end)
@@ -56,7 +62,7 @@ def _memory_use(given: CaptureInput, device: str, own: pl.DataFrame) -> Iterator
         device=device,
         kind=kind,
         peak_bytes=total,
-        peak_ns=max(at, window.start) - int(trace.operations["start"][0]),
+        peak_ns=max(at, window.start) - first_work,
         end_bytes=int(inside["total"][-1]),
         count=len(new),
         allocated_bytes=int(new["bytes"].sum()),
@@ -99,4 +105,6 @@ MEMORY_USE = CaptureMeasure(
         note="Memory in use, and the range and line that allocated most of its peak.",
     ),
     _rows,
+    totals=_first_work,
+    merge={"start": "min"},
 )

@@ -19,6 +19,11 @@ from traceview.model.trace import ROLES, Trace
 TOTALS = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
 
 
+def call_order(call: ApiTotal) -> tuple[int, str]:
+    """Return the key by which calls are sorted: the time that they block, longest first."""
+    return -call.blocked_ns, call.api
+
+
 def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
     """Measure explicit synchronizations, and separately the calls that synchronize implicitly."""
     explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
@@ -75,10 +80,12 @@ def _calls_table(name: str, title: str, note: str) -> Table:
 SYNC_CALLS = CaptureMeasure(
     _calls_table("sync_calls", "Synchronizations", "Only the time in which the GPU is idle counts as cost."),
     lambda given: given.host.sync.calls,
+    order=call_order,
 )
 IMPLICIT_CALLS = CaptureMeasure(
     _calls_table(
         "implicit_sync_calls", "Implicitly synchronizing calls", "Copies with pageable memory, allocation and free."
     ),
     lambda given: given.host.implicit_sync.calls,
+    order=call_order,
 )

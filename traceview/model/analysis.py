@@ -49,6 +49,12 @@ class HostTime(Protocol):
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
 
+    def line_sums(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the sums that `lines` follows from, which add up over slices of a capture; `exact` is a flag."""
+
+    def lines_of_sums(self, sums: pl.DataFrame) -> tuple[SourceLine, ...]:
+        """Return the source lines of these sums, the most idle time first."""
+
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the parts of this idle time by line: file, line, function, moment and idle_ns."""
 

@@ -11,6 +11,7 @@ import polars as pl
 from traceview.measure import all_measures
 from traceview.measure.base import Measure, PartContext
 from traceview.measure.devices import list_gaps
+from traceview.measure.sync import call_order
 from traceview.model.analysis import HostUse, SyncUse, Unmatched
 from traceview.model.columns import METADATA_KEY, Merge, Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gaps, HostStates
@@ -169,9 +170,7 @@ def _merge_calls(uses: Sequence[SyncUse]) -> SyncUse:
         for field in fields(SyncUse)
         if field.name not in ("calls", "frame")
     }
-    return SyncUse(
-        **sums, calls=tuple(sorted(calls, key=lambda call: (-call.blocked_ns, call.api))), frame=uses[0].frame
-    )
+    return SyncUse(**sums, calls=tuple(sorted(calls, key=call_order)), frame=uses[0].frame)
 
 
 def merge_unmatched(results: Sequence[SliceResult]) -> Unmatched:

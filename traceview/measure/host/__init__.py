@@ -13,7 +13,16 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host.lines import ThreadIdle, idle_by_thread, idle_cells, idle_stacks, line_times, measure_lines
+from traceview.measure.host.lines import (
+    IdleStacks,
+    ThreadIdle,
+    idle_by_thread,
+    idle_cells,
+    idle_sums,
+    join_unseen,
+    line_times,
+    measure_lines,
+)
 from traceview.measure.host.stack_cells import PYTHON, SAMPLES, StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states
@@ -56,10 +65,21 @@ class HostIdle:
 
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
+        return self.lines_of_sums(self.line_sums(gaps))
+
+    def line_sums(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the sums that the lines in gaps follow from (see model.HostTime)."""
         if self.stacks.is_empty:
+            return pl.DataFrame()
+        sums = idle_sums(self.stacks, (part for frame in gaps for part in self._idle(frame)))
+        return sums.frame.with_columns(exact=pl.lit(sums.exact))
+
+    def lines_of_sums(self, sums: pl.DataFrame) -> tuple[SourceLine, ...]:
+        """Return the source lines that follow from the result of line_sums."""
+        if sums.is_empty():
             return ()
-        idle = (part for frame in gaps for part in self._idle(frame))
-        return measure_lines(self.stacks, idle_stacks(self.stacks, idle))
+        stacks = IdleStacks(sums.drop("exact"), bool(sums["exact"].all()))
+        return measure_lines(self.stacks, join_unseen(self.stacks, stacks))
 
     def stack_times(self, gaps: Sequence[pl.DataFrame], windows: Sequence[Window]) -> StackTimes:
         """Return the idle time by stack in the gaps of some devices, and the time of threads inside their windows."""
@@ -122,12 +142,17 @@ def with_host_states(host_idle: HostIdle | None, device: DeviceUse) -> DeviceUse
     return replace(device, gaps=window, steady=replace(device.steady, gaps=steady))
 
 
-def _rows(given: CaptureInput) -> tuple[SourceLine, ...]:
-    """Return the lines of all devices, in their steady parts or, if asked for, in their windows."""
+def _line_totals(given: CaptureInput) -> pl.DataFrame:
+    """Return the sums of the lines of all devices, in their steady parts or, if asked for, in their windows."""
     if given.host_time is None:
-        return ()
+        return pl.DataFrame()
     parts = given.devices if given.whole else [device.steady for device in given.devices]
-    return given.host_time.lines([part.gaps.frame for part in parts])
+    return given.host_time.line_sums([part.gaps.frame for part in parts])
+
+
+def _lines(given: CaptureInput, totals: pl.DataFrame) -> tuple[SourceLine, ...]:
+    """Return the lines with the most idle time."""
+    return () if given.host_time is None else given.host_time.lines_of_sums(totals)
 
 
 LINES = CaptureMeasure(
@@ -139,5 +164,7 @@ LINES = CaptureMeasure(
         shown=("place", "idle_ns", "host_ns", "samples", "function", "inner", "interval"),
         first=5,
     ),
-    _rows,
+    _lines,
+    totals=_line_totals,
+    merge={"stack": "key", "until": "key", "apart": "sum", "exact": "min"},
 )

@@ -66,14 +66,25 @@ class IdleStacks(NamedTuple):
 
 def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     """Return the stacks of idle time. Each nanosecond belongs to one stack or to none."""
+    return join_unseen(index, idle_sums(index, idle))
+
+
+def idle_sums(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
+    """Return sums by stack that add up over slices of a capture; `apart` as in _nearest_before."""
     cells, exact = idle_cells(index, idle)
     sums = cells.group_by(KEY).agg(
         pl.col("idle_ns", "host_ns").sum(),
         pl.len().cast(pl.Int64).alias("samples"),
         (pl.col("moment") - pl.col("since")).cast(pl.Float64).sum().alias("apart"),
     )
-    by_begin = _nearest_before(index, sums)
-    return IdleStacks(by_begin.group_by(KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY), exact)
+    return IdleStacks(sums, exact)
+
+
+def join_unseen(index: StackIndex, sums: IdleStacks) -> IdleStacks:
+    """Return the stacks of idle_sums; all unseen time until a line begins at one line."""
+    by_begin = _nearest_before(index, sums.frame)
+    frame = by_begin.group_by(KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY)
+    return IdleStacks(frame, sums.exact)
 
 
 def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:

@@ -123,9 +123,7 @@ def launch_part(trace: Trace, process: int, calls: bool) -> LaunchPart:
     return _part(trace, first[made], process, begin=start, end=end, **figures)
 
 
-def _part(
-    trace: Trace, rows: Times, process: int, **figures: Any
-) -> LaunchPart:
+def _part(trace: Trace, rows: Times, process: int, **figures: Any) -> LaunchPart:
     """Return launches with these figures, which launch the operations `rows` first."""
     graph, name = (trace.operations[column].to_physical().to_numpy()[rows] for column in ("source", "name"))
     stream, names = trace.operations["stream"].to_numpy()[rows], trace.operations["name"].dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,10 +17,13 @@ from traceview.measure.nvtx.names import phase_names
 from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
-from traceview.model.columns import Table
+from traceview.model.columns import Merge, Table, field_names
 from traceview.model.profilers import capture_advice
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
+
+PIECES = ("ranges", "begins", "ends")
+RANGE_MERGES: Mapping[str, Merge] = {"first": "min", "last": "max", **dict.fromkeys(PIECES, "list")}
 
 
 def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[RangeUse, ...] | NotMeasured:
@@ -29,52 +33,80 @@ def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[
     independently, because an operation may run in the window and be launched before it. `projection` is the result of
     project_operations, if it exists already.
     """
+    return _range_rows(trace, _range_totals(trace, projection or project_operations(trace)))
+
+
+def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | NotMeasured:
+    """Return the rows of _range_totals."""
     if trace.ranges.is_empty():
         return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
+    uses = totals.filter(pl.col("count") > 0)
+    if uses.is_empty():
+        return NotMeasured("no NVTX range overlaps the chosen window")
+    spans = pl.concat([uses.select("group", "gpu_span_each_ns"), _spans_of_pieces(uses)]).group_by("group").sum()
+    uses = (
+        uses.drop("gpu_span_each_ns")
+        .join(spans, on="group")
+        .with_columns(gpu_span_ns=(pl.col("last") - pl.col("first")).clip(0))
+        .sort(["gpu_busy_ns", "host_ns", "name", "domain"], descending=[True, True, False, False])
+    )
+    return tuple(RangeUse(*row) for row in uses.select(field_names(RangeUse)).iter_rows())
+
+
+def _spans_of_pieces(uses: pl.DataFrame) -> pl.DataFrame:
+    """Return the time from the first start to the last end of the work of each range of slices, summed by group."""
+    if "ranges" not in uses.columns:
+        return pl.DataFrame(schema={"group": uses.schema["group"], "gpu_span_each_ns": pl.Int64})
+    pieces = uses.select("group", *PIECES).explode(PIECES).drop_nulls()
+    spans = pieces.group_by("group", "ranges").agg(pl.col("ends").max() - pl.col("begins").min())
+    return spans.group_by("group").agg(pl.col("ends").sum().alias("gpu_span_each_ns"))
+
+
+def _range_totals(trace: Trace, projection: Projection, outer: Window | None = None) -> pl.DataFrame:
+    """Return the figures of each name and domain, whose number is `group`; with `outer`, those of a slice.
+
+    A slice has the first start and the last end of the work of each range in it (PIECES), because the range may have
+    work in other slices.
+    """
+    if trace.ranges.is_empty():
+        return pl.DataFrame()
     names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
     ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
-    host = _host_figures(ranges, trace.window)
-    if host.is_empty():
-        return NotMeasured("no NVTX range overlaps the chosen window")
-    projection = projection or project_operations(trace)
     group = ranges["group"].to_numpy().astype(np.int64)
-    work = _measure_groups(trace, projection, group, len(names))
-    uses = (
+    work = _measure_groups(trace, projection, group, len(names), outer is not None)
+    return (
         names.with_columns(
-            pl.col("name", "domain").cast(pl.String),
-            *(pl.Series(name, values) for name, values in zip(work._fields, work, strict=True)),
+            pl.col("name", "domain").cast(pl.String), *(pl.Series(name, values) for name, values in work.items())
         )
-        .join(host, on="group")
-        .sort(["busy", "host", "name", "domain"], descending=[True, True, False, False])
+        .join(_host_figures(ranges, trace.window, outer), on="group", how="left")
+        .with_columns(pl.col("count", "host_ns").fill_null(0))
     )
-    columns = ("name", "domain", "count", "host", "busy", "span", "span_each", "kernels", "operations", "via")
-    return tuple(RangeUse(*row) for row in uses.select(columns).iter_rows())
 
 
-def _host_figures(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
-    """Return the count and the host time of each group with ranges in the window, clipped to it."""
-    if window is not None:
-        inside = overlaps_window(ranges["start"].to_numpy(), ranges["end"].to_numpy(), window)
-        clipped = pl.col("start", "end").clip(window.start, window.end)
+def _host_figures(ranges: pl.DataFrame, window: Window | None, outer: Window | None) -> pl.DataFrame:
+    """Return the count and the host time of each group with ranges in the window, clipped to it.
+
+    Of a slice, ranges are clipped to `outer`, the window of the capture, and belong to the slice of their start.
+    """
+    clip = outer or window
+    if clip is not None:
+        inside = overlaps_window(ranges["start"].to_numpy(), ranges["end"].to_numpy(), clip)
+        clipped = pl.col("start", "end").clip(clip.start, clip.end)
         ranges = ranges.filter(pl.Series(inside)).with_columns(clipped)
+    if outer is not None and window is not None:
+        ranges = ranges.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
     return ranges.group_by("group").agg(
-        pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("host")
+        pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("host_ns")
     )
 
 
-class _GroupWork(NamedTuple):
-    """The GPU work of groups of ranges, one value per group, 0 where it has none; times in ns."""
+def _measure_groups(
+    trace: Trace, projection: Projection, group: Times, groups: int, in_pieces: bool
+) -> dict[str, Times | pl.Series]:
+    """Measure the work in the window that belongs to each group; `group` is the group of each range.
 
-    busy: Times
-    span: Times
-    span_each: Times
-    kernels: Times
-    operations: Times
-    via: Times
-
-
-def _measure_groups(trace: Trace, projection: Projection, group: Times, groups: int) -> _GroupWork:
-    """Measure the work in the window that belongs to each group; `group` is the group of each range."""
+    Returns one value per group, 0 where it has no work; times in ns. `in_pieces` is for a slice (see _range_totals).
+    """
     work, stretches = _ClippedWork.from_trace(trace, projection), len(projection.stretches.first)
     overlapping = np.flatnonzero(work.overlaps_other())
     stretch_work = _measure_stretches(trace, work, overlapping, stretches)
@@ -85,21 +117,40 @@ def _measure_groups(trace: Trace, projection: Projection, group: Times, groups: 
     owner, stretch = np.divmod(sorted_unique(group[range_row] * stretches + used[index]), stretches)
     first, last = _first_and_last(owner, stretch_work.first[stretch], stretch_work.last[stretch], groups)
     kernels, operations, via, alone = (sums_by_owner(owner, values[stretch], groups) for values in stretch_work[2:])
-    return _GroupWork(
-        busy=alone + _overlapping_busy_time(work, overlapping, owner, stretch, groups),
-        span=np.maximum(last - first, 0),
-        span_each=sums_by_owner(group, np.maximum(high - low, 0), groups),
-        kernels=kernels,
-        operations=operations,
-        via=via,
-    )
+    figures: dict[str, Times | pl.Series] = {
+        "gpu_busy_ns": alone + _overlapping_busy_time(work, overlapping, owner, stretch, groups),
+        "first": first,
+        "last": last,
+        "kernel_count": kernels,
+        "operation_count": operations,
+        "via_process_count": via,
+    }
+    if in_pieces:
+        return figures | {"gpu_span_each_ns": np.zeros(groups, np.int64), **_pieces(group, groups, low, high)}
+    return figures | {"gpu_span_each_ns": sums_by_owner(group, np.maximum(high - low, 0), groups)}
 
 
-def _phase_rows(given: CaptureInput) -> tuple[RangeUse, ...]:
-    """Return a row for each phase; none without ranges, which the rows of RANGES explain."""
+def _pieces(group: Times, groups: int, low: Times, high: Times) -> dict[str, pl.Series]:
+    """Return the ranges of each group that have work in a slice, as lists: PIECES."""
+    rows = np.flatnonzero(high >= low)
+    pieces = pl.DataFrame({"group": group[rows], "ranges": rows, "begins": low[rows], "ends": high[rows]})
+    lists = pieces.group_by("group").agg(PIECES)
+    every = pl.DataFrame({"group": np.arange(groups)}).join(lists, on="group", how="left", maintain_order="left")
+    return {name: every[name] for name in PIECES}
+
+
+def _phase_totals(given: CaptureInput) -> pl.DataFrame:
+    """Return the figures of each phase."""
+    if given.trace.ranges.is_empty():
+        return pl.DataFrame()
     names = phase_names(given.trace.ranges)
     ranges = given.trace.ranges.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name"))
-    rows = measure_ranges(replace(given.trace, ranges=ranges), given.projection)
+    return _range_totals(replace(given.trace, ranges=ranges), given.projection, given.outer)
+
+
+def _phase_rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[RangeUse, ...]:
+    """Return a row for each phase; none without ranges, which the rows of RANGES explain."""
+    rows = _range_rows(given.trace, totals)
     return () if isinstance(rows, NotMeasured) else rows
 
 
@@ -198,7 +249,9 @@ RANGES = CaptureMeasure(
         row_type=RangeUse,
         listed=False,
     ),
-    lambda given: measure_ranges(given.trace, given.projection),
+    lambda given, totals: _range_rows(given.trace, totals),
+    totals=lambda given: _range_totals(given.trace, given.projection, given.outer),
+    merge=RANGE_MERGES,
 )
 PHASES = CaptureMeasure(
     replace(
@@ -210,4 +263,6 @@ PHASES = CaptureMeasure(
         listed=True,
     ),
     _phase_rows,
+    totals=_phase_totals,
+    merge=RANGE_MERGES,
 )

@@ -9,7 +9,7 @@ import polars as pl
 from traceview.frozen import frozen
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.kernels import DIGITS
-from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.peaks import peak_flops
@@ -47,17 +47,17 @@ class DeviceFlops:
     missing: str | None = None
 
 
-def speeds_of_light(given: CaptureInput) -> tuple[SpeedOfLight, ...]:
+def speeds_of_light(given: CaptureInput, totals: pl.DataFrame) -> tuple[SpeedOfLight, ...]:
     """Return one row for each device."""
-    return tuple(_speed_of_light(given, device) for device in given.devices)
+    return tuple(_speed_of_light(given, device, totals) for device in given.devices)
 
 
-def _speed_of_light(given: CaptureInput, device: DeviceUse) -> SpeedOfLight:
+def _speed_of_light(given: CaptureInput, device: DeviceUse, totals: pl.DataFrame) -> SpeedOfLight:
     rows: Sequence[MatrixPrecision] = device.steady.tables["matrix_precisions"].rows
     main = _main_precision(rows)
     peak = None if main is None else main.peak_flops_per_s
     is_fp32 = main is not None and main.precision == "fp32"
-    work = _work(given, device, rows)
+    work = _work(given, device, rows, totals)
     rate = None if work.flops is None or not work.ns else work.flops * GIGA // work.ns
     return SpeedOfLight(
         device=device.id,
@@ -92,7 +92,7 @@ def _missing_peak(main: MatrixPrecision | None) -> str | None:
     return NO_PEAK if main.peak_flops_per_s is None else None
 
 
-def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision]) -> DeviceFlops:
+def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision], totals: pl.DataFrame) -> DeviceFlops:
     """Return the operations of a device in a mean iteration; without iterations, in its window.
 
     What the user states counts first, then what the program states, then the shapes of ops.
@@ -107,7 +107,8 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
     else:
         count, ns = iterations.count - iterations.skipped, iterations.time_ns
         source = "option" if given.flops_per_iteration is not None else "shapes" if stated is None else "mark"
-        flops = _flops_of_launches(given.trace, device, iterations) // count if stated is None else stated
+        launched = 0 if totals.is_empty() else int(totals.filter(pl.col("device") == device.device)["flops"].sum())
+        flops = launched // count if stated is None else stated
     known = _known_fraction(rows)
     if flops and source == "shapes" and (known is None or known < LEAST_KNOWN):
         return DeviceFlops(None, 0, None, window.length, FEW_SHAPES.format(share(known or 0)))
@@ -126,19 +127,21 @@ def _marked_flops(trace: Trace, device: DeviceUse) -> int | None:
     return int(chosen["flops"].sum()) // len(chosen) if len(chosen) else None
 
 
-def _flops_of_launches(trace: Trace, device: DeviceUse, iterations: Iterations) -> int:
-    """Return the operations that the counted iterations launch on a device.
+def _flops_of_calls(given: CaptureInput) -> pl.DataFrame:
+    """Return the operations of each call that the counted iterations launch, by device: device, call and flops.
 
     The GPU runs behind the host, so that the work of the first one begins late in its time.
     """
+    trace, iterations = given.trace, given.iterations
+    if trace.sizes.flops.is_empty() or isinstance(iterations, NotMeasured):
+        return pl.DataFrame()
     sized = trace.sizes.flops
     work = pl.concat([sized, trace.operations.select("device", "launch")[sized["operation"]]], how="horizontal")
     work = work.filter(pl.col("launch").is_not_null())
     calls = work.with_columns(trace.api["start"][work["launch"]].alias("launched"))
     counted = iterations.per_iteration[iterations.skipped :]
     inside = pl.col("launched").is_between(counted[0].start_ns, counted[-1].end_ns, closed="left")
-    own = calls.filter(inside, pl.col("device") == device.device).unique("call")
-    return int(own["flops"].sum())
+    return calls.filter(inside).select("device", "call", "flops").unique(["device", "call"])
 
 
 def _flops(rows: Sequence[MatrixPrecision]) -> int:
@@ -170,4 +173,6 @@ SPEED_OF_LIGHT = CaptureMeasure(
         shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),
     speeds_of_light,
+    totals=_flops_of_calls,
+    merge={"device": "key", "flops": "first"},
 )
