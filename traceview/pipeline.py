@@ -102,7 +102,7 @@ def analyze(
         work = LaunchedWork.from_analysis(analysis)
         if costs is not None:
             analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
-        analysis = _with_tables(analysis, tables.result())
+        analysis = with_tables(analysis, tables.result())
         model = aside.submit(model_of_run, analysis, work)
         default = with_findings(analysis, activities)
         default = with_answer(with_predictions(default, model.result()))
@@ -164,7 +164,7 @@ def _measure(
     return analysis, given
 
 
-def _with_tables(analysis: Analysis, tables: Mapping[str, Table]) -> Analysis:
+def with_tables(analysis: Analysis, tables: Mapping[str, Table]) -> Analysis:
     """Return the analysis with its tables, and with the notes on what they and the capture lack."""
     notes = _notes(analysis.info, analysis.devices, tables, analysis.iterations)
     return replace(analysis, tables=tables, notes=(*notes, *analysis.notes))

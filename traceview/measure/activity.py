@@ -215,10 +215,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
         return ()  # the host's figures remain
     if trace.operations.is_empty():
         raise NoGpuWorkError(f"{trace.info.file}: {no_gpu_work(trace)}")
-    chosen = [index for index in range(len(trace.devices)) if only is None or _has_name(trace, index, only)]
-    if not chosen:
-        known = ", ".join(trace.devices["id"].to_list())
-        raise RequestError(f"{trace.info.file}: no device is called {only!r}; the capture has {known}")
+    chosen = chosen_devices(trace, only)
     activities = tuple(work for index in chosen if (work := device_activity(trace, index)) is not None)
     if not activities:
         start, end = int(trace.operations["start"].to_numpy()[0]), int(trace.operations["end"].to_numpy().max())
@@ -227,6 +224,15 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
             f"the GPU worked from {start} ns to {end} ns on the capture's clock"
         )
     return activities
+
+
+def chosen_devices(trace: Trace, only: str | None) -> list[int]:
+    """Return the rows of the devices that `only` names, or of all; see active_devices. It needs no operations."""
+    chosen = [index for index in range(len(trace.devices)) if only is None or _has_name(trace, index, only)]
+    if not chosen:
+        known = ", ".join(trace.devices["id"].to_list())
+        raise RequestError(f"{trace.info.file}: no device is called {only!r}; the capture has {known}")
+    return chosen
 
 
 def no_gpu_work(trace: Trace) -> str:

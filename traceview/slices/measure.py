@@ -7,7 +7,7 @@ operation and every blocking call lies in one slice. Only gaps cross borders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,31 @@ import polars as pl
 
 from traceview.frozen import frozen
 from traceview.measure import all_measures
-from traceview.measure.activity import Activity, active_devices, device_activity
+from traceview.measure.activity import Activity, active_devices, chosen_devices, device_activity
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
-from traceview.measure.devices import count_unmatched, gap_candidates, measure_devices, with_steady_part
+from traceview.measure.devices import (
+    count_unmatched,
+    gap_candidates,
+    measure_devices,
+    steady_window,
+    with_steady_part,
+)
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
+from traceview.measure.iterations import IterationRanges
+from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import HostUse, NotMeasured, Unmatched
+from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
 from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
+from traceview.slices.iterations import IterationPart, measure_iteration_part
+from traceview.slices.plan import FIRST, LAST
 
-BEGINNING, END = -(1 << 62), 1 << 62  # before and after all events: the outer edges of a capture's slices
+EVERYTHING = Window(FIRST, LAST)  # from the first slice to the last, unless the user gives a window
 NO_ROWS = pl.DataFrame()
-NO_ITERATIONS = NotMeasured("iterations are those of the capture, not of a slice")
 
 
 @frozen
@@ -56,19 +65,40 @@ class Extents:
                 streams[row] = Window(int(work.start[members[0]]), int(work.end[members].max()))
         return cls(devices, streams)
 
+    def select(self, resident: Trace, device: str | None) -> Extents:
+        """Return the extents of the device that `device` names, or all (see chosen_devices, also for errors)."""
+        chosen = chosen_devices(resident, device)
+        on_device = resident.streams["device"]
+        return Extents(
+            {row: extent for row, extent in self.devices.items() if row in chosen},
+            {row: extent for row, extent in self.streams.items() if on_device[row] in chosen},
+        )
+
 
 @frozen
-class Slice:
-    """A slice of a capture. `trace` has what the measures of its window need, and its own window.
+class SlicePlan:
+    """What all slices of a capture share: they have equal figures of the whole capture, and none of each other.
 
-    `steady` is the steady part of each device of the whole capture.
+    `window` is that of the capture. `iterations` have their times, but not their figures yet; `where` is the result of
+    find_iterations_in_slices. The others are options of `analyze`.
     """
 
-    index: int
-    trace: Trace
+    window: Window
     extents: Extents
-    steady: Mapping[int, Window]
-    top: int = 10  # longest gaps to list
+    where: IterationRanges | None
+    iterations: Iterations | NotMeasured
+    top: int
+    whole: bool
+    flops_per_iteration: int | None
+
+    @property
+    def devices(self) -> list[int]:
+        """The measured devices, rows of Trace.devices."""
+        return sorted(self.extents.devices)
+
+    def steady(self, device: int) -> Window:
+        """Return the steady part of a device in the whole capture."""
+        return steady_window(self.iterations, self.extents.devices[device])
 
 
 @frozen
@@ -79,55 +109,64 @@ class SliceResult:
     and the pieces of gaps that cross an edge of the slice (gap_candidates; `continues`: beyond the slice).
     """
 
-    index: int
     devices: tuple[DeviceUse, ...]
     gaps: Mapping[int, pl.DataFrame]
     host: HostUse
     tables: Mapping[str, Table]
+    iterations: IterationPart | None
     unmatched: Unmatched
-    extras: Mapping[str, object] = field(default_factory=dict)
 
 
-def measure_slice(part: Slice) -> SliceResult:
-    """Measure a slice with the measures of a complete capture."""
-    trace = part.trace
-    activities = _activities(part)
+def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
+    """Measure a slice, the window of `trace`, with the measures of a complete capture."""
+    activities = _activities(trace, plan.extents)
     threads = ThreadStates.from_trace(trace)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
     host_idle = HostIdle.build(trace, threads)
-    devices = []
-    for work in activities:
-        (device,) = measure_devices(trace, threads, [work], places, part.extents.streams)
-        steady = work.clip(part.steady[work.device].within(work.window))
-        devices.append(with_host_states(host_idle, with_steady_part(trace, threads, device, steady, places)))
+    devices = measure_devices(trace, threads, activities, places, plan.extents.streams)
+    measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
+    iterations = None
+    if plan.where is not None:
+        iterations = measure_iteration_part(trace, threads, measured, plan.devices, plan.where)
+    parts = [work.clip(plan.steady(work.device).within(work.window)) for work in activities]
+    devices = tuple(
+        with_steady_part(trace, threads, device, part, places, totals_only=True)
+        for device, part in zip(devices, parts, strict=True)
+    )
+    devices = tuple(with_host_states(host_idle, device) for device in devices)
     host = measure_host(trace, activities)
-    given = CaptureInput(trace, host, projection, tuple(devices), NO_ITERATIONS, host_time=host_idle)
-    tables = fill_tables(all_measures(), given, CaptureMeasure)
-    continues = [_gap_continues(work, part.extents.devices[work.device]) for work in activities]
+    given = CaptureInput(
+        trace,
+        host,
+        projection,
+        devices,
+        plan.iterations,
+        plan.flops_per_iteration,
+        plan.whole,
+        host_idle,
+        outer=plan.window,
+    )
+    tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
+    continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
     return SliceResult(
-        index=part.index,
         devices=tuple(
-            _without_frames(device, part.steady[device.device], goes_on)
-            for device, goes_on in zip(devices, continues, strict=True)
+            _without_frames(device, plan.steady(device.device), continues[device.device]) for device in devices
         ),
-        gaps={
-            device.device: _candidates(part, device, goes_on)
-            for device, goes_on in zip(devices, continues, strict=True)
-        },
+        gaps={device.device: _candidates(trace, device, plan.top, continues[device.device]) for device in devices},
         host=replace(
             host, sync=replace(host.sync, frame=NO_ROWS), implicit_sync=replace(host.implicit_sync, frame=NO_ROWS)
         ),
-        tables={name: _small(table) for name, table in tables.items()},
+        tables=tables,
+        iterations=iterations,
         unmatched=count_unmatched(trace),
     )
 
 
-def _activities(part: Slice) -> tuple[Activity, ...]:
+def _activities(trace: Trace, extents: Extents) -> tuple[Activity, ...]:
     """Return the work of each device whose extent has a part in the slice, also of one that is idle there."""
-    complete = replace(part.trace, window=None)
-    window = part.trace.window or Window(BEGINNING, END)
-    inside = {row: extent.within(window) for row, extent in part.extents.devices.items()}
+    complete = replace(trace, window=None)
+    inside = {row: extent.within(trace.window or EVERYTHING) for row, extent in extents.devices.items()}
     works = ((device_activity(complete, row), window) for row, window in inside.items() if window.length)
     return tuple(work.clip(window) for work, window in works if work is not None)
 
@@ -137,12 +176,12 @@ def _gap_continues(work: Activity, extent: Window) -> bool:
     return work.gap_continues(reach, extent)
 
 
-def _candidates(part: Slice, device: DeviceUse, continues: bool) -> pl.DataFrame:
+def _candidates(trace: Trace, device: DeviceUse, top: int, continues: bool) -> pl.DataFrame:
     """Return the gaps that may be among the longest, and the pieces at the slice's edges."""
     frame, last = device.gaps.frame, device.gaps.frame.height - 1
     starts_before = last >= 0 and frame["start"][0] == device.window.start
     pieces = [*([0] if starts_before else []), *([last] if continues else [])]
-    chosen = gap_candidates(part.trace, device, part.top, pieces)
+    chosen = gap_candidates(trace, device, top, pieces)
     is_last = pl.col("end") == device.window.end
     return chosen.with_columns((is_last & pl.lit(continues)).alias("continues"))
 
@@ -153,12 +192,7 @@ def _without_frames(device: DeviceUse, steady: Window, continues: bool) -> Devic
     def small(part: DevicePart, extent: Window) -> dict[str, Any]:
         beyond = continues and part.window.length > 0 and extent.end > part.window.end == device.window.end
         gaps = replace(part.gaps, count=part.gaps.count - beyond, frame=NO_ROWS)
-        return {"gaps": gaps, "tables": {name: _small(table) for name, table in part.tables.items()}}
+        return {"gaps": gaps}
 
     steady_part = replace(device.steady, **small(device.steady, steady))
-    everything = Window(BEGINNING, END)
-    return replace(device, **small(device, everything), steady=steady_part)
-
-
-def _small(table: Table) -> Table:
-    return table if table.totals is None else replace(table, rows=())
+    return replace(device, **small(device, EVERYTHING), steady=steady_part)

@@ -9,19 +9,63 @@ from typing import Any
 import polars as pl
 
 from traceview.measure import all_measures
-from traceview.measure.base import Measure, PartContext
+from traceview.measure.base import CaptureInput, Measure, PartContext
 from traceview.measure.devices import list_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host import HostIdle
+from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.sync import call_order
-from traceview.model.analysis import HostUse, SyncUse, Unmatched
+from traceview.model.analysis import Analysis, HostUse, Iterations, NotMeasured, SyncUse, Unmatched
 from traceview.model.columns import METADATA_KEY, Merge, Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gaps, HostStates
 from traceview.model.rows import ApiTotal
 from traceview.model.trace import Trace, Window
-from traceview.slices.measure import SliceResult
+from traceview.slices.measure import SlicePlan, SliceResult
+
+
+def merge_slices(
+    resident: Trace, plan: SlicePlan, iterations: Iterations | NotMeasured, results: Sequence[SliceResult]
+) -> tuple[Analysis, dict[str, Table]]:
+    """Return the analysis of a capture without findings and notes, and its tables.
+
+    `resident` has the small tables of its trace. `results` are in the order of time.
+    """
+    devices = merge_devices(resident, results, plan.top)
+    host_time = HostIdle.build(resident, ThreadStates.from_trace(resident))
+    host = HostUse(
+        sync=_merge_calls([result.host.sync for result in results]),
+        implicit_sync=_merge_calls([result.host.implicit_sync for result in results]),
+    )
+    counts = [result.unmatched for result in results]
+    given = CaptureInput(
+        resident,
+        host,
+        project_operations(resident),
+        devices,
+        iterations,
+        plan.flops_per_iteration,
+        plan.whole,
+        host_time,
+    )
+    tables = _merge_tables(given, [result.tables for result in results])
+    analysis = Analysis(
+        info=resident.info,
+        trace=resident,
+        devices=devices,
+        host=host,
+        tables={},
+        iterations=iterations,
+        unmatched=Unmatched(
+            **{field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Unmatched)}
+        ),
+        whole=plan.whole,
+        host_time=host_time,
+    )
+    return analysis, tables
 
 
 def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> tuple[DeviceUse, ...]:
-    """Return the devices of a capture; `resident` has the small tables of its trace, `results` are in order of time."""
+    """Return the devices of a capture (see merge_slices)."""
     slices: dict[int, list[DeviceUse]] = {}
     for result in results:
         for device in result.devices:
@@ -155,14 +199,6 @@ def _merged_value(rule: Merge, values: Sequence[Any]) -> Any:
     return {"min": min, "max": max}[rule](known)
 
 
-def merge_host(results: Sequence[SliceResult]) -> HostUse:
-    """Return the blocking calls of all slices, without their frames."""
-    return HostUse(
-        sync=_merge_calls([result.host.sync for result in results]),
-        implicit_sync=_merge_calls([result.host.implicit_sync for result in results]),
-    )
-
-
 def _merge_calls(uses: Sequence[SyncUse]) -> SyncUse:
     calls = _merge_rows(ApiTotal, [call for use in uses for call in use.calls])
     sums = {
@@ -171,9 +207,3 @@ def _merge_calls(uses: Sequence[SyncUse]) -> SyncUse:
         if field.name not in ("calls", "frame")
     }
     return SyncUse(**sums, calls=tuple(sorted(calls, key=call_order)), frame=uses[0].frame)
-
-
-def merge_unmatched(results: Sequence[SliceResult]) -> Unmatched:
-    """Return the number of operations without a launch in all slices."""
-    counts = [result.unmatched for result in results]
-    return Unmatched(**{field.name: sum(getattr(count, field.name) for count in counts) for field in fields(Unmatched)})

@@ -86,7 +86,8 @@ def _range_totals(trace: Trace, projection: Projection, outer: Window | None = N
 def _host_figures(ranges: pl.DataFrame, window: Window | None, outer: Window | None) -> pl.DataFrame:
     """Return the count and the host time of each group with ranges in the window, clipped to it.
 
-    Of a slice, ranges are clipped to `outer`, the window of the capture, and belong to the slice of their start.
+    With `outer`, the window of a capture of which this is a slice, ranges are clipped to `outer` and belong to the
+    slice of their start.
     """
     clip = outer or window
     if clip is not None:

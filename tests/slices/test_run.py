@@ -1,0 +1,55 @@
+"""A capture in slices has the figures of the complete trace, but for its findings, to the nanosecond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.captures import sample
+from traceview.model.analysis import Analysis
+from traceview.model.trace import Trace, Window
+from traceview.pipeline import analyze, open_trace, with_tables
+from traceview.report.analysis.document import document
+from traceview.slices.measure import Extents
+from traceview.slices.plan import FIRST, LAST, quiet_moments
+from traceview.slices.run import TraceInMemory, in_this_process, measure_slices
+
+
+def cut(trace: Trace, count: int) -> list[Window]:
+    """Return at most `count` adjoining windows of about equal length, whose borders are quiet."""
+    quiet, start = quiet_moments(trace), trace.operations["start"].to_numpy()
+    place = np.searchsorted(quiet, np.linspace(start[0], start[-1], count + 1)[1:-1])
+    inside = np.unique(quiet[place[place < len(quiet)]]).tolist() if count > 1 else []
+    first, last = (FIRST, LAST) if trace.window is None else (trace.window.start, trace.window.end)
+    return [Window(*edges) for edges in pairwise([first, *(border for border in inside if first < border), last])]
+
+
+def in_slices(trace: Trace, windows: list[Window]) -> Analysis:
+    source = TraceInMemory(trace)
+    return with_tables(*measure_slices(source.resident, in_this_process(source, windows), Extents.from_trace(trace)))
+
+
+def figures(analysis: Analysis, notes: int | None = None) -> object:
+    return document(replace(analysis, findings=(), answer="", notes=analysis.notes[:notes]))
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "least"),
+    [
+        ("dual.sqlite", (1, 2, 7, 50), 50),
+        ("ddp2.sqlite", (50,), 8),
+        ("fsdp_tp/rank0.json.gz", (7,), 7),
+        ("trainer/staged.sqlite", (7,), 7),  # with stacks
+    ],
+)
+def test_figures_of_slices_equal_those_in_memory(name: str, counts: tuple[int, ...], least: int) -> None:
+    trace = open_trace(sample(name))
+    whole = analyze(trace, costs=None)
+    for count in counts:
+        windows = cut(trace, count)
+        merged = in_slices(trace, windows)
+        assert figures(merged) == figures(whole, len(merged.notes))
+    assert len(windows) >= least
