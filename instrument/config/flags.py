@@ -48,7 +48,14 @@ class _Flag(click.Option):
 
 
 class ConfigCommand(click.Command):
-    """A click command whose help groups the flags by section and whose usage errors are one line."""
+    """A click command whose help groups the flags by section and whose usage errors are one line.
+
+    Flags may be written with underscores, as those of Hugging Face and nanoGPT are: `--batch_size=8`.
+    """
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.context_settings["token_normalize_func"] = lambda name: name.replace("_", "-")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line.

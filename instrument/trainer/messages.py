@@ -72,10 +72,8 @@ def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
             lines.append(f"{name}: {text}")
     if outcome.checkpoint is not None:
         lines.append(f"checkpoint: {outcome.checkpoint}")
-        if outcome.done < outcome.steps:
-            lines.append(f"to continue: {_resume_command(arguments, outcome.checkpoint)}")
-        else:
-            lines.append("to train longer: the same command with --resume and more --steps or --epochs")
+        goal = "to continue" if outcome.done < outcome.steps else "to train longer, with more --steps or --epochs"
+        lines.append(f"{goal}: {_resume_command(arguments, outcome.checkpoint)}")
     elif outcome.done < outcome.steps:
         lines.append("no checkpoint was written; with --checkpoint-folder DIR a stopped run can continue")
     return lines
@@ -103,7 +101,7 @@ def _memory(figures: Figures) -> str:
 def _resume_command(arguments: Sequence[str], checkpoint: Path) -> str:
     processes = os.environ.get("LOCAL_WORLD_SIZE")
     program = ["python"] if processes is None else ["torchrun", "--nproc-per-node", processes]
-    if not any(word.startswith(FOLDER_FLAGS) for word in arguments):
+    if not any(word.replace("_", "-").startswith(FOLDER_FLAGS) for word in arguments):
         arguments = [*arguments, "--checkpoint-folder", str(checkpoint.parent)]
     kept: list[str] = []
     in_resume = False
