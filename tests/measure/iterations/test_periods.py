@@ -59,6 +59,21 @@ def layered_step(layers: int) -> list[int]:
     return [20, 21, *forward * layers, 30, 31, *backward * layers, *range(40, 52)]
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(12, 40), st.integers(4, 24), st.integers(0, 2**32 - 1))
+def test_steps_of_padded_batches_are_found(steps: int, layers: int, seed: int) -> None:
+    """With the padded length of a batch, other variants of some kernels run in all layers."""
+    random = np.random.default_rng(seed)
+    symbols, starts = [], []
+    for _ in range(steps):
+        variant = {place: place + 100 * int(random.integers(3)) for place in (2, 12, 15)}
+        starts.append(len(symbols))
+        symbols += [variant.get(place, place) for place in layered_step(layers)]
+    period = period_of(symbols, starts)
+    assert period is not None
+    assert period.first.tolist() == starts
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     st.integers(5, 40),

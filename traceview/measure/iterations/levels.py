@@ -30,6 +30,7 @@ MIN_SIMILARITY = 0.5
 STRICT, LOOSE = 10, 3  # repetitions whose lengths differ by 1/10, or 1/3, of the median are regular
 MIN_EXCHANGED = 4
 MIN_LONG = 16  # launches
+MIN_EVEN = 0.9  # share of the repetitions
 MIN_EXTRA, MAX_TIMES_EXTRA = 3, 20  # launches that a repetition has more, and the launches of one over these
 MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
@@ -131,9 +132,15 @@ def _level(
     first = anchor.places
     length = int(np.median(np.diff(first)))
     last = np.append(first[1:], min(int(first[-1]) + length, len(weight) - 1))
-    similarity = contents[max(contents) if length >= MIN_LONG else MIN_CONTENT].similarity(first, last)
-    # Threads that launch at once exchange places: one launch more or less says little where there are several.
     deviation = np.abs(last - first - length)
+    content = contents[max(contents) if length >= MIN_LONG else MIN_CONTENT]
+    similarity = content.similarity(first, last)
+    even = len(first) >= MIN_NESTED and np.mean(deviation <= length // STRICT) >= MIN_EVEN
+    if length >= MIN_LONG and even and np.mean(similarity >= MIN_SIMILARITY) < MIN_EVEN:
+        # Padded batches: with the shape, one variant of a kernel takes the place of another in all layers.
+        shared = content.shared(first, last)
+        similarity = similarity if shared is None else np.maximum(similarity, shared)
+    # Threads that launch at once exchange places: one launch more or less says little where there are several.
     regular = (similarity >= MIN_SIMILARITY) & (deviation <= max(length // tolerance, int(length >= MIN_EXCHANGED)))
     regular &= computes[last] > computes[first]
     shares = weight[last] - weight[first]

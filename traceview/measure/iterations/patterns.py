@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
-from traceview.intervals import Times
+from traceview.intervals import Times, index_ranges
 
 LENGTHS = (1, 2, 4, 8)  # launches in a pattern
 # Number of kinds of launches -> length of the patterns by which repetitions are compared. With few kinds, all
@@ -25,6 +25,7 @@ MIN_SPACED_SHARE = 0.15  # share of the sequence that lies between anchors at ab
 SPACING = 4  # distances within 1/4 of the median are regular
 DISTANCE_STEP = 1.05  # one anchor is kept of several whose median distances differ by less
 SKETCH = 16  # random codes
+MAX_COUNTS = 1 << 22  # parts times patterns
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 SHIFT, BITS = np.uint64(29), np.uint64(48)
 
@@ -122,10 +123,12 @@ def content_length(hashes: Mapping[int, Patterns]) -> int:
 class Contents:
     """What each part of a sequence contains, as sums of random codes, one code for each pattern.
 
-    The mean square of the difference of two sums estimates how many patterns the parts do not share.
+    The mean square of the difference of two sums estimates how many patterns the parts do not share. It counts a
+    pattern that occurs k times more as k * k; `shared` counts it as k.
     """
 
     running: NDArray[np.int32]
+    values: Patterns
 
     @classmethod
     def from_hashes(cls, hashes: Mapping[int, Patterns], length: int) -> Contents:
@@ -138,7 +141,7 @@ class Contents:
         running = np.zeros((len(hashes[1]) + 1, SKETCH), np.int32)
         np.cumsum(codes[values], axis=0, out=running[1 : len(values) + 1])
         running[len(values) + 1 :] = running[len(values)]
-        return cls(running)
+        return cls(running, values)
 
     def similarity(self, first: Times, last: Times) -> NDArray[np.float64]:
         """Return how similar each part [first, last) is to the typical part: 1 if both have the same patterns."""
@@ -147,3 +150,19 @@ class Contents:
         differing = ((sums - np.median(sums, axis=0)) ** 2).mean(axis=1)
         similarity: NDArray[np.float64] = 1 - np.minimum(1, differing / np.maximum(length + np.median(length), 1))
         return similarity
+
+    def shared(self, first: Times, last: Times) -> NDArray[np.float64] | None:
+        """Return the share of patterns that each part [first, last) has in common with the typical part.
+
+        None if the parts are so many, and of so many patterns, that counting takes long.
+        """
+        last = np.minimum(last, len(self.values))
+        kinds, code = np.unique(self.values, return_inverse=True)
+        if len(first) * len(kinds) > MAX_COUNTS:
+            return None
+        rows = np.repeat(np.arange(len(first)), last - first) * len(kinds) + code[index_ranges(first, last - first)]
+        counts = np.bincount(rows, minlength=len(first) * len(kinds)).reshape(len(first), -1)
+        differing = np.abs(counts - np.median(counts, axis=0)).sum(axis=1)
+        length = last - first
+        shared: NDArray[np.float64] = 1 - np.minimum(1, differing / np.maximum(length + np.median(length), 1))
+        return shared
