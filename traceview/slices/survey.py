@@ -32,6 +32,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
 }
 NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
+KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 16
 SURVEY_THREADS = 2
 
@@ -71,15 +72,16 @@ class TableSurvey:
         return self.parts.filter(overlaps)["part"].to_numpy()
 
     def linked(self, column: str, keys: pl.DataFrame) -> Times:
-        """Return the parts that may hold one of `keys` (process, correlation); `column` has the process."""
+        """Return the parts that may hold one of `keys` (process, correlation); `column` has the process of the rows."""
         chosen = [np.empty(0, np.int64)]
-        process = process_ids(self.ids[column].to_numpy())
-        for number, wanted in keys.group_by("process"):
-            own = self.ids.filter(process == number[0])
-            low, high = (own[name].to_numpy() for name in ("low", "high"))
-            ids = np.sort(wanted["correlation"].to_numpy())
-            ids = ids[np.searchsorted(ids, 1) :]  # 0 is not a key
-            may = np.searchsorted(ids, high, side="right") > np.searchsorted(ids, low, side="left")
+        process, known = (keys[name].to_numpy() for name in ("process", "correlation"))
+        owner = process_ids(self.ids[column].to_numpy())
+        for number in np.unique(owner):
+            own = self.ids.filter(pl.Series(owner == number))
+            low, high = (own[name].to_numpy() >> KEY_BITS for name in ("low", "high"))
+            coarse = (known if (process == number).all() else known[process == number]) >> KEY_BITS
+            wanted = np.unique(coarse[np.flatnonzero(np.diff(coarse, prepend=-1))])  # keys follow each other
+            may = np.searchsorted(wanted, high, side="right") > np.searchsorted(wanted, low, side="left")
             chosen.append(own["part"].to_numpy()[may])
         return np.unique(np.concatenate(chosen))
 

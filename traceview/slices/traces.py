@@ -14,7 +14,7 @@ Measures count only what is inside Trace.window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from polars.dataframe.group_by import GroupBy
 
 from traceview.intervals import Times
@@ -47,6 +48,7 @@ from traceview.slices.survey import (
 
 # Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
 NEIGHBOURS = 128
+DEVICE_COLUMNS = ("globalPid", "deviceId")
 KEYS = {"process": pl.Int32, "correlation": pl.UInt32}
 
 
@@ -110,6 +112,22 @@ class _Run(NamedTuple):
     groups: pl.DataFrame | None
 
 
+class _Calls(NamedTuple):
+    """Calls that were read, the chosen ones among them, and their links by process and correlation."""
+
+    rows: pl.DataFrame
+    links: Links
+    chosen: NDArray[np.bool_]
+
+    def launched(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
+        """Return a mask of the rows that belong to a chosen call."""
+        call = self.links.rows(rows)
+        belong: NDArray[np.bool_] = (
+            call.is_not_null().to_numpy() & np.append(self.chosen, False)[call.fill_null(-1).to_numpy()]
+        )
+        return belong
+
+
 class WindowReader:
     """Reads the rows of one window. `runs` has what was read of each table."""
 
@@ -119,15 +137,12 @@ class WindowReader:
 
     def trace(self) -> Trace:
         """Return the trace of the window."""
-        work = [name for name in GPU_TABLES if name in self.runs]
-        for name in work:
-            self._read(name, self._parts_of_work(name))
-        near = {name: self._rows(name).filter(self._are_near(name)) for name in work}
-        calls = self._calls(near) if raw.RUNTIME in self.runs else pl.DataFrame(schema=KEYS)
-        frames = {name: self._with_queued(name, frame, calls) for name, frame in near.items()}
+        near = {name: self._near_work(name) for name in GPU_TABLES if name in self.runs}
+        calls = self._calls(near)
+        frames = {name: self._with_queued(name, chosen, calls) for name, chosen in near.items()}
         frames |= {name: self._linked(name, calls) for name in LINKED_TABLES if name in self.runs}
         if raw.RUNTIME in self.runs:
-            frames[raw.RUNTIME] = calls
+            frames[raw.RUNTIME] = _chosen_rows(calls.rows, calls.chosen)
         tables = dict(self.source.rest.tables) | {name: frame.drop(KEYS) for name, frame in frames.items()}
         shapes = [run.groups for run in self.runs.get(raw.KERNEL, ()) if run.groups is not None]
         capture = replace(self.source.rest, tables=tables, shapes=pl.concat(shapes) if shapes else None)
@@ -174,64 +189,73 @@ class WindowReader:
             pl.lit(None, kind).alias(column) for column, kind in KEYS.items()
         )
 
-    def _are_near(self, name: str) -> pl.Series:
+    def _near_work(self, name: str) -> NDArray[np.bool_]:
         """Return a mask of the work in the window, and of that beside it which measures look at."""
-        rows, window = self._rows(name), self.window
-        start, end = pl.col("start"), pl.col("end")
-        inside = (start < window.end) & ((end > window.start) | (start >= window.start))
-        places = rows.select(
-            *RAW_COLUMNS,
-            row=pl.int_range(pl.len()),
-            place=pl.when(inside).then(0).when(start < window.start).then(-1).otherwise(1),
-        )
-        near = (places["place"] == 0).to_numpy().copy()
-        for place, nearest in ((-1, pl.Expr.tail), (1, pl.Expr.head)):
-            beside = places.filter(pl.col("place") == place)
-            for columns, count in ((("globalPid", "deviceId"), NEIGHBOURS), (RAW_COLUMNS, 1)):
-                chosen = beside.group_by(columns).agg(nearest(pl.col("row"), count))["row"].explode(empty_as_null=False)
-                near[chosen.to_numpy()] = True
-        return pl.Series(near)
+        self._read(name, self._parts_of_work(name))
+        return self._are_near(self._rows(name), DEVICE_COLUMNS, RAW_COLUMNS)
 
-    def _calls(self, near: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """Return the calls that launched this work, and all calls while the host prepared the work of the window."""
-        name, window = raw.RUNTIME, self.window
-        survey = self.source.surveys[name]
-        columns = [*KEYS, "start", "deviceId"]
-        work = pl.concat([frame.select(columns) for frame in near.values()]) if near else pl.DataFrame(schema=columns)
-        threads = survey.ids.group_by("globalTid")
-        self._read(name, np.union1d(survey.overlapping(window.start, window.end), self._nearest(threads)))
-        self._read(name, survey.linked("globalTid", work))
-        starts, launch = self._rows(name)["start"].to_numpy(), Links.from_api(self._rows(name)).rows(work)
-        launches = launch.filter(work["start"].is_between(window.start, window.end, closed="left"))
-        first = min([window.start, *starts[launches.drop_nulls().to_numpy()].tolist()])
-        after = work.filter(pl.col("start") >= window.end).group_by("process", "deviceId").agg(pl.col("start").min())
-        last = max([window.end, *after["start"].to_list()])
-        if self._read(name, survey.overlapping(first, last)):
-            launch = Links.from_api(self._rows(name)).rows(work)
-        rows = self._rows(name)
+    def _are_near(self, rows: pl.DataFrame, *groups: Sequence[str], window: Window | None = None) -> NDArray[np.bool_]:
+        """Return a mask of the rows in a window, and of those beside it that are nearest in their group.
+
+        The first grouping counts NEIGHBOURS on each side, the others one.
+        """
+        first, last = (window or self.window).start, (window or self.window).end
         start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
         chosen = (start < last) & ((end > first) | (start >= first))
-        chosen[launch.drop_nulls().to_numpy()] = True
-        for beside, nearest in ((end <= first, pl.Expr.tail), (start >= last, pl.Expr.head)):
-            numbered = rows.select("globalTid", row=pl.int_range(pl.len())).filter(pl.Series(beside))
-            near_calls = numbered.group_by("globalTid").agg(nearest(pl.col("row"), NEIGHBOURS))["row"]
-            chosen[near_calls.explode(empty_as_null=False).to_numpy()] = True
-        return rows.filter(pl.Series(chosen))
+        for beside, nearest in (((start < first) & ~chosen, pl.Expr.tail), (start >= last, pl.Expr.head)):
+            places = np.flatnonzero(beside)
+            for columns, count in zip(groups, (NEIGHBOURS, 1), strict=False):
+                members = rows.select(columns)[places].with_columns(row=places).group_by(columns)
+                chosen[members.agg(nearest(pl.col("row"), count))["row"].explode().drop_nulls().to_numpy()] = True
+        return chosen
 
-    def _with_queued(self, name: str, near: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    def _calls(self, near: Mapping[str, NDArray[np.bool_]]) -> _Calls:
+        """Return the calls that launched this work, and all calls while the host prepared the work of the window."""
+        name, window = raw.RUNTIME, self.window
+        if name not in self.runs:
+            nothing = pl.DataFrame(schema=KEYS)
+            return _Calls(nothing, Links.from_api(nothing), np.zeros(0, np.bool_))
+        survey, columns = self.source.surveys[name], [*KEYS, "start", "deviceId"]
+        work = pl.concat([_chosen_rows(self._rows(own).select(columns), chosen) for own, chosen in near.items()])
+        inside = survey.overlapping(window.start, window.end)
+        linked, nearest = survey.linked("globalTid", work), self._nearest(survey.ids.group_by("globalTid"))
+        self._read(name, np.concatenate([inside, linked, nearest]))
+        rows = self._rows(name)
+        links = Links.from_api(rows)
+        launch = links.rows(work)
+        launches = launch.filter(work["start"].is_between(window.start, window.end, closed="left")).drop_nulls()
+        first = rows["start"].to_numpy()[launches.to_numpy()].min(initial=window.start)
+        after = work.filter(pl.col("start") >= window.end).group_by("process", "deviceId").agg(pl.col("start").min())
+        prepared = Window(int(first), max([window.end, *after["start"].to_list()]))
+        if self._read(name, survey.overlapping(prepared.start, prepared.end)):
+            rows = self._rows(name)
+            links = Links.from_api(rows)
+            launch = links.rows(work)
+        chosen = self._are_near(rows, ("globalTid",), window=prepared)
+        chosen[launch.drop_nulls().to_numpy()] = True
+        return _Calls(rows, links, chosen)
+
+    def _with_queued(self, name: str, near: NDArray[np.bool_], calls: _Calls) -> pl.DataFrame:
         """Return the work near the window, and that after it which one of these calls launched."""
         survey = self.source.surveys[name]
         later = survey.parts.filter(pl.col("last") >= self.window.end)["part"].to_numpy()
-        self._read(name, np.intersect1d(survey.linked("globalPid", calls), later))
+        if self._read(name, np.intersect1d(survey.linked("globalPid", calls.rows), later)):
+            near = self._near_work(name)
         rows = self._rows(name)
-        late = np.flatnonzero((rows["start"] >= self.window.end).to_numpy())
-        queued = late[Links.from_api(calls).rows(rows[late]).is_not_null().to_numpy()]
-        chosen = self._are_near(name).to_numpy().copy()
-        chosen[queued] = True
-        return rows.filter(pl.Series(chosen))
+        late = np.flatnonzero(rows["start"].to_numpy() >= self.window.end)
+        near[late[calls.launched(rows[late])]] = True
+        return _chosen_rows(rows, near)
 
-    def _linked(self, name: str, calls: pl.DataFrame) -> pl.DataFrame:
+    def _linked(self, name: str, calls: _Calls) -> pl.DataFrame:
         """Return the rows of a table without times that belong to these calls."""
-        self._read(name, self.source.surveys[name].linked("globalPid", calls))
+        self._read(name, self.source.surveys[name].linked("globalPid", calls.rows))
         rows = self._rows(name)
-        return rows.filter(Links.from_api(calls).rows(rows).is_not_null())
+        return rows.filter(pl.Series(calls.launched(rows)))
+
+
+def _chosen_rows(rows: pl.DataFrame, chosen: NDArray[np.bool_]) -> pl.DataFrame:
+    """Return the rows of a mask; without a copy if they follow each other."""
+    places = np.flatnonzero(chosen)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return rows[int(places[0]) : int(places[-1]) + 1]
+    return rows.filter(pl.Series(chosen))
