@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -17,24 +18,23 @@ from traceview.slices.plan import plan_slices
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "cudagraph", "scenarios/many_streams"]  # two processes, CUDA graphs, many streams
+STORED = "ddp2"  # read from a compact copy
 PAGES_PER_PART = 4
-# What a slice does not measure alone: these figures need the iterations, or ranges of the capture before the window.
-OF_ITERATIONS = ("steady", "kernels")
+OTHERWISE = ("steady", "kernels")  # the steady part needs all iterations; kernels with equal times have any order
 WHOLE = ("devices", "streams", "threads", "ranges", "scopes", "memory", "gpu_metrics")
 
 
 @pytest.fixture(scope="module", params=EXPORTS)
-def export(request: pytest.FixtureRequest) -> tuple[Trace, SliceSource]:
+def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, SliceSource]:
     path = SAMPLES / f"{request.param}.sqlite"
-    return open_trace(path), SliceSource.open(path, PAGES_PER_PART)
+    store = tmp_path_factory.mktemp("store") if request.param == STORED else None
+    return open_trace(path), SliceSource.open(path, PAGES_PER_PART, store)
 
 
 def figures(trace: Trace) -> dict[str, Any]:
     values: dict[str, Any] = document(analyze(trace, skip=0))
     kernels = [sorted(map(str, device["kernels"])) for device in values["devices"]]
-    devices = [
-        {name: value for name, value in device.items() if name not in OF_ITERATIONS} for device in values["devices"]
-    ]
+    devices = [{name: value for name, value in device.items() if name not in OTHERWISE} for device in values["devices"]]
     return {"devices": devices, "kernels": kernels, "host": values["host"], "nvtx": values["nvtx"]}
 
 
@@ -65,6 +65,14 @@ def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
     devices, streams = source.extents
     assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}
     assert set(streams) == set(range(len(whole.streams)))
+
+
+def test_source_in_another_process(export: tuple[Trace, SliceSource]) -> None:
+    _, source = export
+    window = windows(source, 3)[1]
+    here, there = source.trace(window), pickle.loads(pickle.dumps(source)).trace(window)
+    for name in ("operations", "api", "stream_events", "shapes"):
+        assert_frame_equal(getattr(here, name), getattr(there, name))
 
 
 def test_slices_hold_each_event_once(export: tuple[Trace, SliceSource]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,7 +22,8 @@ from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
 from traceview.normalise.threads import process_ids
 from traceview.normalise.valid_rows import MAX_DISTANCE, MAX_TIME
 from traceview.read import raw
-from traceview.read.sqlite.parts import PartedTable
+from traceview.read.sqlite.parts import DecodedFrames, PartedTable
+from traceview.read.sqlite.store import StoredGroup, StoredTable, store_parts
 
 TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
 LINKED_TABLES = (raw.SYNCHRONIZATION, raw.CUDA_EVENT)  # without times: found by the correlation ids of calls
@@ -35,6 +38,9 @@ NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 64  # larger groups cost less for each row
 SURVEY_THREADS = 2
+
+
+Table = PartedTable | StoredTable | pl.DataFrame  # a frame is a small table, which was read whole
 
 
 class NotInPartsError(Exception):
@@ -55,9 +61,9 @@ class TableSurvey:
     names: pl.DataFrame
 
     @classmethod
-    def join(cls, groups: Sequence[tuple[pl.DataFrame, pl.DataFrame]]) -> TableSurvey:
+    def join(cls, groups: Sequence[SurveyedGroup]) -> TableSurvey:
         """Join the ids and the names of groups of parts."""
-        ids, names = (pl.concat(frames) for frames in zip(*groups, strict=True))
+        ids, names = (pl.concat(frames) for frames in list(zip(*groups, strict=True))[:2])
         parts = ids.group_by("part").agg(_combined(ids.columns)).sort("part")
         return cls(ids, parts, names.group_by("name").agg(pl.col("ns").sum()))
 
@@ -93,39 +99,63 @@ def _combined(columns: Sequence[str]) -> list[pl.Expr]:
     return [rules.get(name, pl.Expr.max)(pl.col(name)) for name in names]
 
 
-def survey_tables(tables: Mapping[str, PartedTable | pl.DataFrame]) -> dict[str, TableSurvey]:
-    """Survey tables in parts, and small tables (frames), which are one part each.
+class SurveyedGroup(NamedTuple):
+    """TableSurvey's `ids` and `names` of adjoining parts, and their copy if one was made."""
 
-    Raises NotInPartsError if a row has an invalid time, or the table of an event is not ordered by time.
+    ids: pl.DataFrame
+    names: pl.DataFrame
+    stored: StoredGroup | None = None
+
+
+def survey_tables(
+    tables: Mapping[str, Table], store: Path | None = None
+) -> tuple[dict[str, TableSurvey], dict[str, Table]]:
+    """Survey tables in parts, and small tables (frames), which are one part each; return the surveys and the tables.
+
+    `store` is a folder for a compact copy of the tables in parts, from which the returned tables are read. Raises
+    NotInPartsError if a row has an invalid time, or the table of an event is not ordered by time.
     """
-    jobs = [(name, table, first) for name, table in tables.items() for first in _groups(table)]
+    jobs = [(name, table, first, store) for name, table in tables.items() for first in _firsts(table)]
     with ThreadPoolExecutor(SURVEY_THREADS) as threads:
-        groups = list(threads.map(lambda job: _survey_group(*job), jobs))
-    surveys = {
-        name: TableSurvey.join([group for (own, *_), group in zip(jobs, groups, strict=True) if own == name])
-        for name in tables
-    }
+        done = list(threads.map(lambda job: _survey_group(*job), jobs))
+    groups = {name: [group for (own, *_), group in zip(jobs, done, strict=True) if own == name] for name in tables}
+    surveys = {name: TableSurvey.join(own) for name, own in groups.items()}
     _check(surveys)
-    return surveys
+    if store is None:
+        return surveys, dict(tables)
+    stored = {name: [group.stored for group in own if group.stored] for name, own in groups.items()}
+    return surveys, {
+        name: StoredTable.join(store, table, stored[name]) if isinstance(table, PartedTable) else table
+        for name, table in tables.items()
+    }
 
 
-def _groups(table: PartedTable | pl.DataFrame) -> range:
+def _firsts(table: Table) -> range:
     return range(0, len(table.parts) if isinstance(table, PartedTable) else 1, PARTS_AT_ONCE)
 
 
-def _survey_group(name: str, table: PartedTable | pl.DataFrame, first: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _survey_group(name: str, table: PartedTable | pl.DataFrame, first: int, store: Path | None) -> SurveyedGroup:
     if isinstance(table, pl.DataFrame):
-        return _survey_frame(name, table, np.zeros(1, np.int64), 0)
+        return SurveyedGroup(*_survey_frame(name, table, np.zeros(1, np.int64), 0))
     columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ())}
     light = table.with_columns([*columns, *(["shortName"] if name == raw.KERNEL else [])])
-    parts = light.parts[first : first + PARTS_AT_ONCE]
-    frame = light.read(first, first + len(parts)).columns
-    if len(frame) == parts[-1].last - parts[0].after:
-        edges = np.array([part.after - parts[0].after for part in parts])
-        return _survey_frame(name, frame, edges, first)
+    frames, edges = _read_group(light if store is None else table, first)
+    stored = None if store is None else store_parts(store / f"{name}.{first}", frames, edges)
+    rows = frames.columns
+    if frames.groups is not None:
+        rows = rows.with_columns(frames.groups["shortName"][rows[raw.SHAPE]].alias("shortName"))
+    return SurveyedGroup(*_survey_frame(name, rows, edges, first), stored)
+
+
+def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
+    """Read the parts from `first` on, and return their rows and the first row of each."""
+    parts = table.parts[first : first + PARTS_AT_ONCE]
+    frames = table.read(first, first + len(parts))
+    if len(frames.columns) == parts[-1].last - parts[0].after:
+        return frames, np.array([part.after - parts[0].after for part in parts])
     # Row ids are missing, so they do not say how many rows a part has.
-    frames = [light.read(part, part + 1).columns for part in range(first, first + len(parts))]
-    return _survey_frame(name, pl.concat(frames), np.cumsum([0, *map(len, frames[:-1])]), first)
+    counts = [len(table.read(part, part + 1).columns) for part in range(first, first + len(parts) - 1)]
+    return frames, np.cumsum([0, *counts])
 
 
 def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -34,13 +34,14 @@ from traceview.normalise.operations import stream_keys
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite.parts import PAGES_PER_PART, PartedTable
+from traceview.read.sqlite.parts import PAGES_PER_PART
 from traceview.read.sqlite.reader import read_in_parts
 from traceview.slices.survey import (
     CORRELATION,
     LINKED_TABLES,
     NO_NAMES,
     PARTED_TABLES,
+    Table,
     TableSurvey,
     extent,
     survey_tables,
@@ -59,18 +60,21 @@ class SliceSource:
     `rest` has the tables that every window reads whole.
     """
 
-    tables: Mapping[str, PartedTable | pl.DataFrame]
+    tables: Mapping[str, Table]
     surveys: Mapping[str, TableSurvey]
     rest: RawCapture
     whole: WholeCapture
 
     @classmethod
-    def open(cls, path: Path, pages_per_part: int = PAGES_PER_PART) -> SliceSource:
-        """Survey an export. Raises ReportError, or NotInPartsError if it must be read as a whole."""
+    def open(cls, path: Path, pages_per_part: int = PAGES_PER_PART, store: Path | None = None) -> SliceSource:
+        """Survey an export. Raises ReportError, or NotInPartsError if it must be read as a whole.
+
+        With `store`, a folder, the survey writes a compact copy there, from which windows are read: a file that is
+        larger than memory is then read once.
+        """
         capture, parted = read_in_parts(path, PARTED_TABLES, pages_per_part)
         frames = {name: frame for name, frame in capture.tables.items() if name in PARTED_TABLES and frame.width}
-        tables = {name: parted.get(name, frame) for name, frame in frames.items()}
-        surveys = survey_tables(tables)
+        surveys, tables = survey_tables({name: parted.get(name, frame) for name, frame in frames.items()}, store)
         ids = {name: surveys[name].ids.select(RAW_COLUMNS).unique() for name in GPU_TABLES if name in surveys}
         no_ids = pl.Series([], dtype=pl.Int64)
         calls = surveys[raw.RUNTIME].ids["globalTid"].unique() if raw.RUNTIME in surveys else no_ids

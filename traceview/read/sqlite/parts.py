@@ -56,10 +56,10 @@ class PartedTable:
         """Return the table with only these of its columns."""
         return replace(self, decoder=replace(self.decoder, columns=tuple(columns), grouped=()))
 
-    def no_rows(self) -> pl.DataFrame:
-        """Return a frame with the table's columns and without rows."""
-        names = (*self.decoder.columns, *self.decoder.grouped)
-        return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+    def no_rows(self, *, grouped: bool = True) -> pl.DataFrame:
+        """Return a frame without rows, and with the table's columns: as in the table, or as `read` returns them."""
+        shapes = self.decoder.grouped if grouped else (SHAPE,) * bool(self.decoder.grouped)
+        return pl.DataFrame(schema=dict.fromkeys((*self.decoder.columns, *shapes), pl.Int64))
 
     def read(self, first: int, stop: int) -> DecodedFrames:
         """Read the parts from `first` to before `stop`. Raises PartError if a page differs from what build saw."""
