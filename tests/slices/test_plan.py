@@ -10,7 +10,7 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
+from traceview.slices.plan import FIRST, LAST, fits_memory, plan_slices, quiet_moments, slice_count
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
@@ -60,3 +60,13 @@ def test_quiet_moments() -> None:
     inside = set(quiet_moments(trace.with_window(part)).tolist())
     assert inside
     assert inside <= {moment for moment in quiet if part.start <= moment < part.end}
+
+
+def test_count_of_slices() -> None:
+    path = SAMPLES / "dual.sqlite"
+    source = SliceSource.open(path)
+    assert fits_memory(path, 1 << 30)
+    assert not fits_memory(path, 1 << 20)
+    assert slice_count(source, 1 << 30, 2) == 1
+    assert slice_count(source, 0, 2) <= slice_count(source, 0, 400)
+    assert slice_count(source, 0, 400) > 1

@@ -61,6 +61,9 @@ def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
         assert_frame_equal(getattr(source.resident, name), getattr(whole, name))
     assert source.resident.program == whole.program
     assert source.resident.info.tables == whole.info.tables
+    unchecked = ("lost_launches", "lost_graph_replays", "cuda_ends_early", "unknown_messages")
+    assert source.resident.info.health == tuple(note for note in whole.info.health if note.id not in unchecked)
+    assert set(source.resident.info.passed) <= set(whole.info.passed)
     by_device = whole.operations.group_by("device").agg(start="start", end="end").sort("device")
     devices, streams = source.extents
     assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}

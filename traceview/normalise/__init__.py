@@ -15,10 +15,10 @@ from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.codes import name_column
+from traceview.normalise.codes import name_column, texts_of
 from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.gpu_metrics import gpu_metric_frame
-from traceview.normalise.health import Check, check_health, check_whole, collect_evidence, with_profiler_overhead
+from traceview.normalise.health import Check, check_health, check_parts, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
@@ -44,6 +44,25 @@ class Located(NamedTuple):
     streams: pl.DataFrame
 
 
+class EventSummary(NamedTuple):
+    """What the GPU work and the calls of a capture refer to.
+
+    `stream_ids` and `global_tids` are distinct ids, `kernels` short names with their summed time (name, an id of a
+    string; ns), and `calls` the ids of the names of calls. `failed` has the calls that failed, with raw columns; None
+    if the export does not record results. `operations` is their number, `work` the time from the first start to the
+    last end of GPU work, and `end` the last end of all events.
+    """
+
+    stream_ids: RawStreamIds
+    global_tids: pl.Series
+    kernels: pl.DataFrame
+    calls: pl.Series
+    failed: pl.DataFrame | None
+    operations: int
+    work: Window
+    end: int
+
+
 @frozen
 class WholeCapture:
     """What a part of a capture takes from the whole: a Trace without operations and calls, and ids of its rows.
@@ -57,29 +76,22 @@ class WholeCapture:
     work: Window
 
     @classmethod
-    def build(
-        cls,
-        capture: RawCapture,
-        stream_ids: RawStreamIds,
-        global_tids: pl.Series,
-        kernels: pl.DataFrame,
-        work: Window,
-        end: int,
-    ) -> tuple[WholeCapture, RawCapture]:
+    def build(cls, capture: RawCapture, events: EventSummary) -> tuple[WholeCapture, RawCapture]:
         """Return what parts of a capture share, and the valid tables that each part reads again.
 
-        `capture` lacks GPU work and calls, of which `stream_ids` and `global_tids` are the distinct ids, `kernels` the
-        short names with their summed time (name, an id of a string; ns), `work` the time from the first start to the
-        last end of GPU work, and `end` the last end of all.
+        `capture` lacks GPU work and calls, of which `events` is the summary.
         """
         problems = Problems(list(capture.problems))
         tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
-        located = _located(capture.file, tables, stream_ids)
-        threads = Threads.from_ids([global_tids], tables)
-        ranges, scopes = ranges_frame(tables, threads, max(end, _capture_end(tables)))
-        named = kernels.select(name_column(kernels["name"], tables).alias("name"), start=pl.lit(0), end="ns")
+        located = _located(capture.file, tables, events.stream_ids)
+        threads = Threads.from_ids([events.global_tids], tables)
+        ranges, scopes = ranges_frame(tables, threads, max(events.end, _capture_end(tables)))
+        named = events.kernels.select(
+            name_column(events.kernels["name"], tables).alias("name"), start=pl.lit(0), end="ns"
+        )
         thread_frame = threads.frame(tables)
-        checks = list(check_whole(collect_evidence(dict(tables))))
+        evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
+        checks = check_parts(evidence, texts_of(events.calls, tables), events.operations)
         calls = api_frame({}, threads)
         trace = Trace(
             info=_with_checks(_info(capture, problems), checks),
@@ -101,7 +113,7 @@ class WholeCapture:
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
         if raw.NVTX in rest:
             rest[raw.NVTX] = without_program_ranges(rest[raw.NVTX])
-        return cls(trace, located, threads, work), replace(capture, tables=rest, problems=tuple(problems.lines))
+        return cls(trace, located, threads, events.work), replace(capture, tables=rest, problems=tuple(problems.lines))
 
 
 def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:

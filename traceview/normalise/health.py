@@ -5,7 +5,7 @@ Each check yields a Note for what it finds. A check without a finding yields one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -134,15 +134,23 @@ def check_health(
     evidence: Evidence, api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame
 ) -> Iterator[Check]:
     """Yield a Note for each defect of a capture, and a line for each check that finds none."""
-    yield from _diagnostics(evidence.diagnostics, api, len(operations))
+    yield from _diagnostics(evidence.diagnostics, categories(api["name"]), len(operations))
     yield from _launches(compare_launches(api, links, operations, evidence.failed))
     yield from _early_end(api, links, operations, ranges)
+    yield from _failures_and_overhead(evidence)
+
+
+def check_parts(evidence: Evidence, calls: Sequence[str], operations: int) -> Iterator[Check]:
+    """Yield the checks of a capture that is read in parts: `calls` are the names of its calls.
+
+    Neither lost launches nor an early end of the CUDA events are looked for.
+    """
+    yield from _diagnostics(evidence.diagnostics, calls, operations)
+    yield from _failures_and_overhead(evidence)
+
+
+def _failures_and_overhead(evidence: Evidence) -> Iterator[Check]:
     yield from _failures(evidence.failed)
-    yield from check_whole(evidence)
-
-
-def check_whole(evidence: Evidence) -> Iterator[Check]:
-    """Yield the checks that need neither calls nor operations."""
     yield from _overhead(evidence.overhead)
     if evidence.has_lost_ranges:
         yield Note(
@@ -153,7 +161,7 @@ def check_whole(evidence: Evidence) -> Iterator[Check]:
         )
 
 
-def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) -> Iterator[Check]:
+def _diagnostics(texts: pl.Series | None, calls: Sequence[str], operations: int) -> Iterator[Check]:
     if texts is None:
         return
     groups = texts.str.extract_groups(DROPPED).struct
@@ -176,7 +184,7 @@ def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) ->
             "missing",
         )
     if texts.str.contains(NO_UNIFIED_MEMORY).any():
-        uses_it = any("Managed" in name for name in categories(api["name"]))
+        uses_it = any("Managed" in name for name in calls)
         yield Note(
             "unified_memory_not_traced",
             "unified memory was not traced, as the profiler's diagnostics say: "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,6 +17,10 @@ from traceview.model.trace import ROLES, Trace, Window
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
 
+# Measured on captures of 1 to 10 million kernels, with some reserve.
+BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export
+BYTES_PER_EVENT = 300  # memory of the analysis of a slice
+BYTES_PER_PROCESS = 200_000_000
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
@@ -34,6 +40,18 @@ def quiet_moments(trace: Trace) -> Times:
     moments = intervals.sorted_unique(moments)
     moments = moments[~_are_in_waits(trace, moments)]
     return moments[~_are_in_restart_gaps(trace, operations, moments)]
+
+
+def fits_memory(path: Path, memory: int) -> bool:
+    """Return whether the analysis of a complete export fits into `memory` bytes, by the size of its file."""
+    return path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS <= memory
+
+
+def slice_count(source: SliceSource, memory: int, processes: int) -> int:
+    """Return how many slices there must be for this many at once to fit into `memory` bytes, with a parent process."""
+    events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
+    left = max(memory - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
+    return max(1, math.ceil(events * BYTES_PER_EVENT * processes / left))
 
 
 def plan_slices(source: SliceSource, count: int) -> tuple[Window, ...]:

@@ -17,8 +17,10 @@ import polars as pl
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import Window
+from traceview.normalise import EventSummary
 from traceview.normalise.codes import MAX_COUNT_SPAN, integers
 from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
+from traceview.normalise.health import NORMAL_RESULTS
 from traceview.normalise.threads import process_ids
 from traceview.normalise.valid_rows import MAX_DISTANCE, MAX_TIME
 from traceview.read import raw
@@ -34,6 +36,8 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     raw.RUNTIME: ("globalTid",),
     **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
 }
+NAMES = {raw.KERNEL: ("shortName",), raw.RUNTIME: ("nameId",)}
+RESULT = {"returnValue"}
 NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 64  # larger groups cost less for each row
@@ -53,19 +57,22 @@ class TableSurvey:
 
     `ids` has a row for each part (its number, `part`) and for each value of IDENTITY in it: `rows`, the `first` and
     `last` start, the last `end`, the `low` and the `high` correlation id; tables without times have no times.
-    `parts` has the same for each part. `names` has the summed time of kernels by the id of their short name (name, ns).
+    `parts` has the same for each part. `names` has the summed time by the id of the name of kernels and calls (name,
+    ns). `failed` has the calls that failed, with raw columns; None if results are not recorded.
     """
 
     ids: pl.DataFrame
     parts: pl.DataFrame
     names: pl.DataFrame
+    failed: pl.DataFrame | None
 
     @classmethod
     def join(cls, groups: Sequence[SurveyedGroup]) -> TableSurvey:
-        """Join the ids and the names of groups of parts."""
-        ids, names = (pl.concat(frames) for frames in list(zip(*groups, strict=True))[:2])
+        """Join what was found of groups of parts."""
+        ids, names = pl.concat([group.ids for group in groups]), pl.concat([group.names for group in groups])
+        failed = [group.failed for group in groups if group.failed is not None]
         parts = ids.group_by("part").agg(_combined(ids.columns)).sort("part")
-        return cls(ids, parts, names.group_by("name").agg(pl.col("ns").sum()))
+        return cls(ids, parts, names.group_by("name").agg(pl.col("ns").sum()), pl.concat(failed) if failed else None)
 
     @property
     def rows(self) -> int:
@@ -100,10 +107,11 @@ def _combined(columns: Sequence[str]) -> list[pl.Expr]:
 
 
 class SurveyedGroup(NamedTuple):
-    """TableSurvey's `ids` and `names` of adjoining parts, and their copy if one was made."""
+    """What TableSurvey has of adjoining parts, and their copy if one was made."""
 
     ids: pl.DataFrame
     names: pl.DataFrame
+    failed: pl.DataFrame | None
     stored: StoredGroup | None = None
 
 
@@ -136,15 +144,15 @@ def _firsts(table: Table) -> range:
 
 def _survey_group(name: str, table: PartedTable | pl.DataFrame, first: int, store: Path | None) -> SurveyedGroup:
     if isinstance(table, pl.DataFrame):
-        return SurveyedGroup(*_survey_frame(name, table, np.zeros(1, np.int64), 0))
-    columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ())}
-    light = table.with_columns([*columns, *(["shortName"] if name == raw.KERNEL else [])])
+        return _survey_frame(name, table, np.zeros(1, np.int64), 0)
+    columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
+    light = table.with_columns([*columns, *(RESULT & set(table.decoder.columns))])
     frames, edges = _read_group(light if store is None else table, first)
     stored = None if store is None else store_parts(store / f"{name}.{first}", frames, edges)
     rows = frames.columns
     if frames.groups is not None:
         rows = rows.with_columns(frames.groups["shortName"][rows[raw.SHAPE]].alias("shortName"))
-    return SurveyedGroup(*_survey_frame(name, rows, edges, first), stored)
+    return _survey_frame(name, rows, edges, first)._replace(stored=stored)
 
 
 def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
@@ -158,7 +166,7 @@ def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
     return frames, np.cumsum([0, *counts])
 
 
-def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> SurveyedGroup:
     """Survey the rows of adjoining parts, of which part `first` + i begins at row `edges[i]`."""
     values = {column: integers(frame[column]) for column in (CORRELATION, *IDENTITY[name])}
     extremes = [("low", values[CORRELATION], np.minimum), ("high", values[CORRELATION], np.maximum)]
@@ -176,7 +184,8 @@ def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> t
     columns |= {what: combine.reduceat(of_rows, runs) if len(runs) else runs for what, of_rows, combine in extremes}
     keys = ["part", *IDENTITY[name]]
     ids = pl.DataFrame(columns).group_by(keys).agg(_combined(list(columns)))
-    return ids, _names(frame) if name == raw.KERNEL else NO_NAMES
+    names = _names(frame, *NAMES[name]) if name in NAMES else NO_NAMES
+    return SurveyedGroup(ids, names, _failed(frame) if RESULT & set(frame.columns) else None)
 
 
 def _valid_times(name: str, frame: pl.DataFrame) -> tuple[Times, Times]:
@@ -191,9 +200,17 @@ def _valid_times(name: str, frame: pl.DataFrame) -> tuple[Times, Times]:
     return start, end
 
 
-def _names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the summed time of kernels by the id of their short name."""
-    names, length = integers(frame["shortName"]), (frame["end"] - frame["start"]).to_numpy()
+def _failed(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with a result that is not normal."""
+    rows = calls[np.flatnonzero(integers(calls["returnValue"]))]
+    return rows.select("globalTid", CORRELATION, "nameId", "returnValue").filter(
+        ~pl.col("returnValue").is_in(NORMAL_RESULTS)
+    )
+
+
+def _names(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the summed time of kernels or calls by the id of their name."""
+    names, length = integers(frame[column]), (frame["end"] - frame["start"]).to_numpy()
     if len(names) and names.min() >= 0 and names.max() < MAX_COUNT_SPAN:
         used = np.flatnonzero(np.bincount(names))
         return pl.DataFrame({"name": used, "ns": np.bincount(names, length)[used].astype(np.int64)})
@@ -217,3 +234,20 @@ def extent(surveys: Mapping[str, TableSurvey], names: Collection[str] = TIMED_TA
     """Return the time from the first start to the last end of the events of these tables."""
     parts = pl.concat([surveys[name].parts.select("first", "end") for name in names if name in surveys])
     return Window(int(parts["first"].to_numpy().min()), int(parts["end"].to_numpy().max()))
+
+
+def event_summary(surveys: Mapping[str, TableSurvey]) -> EventSummary:
+    """Return what the events of all parts refer to."""
+    work = {name: surveys[name] for name in GPU_TABLES if name in surveys}
+    kernels, calls = surveys.get(raw.KERNEL), surveys.get(raw.RUNTIME)
+    no_ids = pl.Series([], dtype=pl.Int64)
+    return EventSummary(
+        stream_ids={name: survey.ids.select(RAW_COLUMNS).unique() for name, survey in work.items()},
+        global_tids=calls.ids["globalTid"].unique() if calls else no_ids,
+        kernels=kernels.names if kernels else NO_NAMES,
+        calls=calls.names["name"] if calls else no_ids,
+        failed=calls.failed if calls else None,
+        operations=sum(survey.rows for survey in work.values()),
+        work=extent(surveys, GPU_TABLES),
+        end=extent(surveys).end,
+    )

@@ -39,11 +39,10 @@ from traceview.read.sqlite.reader import read_in_parts
 from traceview.slices.survey import (
     CORRELATION,
     LINKED_TABLES,
-    NO_NAMES,
     PARTED_TABLES,
     Table,
     TableSurvey,
-    extent,
+    event_summary,
     survey_tables,
 )
 
@@ -75,13 +74,8 @@ class SliceSource:
         capture, parted = read_in_parts(path, PARTED_TABLES, pages_per_part)
         frames = {name: frame for name, frame in capture.tables.items() if name in PARTED_TABLES and frame.width}
         surveys, tables = survey_tables({name: parted.get(name, frame) for name, frame in frames.items()}, store)
-        ids = {name: surveys[name].ids.select(RAW_COLUMNS).unique() for name in GPU_TABLES if name in surveys}
-        no_ids = pl.Series([], dtype=pl.Int64)
-        calls = surveys[raw.RUNTIME].ids["globalTid"].unique() if raw.RUNTIME in surveys else no_ids
-        names = surveys[raw.KERNEL].names if raw.KERNEL in surveys else NO_NAMES
         others = {name: frame for name, frame in capture.tables.items() if name not in frames}
-        work, every = extent(surveys, GPU_TABLES), extent(surveys)
-        whole, rest = WholeCapture.build(replace(capture, tables=others), ids, calls, names, work, every.end)
+        whole, rest = WholeCapture.build(replace(capture, tables=others), event_summary(surveys))
         rows = {name: surveys[name].rows if name in surveys else len(frame) for name, frame in capture.tables.items()}
         info = replace(whole.trace.info, tables=rows)
         return cls(tables, surveys, rest, replace(whole, trace=replace(whole.trace, info=info)))
