@@ -15,7 +15,7 @@ from traceview.pipeline import analyze, open_trace, with_tables
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
 from traceview.slices.plan import FIRST, LAST, quiet_moments
-from traceview.slices.run import TraceInMemory, in_this_process, measure_slices
+from traceview.slices.run import SliceRunner, TraceInMemory, measure_slices
 
 
 def cut(trace: Trace, count: int) -> list[Window]:
@@ -29,7 +29,9 @@ def cut(trace: Trace, count: int) -> list[Window]:
 
 def in_slices(trace: Trace, windows: list[Window]) -> Analysis:
     source = TraceInMemory(trace)
-    return with_tables(*measure_slices(source.resident, in_this_process(source, windows), Extents.from_trace(trace)))
+    return with_tables(
+        *measure_slices(source.resident, SliceRunner(source, windows).over_slices, Extents.from_trace(trace))
+    )
 
 
 def figures(analysis: Analysis, notes: int | None = None) -> object:

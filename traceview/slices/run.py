@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from traceview.errors import RequestError
 from traceview.frozen import frozen
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.breakdown import Breakdown
@@ -54,49 +55,97 @@ class TraceInMemory:
         return self.complete.with_window(window)
 
 
-def in_this_process(source: CaptureSource, windows: Sequence[Window]) -> OverSlices:
-    """Return a runner that measures one slice after another."""
+class SliceRunner:
+    """Runs functions of a slice's trace in this process, one slice after another.
 
-    def over_slices(function: Callable[[Trace], Result]) -> Iterable[Result]:
-        return (function(source.trace(window)) for window in windows)
+    Traces are kept for the next function while they take at most `keep_bytes` together; others are read again.
+    """
 
-    return over_slices
+    def __init__(self, source: CaptureSource, windows: Sequence[Window], keep_bytes: int = 0) -> None:
+        """Prepare the slices of a capture; `windows` adjoin, in the order of time."""
+        self.source, self.windows, self.keep_bytes = source, windows, keep_bytes
+        self.kept: dict[int, Trace] = {}
+
+    def over_slices(self, function: Callable[[Trace], Result]) -> Iterator[Result]:
+        """Yield the results for all slices in the order of time."""
+        return (self.in_slice(number, function) for number in range(len(self.windows)))
+
+    def in_slice(self, number: int, function: Callable[[Trace], Result]) -> Result:
+        """Return the result for one slice."""
+        trace = self.kept.get(number)
+        if trace is None:
+            trace = self.source.trace(self.windows[number])
+            self.keep_bytes -= (size := _size(trace))
+            if self.keep_bytes >= 0:
+                self.kept[number] = trace
+            else:
+                self.keep_bytes += size
+        return function(trace)
 
 
-@contextmanager
-def in_processes(source: CaptureSource, windows: Sequence[Window], workers: int) -> Iterator[OverSlices]:
-    """Run functions over slices in `workers` processes, each of which holds one slice at a time.
+def _size(trace: Trace) -> int:
+    """Return the bytes of the frames of a trace that grow with its window."""
+    return int(trace.operations.estimated_size() + trace.api.estimated_size() + trace.stream_events.estimated_size())
 
-    `source` is sent to each process once, a function and its result for each slice. The processes are new ones, not
+
+class ProcessRunner:
+    """Runs functions of a slice's trace in worker processes, each of which has slices of its own.
+
+    The processes get `runner` once, and a function for each slice; results are sent back. They are new processes, not
     copies of this one, whose threads may hold locks.
     """
-    threads = os.environ.get(THREADS)
-    os.environ[THREADS] = str(max((os.cpu_count() or 1) // workers, 1))
-    with ProcessPoolExecutor(workers, get_context("spawn"), _keep_source, (source,)) as pool:
 
-        def over_slices(function: Callable[[Trace], Result]) -> Iterable[Result]:
-            return pool.map(partial(_apply, function), windows)
+    def __init__(self, runner: SliceRunner, workers: int) -> None:
+        """Prepare `workers` processes; `runner` has the slices, and the bytes that each process may keep."""
+        self.count, context = len(runner.windows), get_context("spawn")
+        self.pools = [ProcessPoolExecutor(1, context, _keep_runner, (runner,)) for _ in range(workers)]
 
-        try:
-            yield over_slices
-        finally:
-            os.environ.pop(THREADS)
-            if threads is not None:
-                os.environ[THREADS] = threads
+    def __enter__(self) -> ProcessRunner:
+        # New processes inherit it. The processes share the processors.
+        self.threads = os.environ.get(THREADS)
+        os.environ[THREADS] = str(max((os.cpu_count() or 1) // len(self.pools), 1))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.environ.pop(THREADS)
+        if self.threads is not None:
+            os.environ[THREADS] = self.threads
+        for pool in self.pools:
+            pool.shutdown(cancel_futures=True)
+
+    def over_slices(self, function: Callable[[Trace], Result]) -> Iterator[Result]:
+        """Yield the results for all slices in the order of time. All slices begin at once."""
+        futures = [self._submit(number, function) for number in range(self.count)]
+        return (_result(future) for future in futures)
+
+    def in_slice(self, number: int, function: Callable[[Trace], Result]) -> Result:
+        """Return the result for one slice."""
+        return _result(self._submit(number, function))
+
+    def _submit(self, number: int, function: Callable[[Trace], Result]) -> Future[Result]:
+        # A slice stays with one process, which may have kept its trace.
+        return self.pools[number % len(self.pools)].submit(_run_in_worker, number, function)
 
 
-_source: CaptureSource | None = None
+def _result(future: Future[Result]) -> Result:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise RequestError("a process that measures slices died, probably out of memory; use less --memory") from None
 
 
-def _keep_source(source: CaptureSource) -> None:
-    """Keep the source of a worker process."""
-    global _source
-    _source = source
+_runner: SliceRunner | None = None
 
 
-def _apply(function: Callable[[Trace], Any], window: Window) -> Any:
-    assert _source is not None, "the process has a source"
-    return function(_source.trace(window))
+def _keep_runner(runner: SliceRunner) -> None:
+    """Keep the slices in a worker process."""
+    global _runner
+    _runner = runner
+
+
+def _run_in_worker(number: int, function: Callable[[Trace], Result]) -> Result:
+    assert _runner is not None, "the process has slices"
+    return _runner.in_slice(number, function)
 
 
 def measure_slices(

@@ -71,7 +71,7 @@ class HostIdle:
         """Return the sums that the lines in gaps follow from (see model.HostTime)."""
         if self.stacks.is_empty:
             return pl.DataFrame()
-        sums = idle_sums(self.stacks, (part for frame in gaps for part in self._idle(frame)))
+        sums = idle_sums(self.stacks, (part for frame in gaps for part in self._idle(frame)), self.trace.window)
         return sums.frame.with_columns(exact=pl.lit(sums.exact))
 
     def lines_of_sums(self, sums: pl.DataFrame) -> tuple[SourceLine, ...]:
@@ -166,5 +166,5 @@ LINES = CaptureMeasure(
     ),
     _lines,
     totals=_line_totals,
-    merge={"stack": "key", "until": "key", "apart": "sum", "exact": "min"},
+    merge={"stack": "key", "until": "key", "apart": "sum", "crossing": "list", "exact": "min"},
 )
