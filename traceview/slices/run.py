@@ -165,9 +165,13 @@ def measure_slices(
     parameters are those of `analyze`.
     """
     devices = sorted(extents.devices)
-    found = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
-    where, finish = (None, None) if isinstance(found, NotMeasured) else found
-    empty = found if isinstance(found, NotMeasured) else build_iterations(found[0], _no_figures(found[0]), found[1])
+    located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
+    where, finish = (None, None) if isinstance(located, NotMeasured) else located
+    empty = (
+        located
+        if isinstance(located, NotMeasured)
+        else build_iterations(located[0], _no_figures(located[0]), located[1])
+    )
     plan = SlicePlan(resident.window or EVERYTHING, extents, where, empty, top, whole, flops_per_iteration)
     results = list(over_slices(partial(measure_slice, plan=plan)))
     iterations: Iterations | NotMeasured = empty
