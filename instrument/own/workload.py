@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from instrument.config.schema import Config, Precision
 from instrument.data.datasets import Loader, MakeBatches
 from instrument.data.loading import InMemorySamples, LoaderBatches
-from instrument.data.order import Order, Position
+from instrument.data.order import Order
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.models.tuning import compile_model, convert_to_float8
@@ -22,7 +22,7 @@ from instrument.own.losses import Loss, OwnLoss
 from instrument.own.references import call_reference, error_line, load_reference
 from instrument.own.streams import StreamLoader, stream_length
 from instrument.pinned import PinnedCollator
-from instrument.workload import Workload, count_flops
+from instrument.workload import LoaderPlan, Workload, count_flops
 
 UNKNOWN_BATCH = 1 << 30  # batch size of an iterable that does not state it: no batch is split before memory runs out
 
@@ -78,17 +78,8 @@ class OwnWorkload(Workload):
         compile_model(model, settings)
         return model
 
-    def build_loader(
-        self,
-        config: Config | None = None,
-        *,
-        rank: int = 0,
-        world: int = 1,
-        start: Position | None = None,
-        endless: bool | None = None,
-        pinned: bool = False,
-    ) -> Loader | StreamLoader:
-        """Return a loader of the user's batches, as `Workload.build_loader`.
+    def _loader(self, config: Config, plan: LoaderPlan) -> Loader | StreamLoader:
+        """Return a loader of the user's batches.
 
         Samples of a data set are shuffled in each epoch, and ranks use disjoint samples. A DataLoader or another
         iterable gives its own batches on every rank.
@@ -96,22 +87,19 @@ class OwnWorkload(Workload):
         Raises:
             ConfigError: there are several ranks, and the DataLoader's sampler does not divide the samples.
         """
-        config = config or self.config
-        endless = config.training.epochs is None if endless is None else endless
-        pinned = pinned and torch.cuda.is_available()
         data, seed = config.data, config.training.seed
         if not is_map_style(self._data):
-            _check_divided(self._data, world)
-            pins = pinned and not getattr(self._data, "pin_memory", False)
+            _check_divided(self._data, plan.world)
+            pins = plan.pinned and not getattr(self._data, "pin_memory", False)
             finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
-            return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
-        order = Order(len(self._data), data.batch, rank, world, seed, shuffle=True)
+            return StreamLoader(self._data, seed=seed, start=plan.start, endless=plan.endless, finish=finish)
+        order = Order(len(self._data), data.batch, plan.rank, plan.world, seed, shuffle=True)
         if data.preload:
             samples, data = InMemorySamples(self._data, len(self._data), data, seed=seed), data.on_demand()
         else:
             samples = self._data
-        make: MakeBatches = LoaderBatches(samples, data, pinned=pinned, seed=seed)
-        return Loader(order, make, start=start, endless=endless)
+        make: MakeBatches = LoaderBatches(samples, data, pinned=plan.pinned, seed=seed)
+        return Loader(order, make, start=plan.start, endless=plan.endless)
 
     def flops(self) -> tuple[int | None, str]:
         """Count the operations of a step for the first sample of a data set."""
