@@ -6,9 +6,9 @@ costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,23 @@ from traceview.pricing.ledger import Claim, sum_columns
 from traceview.pricing.part import use_in_steady_part
 from traceview.speedups import KernelSequence
 
+Sum = TypeVar("Sum", int, dict[str, int])
+
+
+class Totals:
+    """Sums over rows that decide what rules claim. Where a capture is analysed in slices, they are those of all slices.
+
+    A device's rules compute each sum from the rows that they see, and go on with what `total` returns.
+    """
+
+    def total(self, _key: str, value: Sum) -> Sum:
+        """Return the sum for the whole capture; `value` is that of the rows at hand, a number or numbers by name."""
+        return value
+
+    def choices(self, decided: bool) -> tuple[bool, ...]:
+        """Return the outcomes of a decision that rests on a sum: the decided one; both while the sums are collected."""
+        return (decided,)
+
 
 @frozen
 class DeviceFacts:
@@ -38,7 +55,9 @@ class DeviceFacts:
     This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps are
     limited to it. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
     the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
-    `kernels` has the compute kernels of `activity`; their `places` index `activity`.
+    `kernels` has the compute kernels of `activity`; their `places` index `activity`. In a slice of a capture, `use` has
+    the figures of the capture, `nearby` has the kernels among those around them, `previous` is the operation before the
+    first gap (-1: unknown), and the gaps before `first_gap` belong to the slice before.
     """
 
     use: DeviceUse
@@ -51,6 +70,18 @@ class DeviceFacts:
     gap_thread: NDArray[np.int16]
     steady_gaps: slice
     kernels: KernelSequence
+    nearby: KernelSequence
+    totals: Totals = Totals()
+    previous: int = -1
+    first_gap: int = 0
+
+    def total(self, key: str, value: Sum) -> Sum:
+        """Return a sum over rows of the whole capture (see Totals)."""
+        return self.totals.total(key, value)
+
+    def own_gaps(self, gaps: Times) -> Times:
+        """Return the gaps, which ascend, without one that belongs to the slice before."""
+        return gaps[np.searchsorted(gaps, self.first_gap) :] if self.first_gap else gaps
 
     def gaps_at(self, moments: Times) -> Times:
         """Return the gap that contains each moment (the gap's end included), or -1."""
@@ -68,6 +99,18 @@ class DeviceFacts:
         at = np.searchsorted(ending, operations)
         gaps: Times = at[ending.take(at, mode="clip") == operations] if len(ending) else at[:0]
         return gaps
+
+    def operations_before(self, gaps: Times) -> Rows:
+        """Return the operation (row of Trace.operations) before each of these gaps: the first that ends there."""
+        rows, start = self.activity.rows, self.gap_start[gaps]
+        place = np.searchsorted(np.maximum.accumulate(self.activity.end), start)
+        if len(rows) == 0 or self.previous >= 0:  # in a slice
+            within = rows.take(place, mode="clip") if len(rows) else self.gap_operation[gaps]
+            within = np.where(place < len(rows), within, self.gap_operation[gaps])
+            is_first = (start == self.activity.window.start) & (self.previous >= 0)
+            before: Rows = np.where(is_first, self.previous, within)
+            return before
+        return rows[place]
 
     def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
         """Return the ns of these causes in each of the gaps; None if the device has no gap with one of them."""
@@ -92,14 +135,15 @@ class DeviceFacts:
 class CaptureFacts:
     """An Analysis with the data that several rules need.
 
-    `counted` is the number of counted iterations, None if there are none. `annotating` holds for each row of
-    Trace.threads the thread that annotates for its process, or -1. `nesting` builds the index of Trace.ranges at
-    its first call.
+    `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
+    calls of the capture. `annotating` holds for each row of Trace.threads the thread that annotates for its process, or
+    -1. `nesting` builds the index of Trace.ranges at its first call.
     """
 
     analysis: Analysis
     devices: tuple[DeviceFacts, ...]
     counted: int | None
+    sizes: Mapping[str, int]
     annotating: Times
     nesting: Callable[[], Nesting]
 
@@ -162,6 +206,7 @@ class FindingDraft:
         at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
         remedy: The advice in one line, if it differs from that of the finding's kind.
         change: The change of `traceview whatif` that predicts what the remedy gives.
+        key: What tells the drafts of a rule with the same id apart.
         min_gaps: Drop the draft if its price comes from fewer gaps.
         min_ns: Drop the draft if it costs less.
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
@@ -178,6 +223,7 @@ class FindingDraft:
     remedy: str = ""
     at_most: int | None = None
     change: str = ""
+    key: str = ""
     min_gaps: int = 0
     min_ns: int = 0
     note_without_cost: bool = False
@@ -213,6 +259,7 @@ def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> Ca
             if analysis.part(use).window.length
         ),
         counted=counted or None,
+        sizes={"operations": len(analysis.trace.operations), "calls": len(analysis.trace.api)},
         annotating=annotating_threads(analysis.trace),
         nesting=cache(partial(_build_nesting, analysis.trace)),
     )
@@ -230,6 +277,7 @@ def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) ->
         part = work.clip(use.steady.window)
         use, work = use_in_steady_part(analysis.trace, use, work, part), part
     frame, steady = use.gaps.frame, use.steady.window
+    kernels = KernelSequence.from_rows(analysis.trace, use.device, work.rows)
     gap_start = frame["start"].to_numpy()
     return DeviceFacts(
         use=use,
@@ -241,5 +289,6 @@ def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) ->
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
         steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
-        kernels=KernelSequence.from_rows(analysis.trace, use.device, work.rows),
+        kernels=kernels,
+        nearby=kernels,
     )

@@ -35,7 +35,9 @@ def largest_positions(values: Times, count: int) -> list[int]:
 
 
 def median_reordering(values: Times) -> float:
-    """Return the median and reorder `values` in place: five times as fast as numpy.median."""
+    """Return the median and reorder `values` in place: five times as fast as numpy.median; 0 without values."""
+    if len(values) == 0:
+        return 0.0
     half = len(values) // 2
     values.partition(half)
     upper = int(values[half])

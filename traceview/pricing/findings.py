@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from traceview import intervals
 from traceview.frozen import frozen
-from traceview.intervals import Intervals
+from traceview.intervals import BEFORE_ALL, Intervals
 from traceview.model.analysis import NotMeasured
-from traceview.model.devices import Gaps
+from traceview.model.devices import DeviceUse, Gaps
 from traceview.model.findings import Finding
 from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
@@ -23,6 +24,7 @@ from traceview.pricing.packages import PackageRule
 from traceview.units import SIZES, TIMES, duration, share
 
 RULE_THREADS = 2
+NOT_COPIES = (COMMUNICATION, MEMSET)
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
 UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
 FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
@@ -47,12 +49,12 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     notes = tuple(result for result in priced if isinstance(result, Note))
     doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
     pairs = [result for result in priced if not isinstance(result, Note)]
-    findings = [replace(finding, unsure_because=_stated_doubt(draft, doubts)) for draft, finding in pairs]
-    findings.sort(key=lambda finding: -_decisive_cost(finding))
-    return tuple(_join_devices(findings)), notes
+    findings = [replace(finding, unsure_because=stated_doubt(draft, doubts)) for draft, finding in pairs]
+    findings.sort(key=lambda finding: -decisive_cost(finding))
+    return tuple(join_devices(findings)), notes
 
 
-def _join_devices(findings: Sequence[Finding]) -> Iterator[Finding]:
+def join_devices(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
@@ -70,32 +72,53 @@ def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
     """Return whether a finding can join a group, whose first finding is the costliest."""
     if any(other.device == finding.device for other in group):
         return False
-    return not group or _decisive_cost(finding) >= ALIKE * _decisive_cost(group[0])
+    return not group or decisive_cost(finding) >= ALIKE * decisive_cost(group[0])
 
 
-def _decisive_cost(finding: Finding) -> int:
+def decisive_cost(finding: Finding) -> int:
     """Return the cost that findings are ordered by: without the profiler if that is known."""
     return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 
 def _ledger(device: DeviceFacts) -> Ledger:
-    """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
     work = exposed_work(device.activity, device.copies)
-    return Ledger.from_gaps(device.use.gaps, work, own_compute(device.activity), _end_of_work(device, work))
+    return open_ledger(device, work, end_of_work([work_ends(device, work)]))
 
 
-def _end_of_work(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> int | None:
+def open_ledger(device: DeviceFacts, exposed: Mapping[str, Intervals], until: int | None) -> Ledger:
+    """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
+    return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), until)
+
+
+class WorkEnds(NamedTuple):
+    """The last end of kernels and of copies that nothing hides, and the ns of such copies and of compute."""
+
+    kernel: int
+    copy: int
+    copying_ns: int
+    compute_ns: int
+
+
+def work_ends(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> WorkEnds:
+    """Return the ends of a device's work. Migrations of managed memory and memsets are not the program's work."""
+    work = device.activity
+    copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
+    kernels, copies = (
+        max((int(times.end[-1]) for times in unions if len(times.end)), default=BEFORE_ALL)
+        for unions in ((work.compute, work.communication), copying)
+    )
+    return WorkEnds(kernels, copies, sum(map(intervals.length, copying)), intervals.length(work.compute))
+
+
+def end_of_work(parts: Sequence[WorkEnds]) -> int | None:
     """Return the end of the last kernel; if copies take longer than compute, the end of the last copy or kernel.
 
-    Migrations of managed memory and memsets after that are not the program's work.
+    `parts` are those of one device in each slice of a capture. Return None if the device does neither.
     """
-    work = device.activity
-    copying = {key: times for key, times in exposed.items() if key not in (COMMUNICATION, MEMSET)}
-    copying = {key: times for key, times in copying.items() if not key.startswith("um_")}
-    kernels = [times.end[-1] for times in (work.compute, work.communication) if len(times.end)]
-    is_copying = sum(intervals.length(times) for times in copying.values()) > intervals.length(work.compute)
-    copies = [times.end[-1] for times in copying.values() if is_copying and len(times.end)]
-    return int(max(kernels + copies)) if kernels or copies else None
+    is_copying = sum(part.copying_ns for part in parts) > sum(part.compute_ns for part in parts)
+    ends = [max(part.kernel, part.copy) if is_copying else part.kernel for part in parts]
+    last = max(ends, default=BEFORE_ALL)
+    return None if last == BEFORE_ALL else last
 
 
 def _price_drafts(
@@ -119,15 +142,16 @@ def _price_draft(
         return
     ledger = ledgers[draft.device.use.device]
     grant = ledger.grant(draft.claims, draft.at_most)
-    price = _price(draft.device, grant)
-    if price.share >= MIN_SHARE and price.gaps >= draft.min_gaps and price.total >= draft.min_ns:
+    steady = grant.total_inside(draft.device.steady_gaps, draft.device.steady)
+    price = Price.from_sums(draft.device.use, GrantSums(grant.total, grant.gaps, steady, grant.causes))
+    if price.is_enough_for(draft):
         ledger.deduct(grant)
-        yield draft, _finding(facts, draft, grant, price)
+        yield draft, describe(facts, draft, grant, price)
     elif draft.note_without_cost:  # the claimed time stays available for later rules
-        yield Note(draft.id, f"{_fill_in(draft.title, price)}. {_fill_in(draft.advice, price)}")
+        yield Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}")
 
 
-def _stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
+def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
     words = {draft.id, "findings"}
     for claim in draft.claims:
@@ -141,8 +165,20 @@ def _stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]
 
 
+class GrantSums(NamedTuple):
+    """The sums of a grant: its ns, the gaps that it comes from, the ns in the steady part, and idle ns by cause.
+
+    `causes` has a pair for each cause of each idle claim. The sums of the slices of a capture add up.
+    """
+
+    total: int
+    gaps: int
+    steady: int
+    causes: tuple[tuple[str, int], ...]
+
+
 @frozen
-class _Price:
+class Price:
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 
     `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown.
@@ -156,39 +192,44 @@ class _Price:
     profiler: int | None
     unprofiled_share: float
 
+    @classmethod
+    def from_sums(cls, use: DeviceUse, granted: GrantSums) -> Price:
+        """Price the grant of a draft on a device with these figures."""
+        whole, profiler = use.window.length, _profiler_part(use.gaps, granted)
+        left = whole - sum((use.gaps.profiler or {}).values())
+        return cls(
+            total=granted.total,
+            gaps=granted.gaps,
+            steady=granted.steady,
+            share=granted.total / whole if whole else 0.0,
+            profiler=profiler,
+            unprofiled_share=(granted.total - (profiler or 0)) / left if left else 0.0,
+        )
 
-def _price(device: DeviceFacts, grant: Grant) -> _Price:
-    total, whole, profiler = grant.total, device.use.window.length, _profiler_part(device.use.gaps, grant)
-    left = whole - sum((device.use.gaps.profiler or {}).values())
-    return _Price(
-        total=total,
-        gaps=grant.gaps,
-        steady=grant.total_inside(device.steady_gaps, device.steady),
-        share=total / whole if whole else 0.0,
-        profiler=profiler,
-        unprofiled_share=(total - (profiler or 0)) / left if left else 0.0,
-    )
+    def is_enough_for(self, draft: FindingDraft) -> bool:
+        """Return whether the price makes a draft a finding."""
+        return self.share >= MIN_SHARE and self.gaps >= draft.min_gaps and self.total >= draft.min_ns
 
 
-def _profiler_part(gaps: Gaps, grant: Grant) -> int | None:
+def _profiler_part(gaps: Gaps, granted: GrantSums) -> int | None:
     """Return the part of a grant that a run without the profiler does not lose; None if it is unknown."""
     if gaps.profiler is None:
         return None
-    granted = ((cause, int(ns.sum())) for idle in grant.idle_grants for cause, ns in idle.ns.items())
-    return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in granted)
+    return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in granted.causes)
 
 
-def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
+def describe(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: Price) -> Finding:
+    """Return the finding of a draft that costs enough; `grant` shows its places."""
     place = find_place(facts.analysis, draft, grant)
     # Code that helps to find an unknown place is left out if the place is known.
     code = "" if place.where and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,
         severity=severity_from_share(price.unprofiled_share),
-        title=_fill_in(draft.title, price) + place.where,
+        title=fill_in(draft.title, price) + place.where,
         evidence=draft.evidence or largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
-        advice=place.advice + _fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
+        advice=place.advice + fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
         code=code,
         device=draft.device.use.id,
         cost_fraction=price.share,
@@ -210,7 +251,7 @@ def _known_place(advice: str, place: FindingPlace) -> str:
     return TO_FIND.sub(". Move", advice) if place.where else advice
 
 
-def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
+def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
     """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost."""
     iterations = facts.analysis.iterations
     if isinstance(iterations, NotMeasured) or not facts.counted or not price.steady:
@@ -218,7 +259,7 @@ def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
     return min(price.steady // facts.counted, iterations.time_ns)
 
 
-def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
+def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
     """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
     iterations, each = facts.analysis.iterations, _cost_per_iteration(facts, price)
     if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:
@@ -233,7 +274,8 @@ def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:
     return f" `traceview whatif` predicts what it gives: change `{draft.change}`."
 
 
-def _fill_in(text: str, price: _Price) -> str:
+def fill_in(text: str, price: Price) -> str:
+    """Return a text of a draft with its price."""
     # str.replace instead of str.format: names of kernels and ranges may contain braces.
     filled = text.replace("{cost}", duration(price.total)).replace("{share}", share(price.share, 1))
     return filled.replace("{gaps}", f"{price.gaps:,}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class ComputeClaim:
 
     rows: Times | Rows
     fractions: NDArray[np.float64]
+
+    def wanted(self, own: Times) -> NDArray[Any]:
+        """Return the ns that the claim asks of each of `rows`; `own` are the own times of all operations."""
+        return own[self.rows] * self.fractions
 
 
 Claim = IdleClaim | ExposedClaim | ComputeClaim
@@ -108,6 +112,11 @@ class Grant:
         """The number of gaps with a granted ns."""
         return int(np.count_nonzero(self.idle))
 
+    @property
+    def causes(self) -> tuple[tuple[str, int], ...]:
+        """The idle ns by cause, for each idle claim."""
+        return tuple((cause, int(ns.sum())) for idle in self.idle_grants for cause, ns in idle.ns.items())
+
     def gap_row(self, position: int) -> int:
         """Return the row of the gap at a position of `idle`."""
         return position + self.rows.start if isinstance(self.rows, slice) else int(self.rows[position])
@@ -149,13 +158,12 @@ class Ledger:
         Gaps that begin at or after `until`, and work after it, cost nothing.
         """
         accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
+        count = len(gaps.frame)
         if until is None:
-            return cls(gaps.count, accounts, dict(exposed), own, own)
-        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until, side="left"))
+            return cls(count, accounts, dict(exposed), own, own)
+        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until))
         work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
-        return cls(
-            gaps.count, {cause: _account_before(left, first) for cause, left in accounts.items()}, work, own, own
-        )
+        return cls(count, {cause: _account_before(left, first) for cause, left in accounts.items()}, work, own, own)
 
     @property
     def total(self) -> int:
@@ -172,15 +180,14 @@ class Ledger:
         for claim in claims:
             if isinstance(claim, ComputeClaim):
                 computing = claim.rows
-                compute = np.minimum(self.compute[computing], self.own_compute[computing] * claim.fractions)
+                compute = np.minimum(self.compute[computing], claim.wanted(self.own_compute))
             elif isinstance(claim, ExposedClaim):
                 exposed_grants += self._grant_exposed(claim, tuple(exposed_grants))
             elif any(cause in self.idle for cause in claim.causes):
                 idle_grants.append(self._grant_idle(claim, idle_grants))
         if at_most is not None:
             idle_grants, exposed_grants = _first_granted(idle_grants, exposed_grants, at_most)
-        exposed = _merge_disjoint([times for _, times in exposed_grants])
-        idle, ns = self._sum_idle(idle_grants)
+        exposed, (idle, ns) = _merge_disjoint([times for _, times in exposed_grants]), self._sum_idle(idle_grants)
         granted = (tuple(idle_grants), tuple(exposed_grants))
         return Grant(idle, ns, exposed, *granted, computing, compute.astype(np.int64))
 

@@ -22,6 +22,11 @@ def calls_of_device(device: DeviceFacts, frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def count_names(calls: pl.DataFrame) -> dict[str, int]:
+    """Return the number of calls by name, the most frequent first."""
+    return dict(calls["name"].cast(pl.String).value_counts(sort=True).iter_rows())
+
+
 def total_cost(calls: pl.DataFrame) -> int:
     """Return the cost of blocking calls, in ns."""
     return int(calls["cost"].sum())

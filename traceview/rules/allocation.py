@@ -20,21 +20,25 @@ import polars as pl
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
-from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
+from traceview.pricing.waits import calls_of_device, count_names, restart_claim, total_cost
 from traceview.rules.advice.host import ALLOCATION
 from traceview.units import quantity
+
+MAX_NAMES = 3
 
 
 def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for allocations in the loop."""
     for device in facts.devices:
         calls = _calls(facts, device)
-        if calls.is_empty():
-            continue
-        count, names = len(calls), _frequent_names(calls)
+        counts = device.total("allocations", count_names(calls))
         implicit = calls_of_device(device, facts.analysis.host.implicit_sync.frame)
         blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
         queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
+        at_most = device.total("allocation_ns", total_cost(implicit) + queued)
+        if not counts:
+            continue
+        count, names = sum(counts.values()), _frequent_names(counts)
         where = "inside the iterations" if facts.counted else "in the capture"
         yield FindingDraft(
             id="allocation",
@@ -44,7 +48,7 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
             advice=ALLOCATION.choose(facts.program).advice,
             code=ALLOCATION.choose(facts.program).code,
             claims=(IdleClaim(("memory",), rows=device.steady_gaps), restart_claim(device, blocking)),
-            at_most=total_cost(implicit) + queued,
+            at_most=at_most,
             place_label="the host allocates or frees memory",
         )
 
@@ -65,6 +69,6 @@ def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
     )
 
 
-def _frequent_names(calls: pl.DataFrame) -> str:
-    counts = calls["name"].value_counts(sort=True).head(3)
-    return join_words([f"{count} {name}" for name, count in counts.iter_rows()])
+def _frequent_names(counts: dict[str, int]) -> str:
+    names = sorted(counts, key=lambda name: -counts[name])[:MAX_NAMES]
+    return join_words([f"{counts[name]} {name}" for name in names])

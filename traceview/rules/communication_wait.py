@@ -30,7 +30,7 @@ from traceview.units import duration, quantity
 def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for another device inside collectives."""
     devices = [device for device in facts.devices if device.use.communication.count]
-    if len(devices) < 2 or not _same_collectives(facts, devices):
+    if len(devices) < 2 or devices[0].total("different_collectives", int(not _same_collectives(facts, devices))):
         return
     rows = [_collectives(facts, device) for device in devices]
     durations = np.stack(
@@ -42,7 +42,8 @@ def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
         waits = durations[index] - shortest
         start = device.activity.start[rows[index]]
         within = intervals.union(start, start + waits)
-        yield _draft(facts, device, devices, last[waits > 0], int(waits.sum()), within)
+        wait_ns = device.total("collective_wait_ns", int(waits.sum()))
+        yield _draft(facts, device, devices, last[waits > 0], wait_ns, within)
 
 
 def _collectives(facts: CaptureFacts, device: DeviceFacts) -> Times:
@@ -72,8 +73,9 @@ def _draft(
     wait_ns: int,
     within: Intervals,
 ) -> FindingDraft:
-    counts = np.bincount(last, minlength=len(devices))
-    late = devices[int(counts.argmax())].use
+    number = np.bincount(last, minlength=len(devices)).tolist()
+    counts = device.total("late_devices", {other.use.id: count for other, count in zip(devices, number, strict=True)})
+    late = max((other.use for other in devices), key=lambda use: counts[use.id])
     ranks = join_words([str(process) for process in late.process_ids])
     total = device.use.communication
     fix = COMMUNICATION_WAIT.choose(facts.program)
@@ -82,7 +84,7 @@ def _draft(
         device=device,
         title=f"{device.use.id} waits for {late.id} in collectives for {duration(wait_ns)} of its "
         f"{duration(total.busy_ns)} of communication",
-        advice=f"{late.id} (process {ranks}) is the last to start {int(counts.max())} of "
+        advice=f"{late.id} (process {ranks}) is the last to start {counts[late.id]} of "
         f"{quantity(total.count, 'collective')}: its kernels are the shortest there. During {{cost}} of the "
         f"wait nothing computes. {fix.advice}",
         code=fix.code,

@@ -19,7 +19,7 @@ def cut_capture(facts: CaptureFacts) -> Iterator[Note]:
     unmatched = facts.analysis.unmatched
     count = unmatched.kernels + unmatched.copies + unmatched.memsets + unmatched.graphs
     open_ranges = int(facts.analysis.trace.ranges["open"].sum())
-    total = len(facts.analysis.trace.operations)
+    total = facts.sizes["operations"]
     if count == 0 and open_ranges == 0:
         return
     parts = [f"{quantity(count, 'GPU operation')} ({share(count, total)}) without a launch"] if count else []

@@ -27,23 +27,27 @@ def dominant_kernel(facts: CaptureFacts) -> Iterator[Note]:
     """Yield a note on the costliest kernel of each device that computes nearly all the time."""
     for device in facts.devices:
         if device.use.compute_ns > MIN_COMPUTE * device.use.window.length:
-            yield _note(facts, device)
+            yield from _note(facts, device)
 
 
-def _note(facts: CaptureFacts, device: DeviceFacts) -> Note:
+def _note(facts: CaptureFacts, device: DeviceFacts) -> Iterator[Note]:
     work, use = device.activity, device.use
     computes = work.codes == COMPUTE
     names = facts.analysis.trace.operations["name"]
     code = work.select(names.to_physical().to_numpy())[computes]
     length = (work.end - work.start)[computes]
-    total = np.bincount(code, weights=length)
-    most = int(total.argmax())
-    count = int(np.count_nonzero(code == most))
-    mean = int(total[most]) / count
+    used = np.unique(code).tolist()
+    sums, counts = np.bincount(code, weights=length), np.bincount(code)
+    text = categories(names)
+    total = device.total("kernel ns", {text[number]: int(sums[number]) for number in used})
+    count = device.total("kernel counts", {text[number]: int(counts[number]) for number in used})
+    if not total:
+        return  # a slice of the capture, before its sums are known
+    most = max(total, key=total.__getitem__)
     whole = use.window.length
-    return Note(
+    yield Note(
         "dominant_kernel",
         f"{use.id} computes {share(use.compute_ns, whole)} of the time, so only faster kernels make the program much "
-        f"faster. {categories(names)[most]} takes {share(min(float(total[most]), whole), whole)} of the time: "
-        f"{quantity(count, 'run')} of {duration(mean)} on average.{metric_sentence(use)}",
+        f"faster. {most} takes {share(min(float(total[most]), whole), whole)} of the time: "
+        f"{quantity(count[most], 'run')} of {duration(total[most] / count[most])} on average.{metric_sentence(use)}",
     )

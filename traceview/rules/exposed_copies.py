@@ -69,6 +69,7 @@ def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
                 advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
                 f"{rate(copies.bytes, copies.busy_ns)}. {fix.advice}",
                 code=fix.code,
+                key=copies.memory,
                 claims=(ExposedClaim((copy_key(copies.kind, copies.memory),)),),
                 at_most=hideable,
                 place_label=f"an exposed {kind} copy",

@@ -54,11 +54,13 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts) -> Iterator[FindingDraft]:
     names, which = facts.range_names(facts.ranges_at(device.gap_thread[rows], _wait_middles(facts, device, rows)))
     totals = np.zeros(len(names), np.int64)
     np.add.at(totals, which, waits[rows])
-    longest = sorted(zip(totals.tolist(), names, range(len(names)), strict=True), reverse=True)
+    sums = device.total("host_wait_ns", dict(zip(names, totals.tolist(), strict=True)))
+    longest = sorted(((total, name) for name, total in sums.items()), reverse=True)
     minimum = MIN_RANGE_SHARE * device.steady.length
-    dominant = [(name, at) for total, name, at in longest if total >= minimum and name]
-    for name, at in dominant[:MAX_RANGES]:
-        yield _draft(facts, device, rows[which == at], name)
+    dominant = [name for total, name in longest if total >= minimum and name]
+    number = {name: at for at, name in enumerate(names)}
+    for name in dominant[:MAX_RANGES]:
+        yield _draft(facts, device, rows[which == number.get(name, -1)], name)
     rest = " outside any dominant NVTX range" if dominant else ""
     yield _draft(facts, device, steady, "", rest)
 
@@ -89,6 +91,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: 
         remedy="" if loads_data else next((remedy for pattern, remedy in REMEDIES if pattern.search(name)), ""),
         claims=(IdleClaim(("host",), rows=rows),),
         change="load" if loads_data else "",
+        key=name,
         place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
     )
 

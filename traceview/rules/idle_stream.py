@@ -99,6 +99,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, busiest: St
         f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{fix.advice}",
         code=fix.code,
         claims=(IdleClaim(("queued",), rows=_switching_gaps(facts, device, use)),),
+        key=use.label,
         note_without_cost=True,
         evidence=_longest_pauses(facts, device, use),
     )
@@ -140,6 +141,8 @@ def _longest_pauses(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) ->
     work = device.activity
     rows = np.flatnonzero(device.column(facts.analysis.trace, "stream") == use.stream)
     start, end = work.start[rows], work.end[rows]
+    if len(rows) == 0:
+        return ()
     own = intervals.union(start, end, ordered=True)
     frame = pl.DataFrame(intervals.complement(own, int(start[0]), int(end.max()))._asdict())
     longest = frame.with_columns((pl.col("end") - pl.col("start")).alias("length")).sort("length", descending=True)

@@ -136,6 +136,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, n
         f"than running them. {fix.advice}",
         code=fix.code,
         change="fuse",
+        key=name,
         claims=(IdleClaim(("launch", "api", "host"), rows=device.gaps_before(np.sort(rows[inside]))),),
         evidence=_longest_storms(device, start, end, first, counts),
     )

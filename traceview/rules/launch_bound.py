@@ -55,7 +55,7 @@ def launch_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for launches in short gaps."""
     for device in facts.devices:
         dense = _dense_stretches(device)
-        if len(dense.rows) >= MIN_GAPS:
+        if len(dense.rows):
             yield _draft(facts, device, dense)
 
 
@@ -65,7 +65,11 @@ def _dense_stretches(device: DeviceFacts) -> _DenseStretches:
     first, number = _stretch_starts(device, rows)
     ns = np.add.reduceat(waits, first) if len(first) else waits
     count = np.diff(first, append=len(rows))
-    dense = ns >= MIN_DENSITY * STRETCH
+    edges = {str(number[at]): int(ns[at]) for at in (0, -1)} if len(number) else {}
+    whole = device.total("waits_in_stretches", edges)  # a slice of a capture can begin or end inside a stretch
+    totals = ns.copy()
+    totals[[0, -1][: len(edges)]] = [whole[name] for name in edges]
+    dense = totals >= MIN_DENSITY * STRETCH
     kept = np.repeat(dense, count)
     return _DenseStretches(number[dense], ns[dense], count[dense], rows[kept], waits[kept])
 

@@ -19,7 +19,7 @@ def missing_data(facts: CaptureFacts) -> Iterator[Note]:
     """Yield a note for each kind of missing data."""
     trace = facts.analysis.trace
     how_to = capture_advice(trace.info.profiler)
-    if trace.operations.is_empty():
+    if not facts.sizes["operations"]:
         lost = any(note.id == "lost_launches" for note in trace.info.health)
         why = "Either the program does not use a GPU, or CUDA was not traced. Capture it on a machine with a GPU, "
         yield Note(
@@ -28,7 +28,7 @@ def missing_data(facts: CaptureFacts) -> Iterator[Note]:
             f"{'Capture it again, with a newer driver and nsys, ' if lost else why}with `{how_to.gpu}`.",
             affects=("devices", "findings"),
         )
-    elif trace.api.is_empty():
+    elif not facts.sizes["calls"]:
         yield Note(
             "no_cuda_calls",
             "The capture has no CUDA API calls: idle time has the cause `unknown`, and synchronizations are not "

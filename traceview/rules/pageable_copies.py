@@ -27,7 +27,7 @@ from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim, IdleClaim
-from traceview.pricing.waits import restart_claim, total_cost
+from traceview.pricing.waits import restart_claim
 from traceview.rules.advice.copies import READ_BACK
 from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
 from traceview.units import duration, quantity, rate, share, size
@@ -56,10 +56,11 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
     implicit = facts.analysis.host.implicit_sync.frame
     calls = _blocking_calls(facts, rows, implicit)
-    blocked = int(calls["blocked"].sum())
+    blocked = device.total("pageable_blocked_ns", int(calls["blocked"].sum()))
+    inside = device.total("steady_pageable_copies", _count_steady(facts, device, rows))
     remainder = pinned_remainder(device, copies)
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
-    if facts.counted is not None and _count_steady(facts, device, rows) == 0:
+    if facts.counted is not None and inside == 0:
         fixes = START_UP_COPIES
     elif total < MIN_LARGE * count:
         fixes = PAGEABLE_SMALL
@@ -74,7 +75,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         id="pageable_copies",
         device=device,
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}) {effect}{_start_up_words(facts, device, rows)}{limit}",
+        f"({kinds}) {effect}{_start_up_words(facts, inside)}{limit}",
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
         f"{_apparent_cause(facts, blocked)}{advice}",
         code=fix.code,
@@ -86,7 +87,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
             restart_claim(device, calls),
         ),
         change="pin" if total >= MIN_LARGE * count else "",
-        at_most=max(exposed - remainder, 0) + total_cost(implicit),
+        at_most=max(exposed - remainder, 0) + facts.analysis.host.implicit_sync.cost_ns,
         place_label="a copy from or to pageable memory blocks its host thread",
     )
 
@@ -115,10 +116,10 @@ def _blocking_calls(facts: CaptureFacts, rows: Rows, frame: pl.DataFrame) -> pl.
     return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 
-def _start_up_words(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> str:
-    if facts.counted is None or len(rows) == 0:
+def _start_up_words(facts: CaptureFacts, inside: int) -> str:
+    """Return how many copies an iteration has; `inside` is the number of copies in the counted iterations."""
+    if facts.counted is None:
         return ""
-    inside = _count_steady(facts, device, rows)
     return facts.per_iteration(inside) if inside else ", all outside the counted iterations (start-up)"
 
 

@@ -78,20 +78,24 @@ def queued_work(facts: CaptureFacts) -> Iterator[FindingDraft]:
             continue
         queued = device.use.gaps.frame["queued"].to_numpy()
         short = queued <= HARDWARE_GAP
-        few = int(queued[short].sum()) < MIN_SHORT_SHARE * device.use.window.length
-        gaps = np.flatnonzero(~short) if few else np.flatnonzero(queued)
-        reasons = _reasons(facts.analysis.trace, device, gaps, queued[gaps])
-        for number, reason in enumerate(REASONS):
-            chosen = gaps[reasons == number]
-            if len(chosen):
-                yield _draft(facts, device, reason, chosen, int(queued[chosen].sum()))
+        few = (
+            device.total("short_queued_ns", int(queued[device.own_gaps(np.flatnonzero(short))].sum()))
+            < MIN_SHORT_SHARE * device.use.window.length
+        )
+        for only_long in device.totals.choices(few):
+            gaps = device.own_gaps(np.flatnonzero(~short) if only_long else np.flatnonzero(queued))
+            reasons = _reasons(facts.analysis.trace, device, gaps, queued[gaps])
+            for number, reason in enumerate(REASONS):
+                chosen = gaps[reasons == number]
+                figures = {"count": len(chosen), "ns": int(queued[chosen].sum())}
+                figures = device.total(f"{reason.id} {only_long}", figures)
+                if figures["count"]:
+                    yield _draft(facts, device, reason, chosen, figures)
 
 
 def _reasons(trace: Trace, device: DeviceFacts, gaps: Times, queued: Times) -> Times:
     """Return the index in REASONS of each gap; all gaps end with an operation."""
-    work = device.activity
-    # The work before a gap is the first that ends when the gap begins.
-    before = work.rows[np.searchsorted(np.maximum.accumulate(work.end), device.gap_start[gaps])]
+    before = device.operations_before(gaps)
     after = device.gap_operation[gaps]
     process, stream = (trace.operations[name].to_numpy() for name in ("process", "stream"))
     long = queued > MAX_HARDWARE_GAP
@@ -99,9 +103,13 @@ def _reasons(trace: Trace, device: DeviceFacts, gaps: Times, queued: Times) -> T
     return np.select(rules, range(len(rules)), len(rules))
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, reason: _Reason, gaps: Times, total: int) -> FindingDraft:
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, reason: _Reason, gaps: Times, figures: dict[str, int]
+) -> FindingDraft:
+    """Return the finding on some gaps; `figures` are their count and queued ns, of the whole capture."""
     fix = reason.fixes.choose(facts.program)
-    title = f"{quantity(len(gaps), 'gap')} {reason.title.format(mean=duration(total / len(gaps)))}"
+    count, mean = figures["count"], duration(figures["ns"] / figures["count"])
+    title = f"{quantity(count, 'gap')} {reason.title.format(mean=mean)}"
     advice, remedy = fix.advice, ""
     if reason is LATE:
         idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])

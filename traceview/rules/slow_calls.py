@@ -31,6 +31,7 @@ def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for CUDA calls."""
     fix = SLOW_CALLS.choose(facts.program)
     for device in facts.devices:
+        at_most = _most_claimed(facts, device)
         waits = device.gap_waits(CAUSES, device.steady_gaps)
         if waits is None:
             continue
@@ -41,7 +42,7 @@ def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
             advice=fix.advice,
             code=fix.code,
             claims=(IdleClaim(LAUNCHING, rows=device.steady_gaps), IdleClaim(BLOCKING, rows=device.steady_gaps)),
-            at_most=_most_claimed(facts, device),
+            at_most=at_most,
             place_label="inside a CUDA call",
         )
 
@@ -50,14 +51,20 @@ def _most_claimed(facts: CaptureFacts, device: DeviceFacts) -> int:
     """Return the idle time in launches and other calls, and the cost of blocking calls, in ns."""
     host, causes = facts.analysis.host, device.use.gaps.causes
     blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
-    return sum(causes[cause] for cause in LAUNCHING) + blocking
+    return sum(causes[cause] for cause in LAUNCHING) + device.total("blocking_ns", blocking)
 
 
 def _launches_after_longest(facts: CaptureFacts, device: DeviceFacts, waits: Times) -> str:
     """Return the names of the launches that end the gaps with the longest waits."""
     trace = facts.analysis.trace
-    longest = largest_positions(waits, MAX_NAMED_GAPS)
-    rows = [int(row) for row in device.gap_operation[device.steady_gaps][longest] if row >= 0]
-    launches = [trace.operations["launch"][row] for row in rows]
-    names = list(dict.fromkeys(str(trace.api["name"][call]) for call in launches if call is not None))[:MAX_NAMES]
-    return f" (up to {duration(int(waits[longest[0]]))} before {join_words(names)})" if names else ""
+    first = device.steady_gaps.start
+    own = {}
+    for at in largest_positions(waits, MAX_NAMED_GAPS):
+        row = int(device.gap_operation[first + at])
+        call = None if row < 0 else trace.operations["launch"][row]
+        name = "" if call is None else trace.api["name"][call]
+        own[f"{device.gap_start[first + at]} {name}"] = int(waits[at])
+    every = device.total("longest_waits", own)
+    longest = sorted(every, key=lambda key: (-every[key], int(key.split()[0])))[:MAX_NAMED_GAPS]
+    names = list(dict.fromkeys(key.split(" ", 1)[1] for key in longest if not key.endswith(" ")))[:MAX_NAMES]
+    return f" (up to {duration(every[longest[0]])} before {join_words(names)})" if names else ""

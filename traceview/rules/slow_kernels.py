@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
@@ -130,15 +132,18 @@ def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
 
 def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup: Speedup) -> Iterator[FindingDraft]:
     """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
-    kernels = device.kernels
+    kernels = device.nearby
     estimate = speedup.estimate(kernels)
     if not isinstance(estimate, Estimate):
         return
+    estimate = estimate.inside(kernels.own)
     fix = subject.fixes.choose(facts.program)
     ns = kernels.ns[estimate.rows]
     shorter = estimate.middle < 1
-    saved = ns * (1 - estimate.middle)
-    gross, net = float(saved[shorter].sum()), float(saved.sum())
+    saved = np.rint(ns * (1 - estimate.middle)).astype(np.int64)
+    figures = {"gross": int(saved[shorter].sum()), "net": int(saved.sum())}
+    figures = device.total(f"saved by {speedup.name}", figures)
+    gross, net = figures["gross"], figures["net"]
     if net <= 0:
         return
     least, most = (duration(max(float((ns * (1 - left)).sum()), 0.0)) for left in (estimate.high, estimate.low))

@@ -47,7 +47,8 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, idle: Factors, kind: str, 
     """Yield a finding on the kernels that leave SMs idle, if they take time. `idle` is a fraction for each shape."""
     kernels = device.kernels
     chosen = np.flatnonzero((idle >= MIN_IDLE)[kernels.shape] & (kernels.ns >= MIN_NS))
-    if kernels.ns[chosen].sum() < MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
+    ns = device.total(f"{kind}_ns", int(kernels.ns[chosen].sum()))
+    if ns < MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1) or len(chosen) == 0:
         return
     shape = kernels.shape[chosen]
     totals = np.bincount(shape, weights=kernels.ns[chosen])

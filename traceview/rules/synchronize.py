@@ -19,7 +19,7 @@ import polars as pl
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
-from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
+from traceview.pricing.waits import calls_of_device, count_names, restart_claim
 from traceview.rules.advice.host import SYNCHRONIZE
 from traceview.units import duration, quantity
 
@@ -30,28 +30,35 @@ def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device with repeated synchronizations."""
     for device in facts.devices:
         calls = calls_of_device(device, facts.analysis.host.sync.frame)
-        if len(calls) >= (facts.counted / 2 if facts.counted else MIN_CALLS) and len(calls) > 1:
-            yield _draft(facts, device, calls)
+        counts = device.total("synchronizations", count_names(calls))
+        figures = {name: int(calls[name].sum()) for name in ("blocked", "waited", "cost")}
+        figures = device.total("synchronized_ns", figures)
+        count = sum(counts.values())
+        if count >= (facts.counted / 2 if facts.counted else MIN_CALLS) and count > 1:
+            yield _draft(facts, device, calls, counts, figures)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> FindingDraft:
-    counts = calls["name"].value_counts(sort=True)
-    names = join_words([f"{count:,} {name}" for name, count in counts.iter_rows()])
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame, counts: dict[str, int], figures: dict[str, int]
+) -> FindingDraft:
+    """Return the finding; `counts` are the numbers of calls by name, `figures` their ns."""
+    count = sum(counts.values())
+    names = join_words([f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: -counts[name])])
     fix = SYNCHRONIZE.choose(facts.program)
     return FindingDraft(
         id="synchronize",
         device=device,
-        title=f"{quantity(len(calls), 'synchronization')}{facts.per_iteration(len(calls))} cost the GPU {{cost}}"
+        title=f"{quantity(count, 'synchronization')}{facts.per_iteration(count)} cost the GPU {{cost}}"
         + _main_range(facts, calls),
-        advice=f"{names} blocked the host for {duration(int(calls['blocked'].sum()))}; the GPU was busy for "
-        f"{duration(int(calls['waited'].sum()))} of it. {fix.advice}",
+        advice=f"{names} blocked the host for {duration(figures['blocked'])}; the GPU was busy for "
+        f"{duration(figures['waited'])} of it. {fix.advice}",
         code=fix.code,
         claims=(
             IdleClaim(("sync",), rows=device.steady_gaps),
             restart_claim(device, calls),
         ),
         change="sync",
-        at_most=total_cost(calls),
+        at_most=figures["cost"],
         place_label="the GPU runs out of work at a synchronization and restarts",
     )
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import Times
 from traceview.model.trace import SOURCES, Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts
 from traceview.units import duration, quantity, share
@@ -25,14 +24,15 @@ GRAPH = SOURCES.index("graph")
 def whole_graphs(facts: CaptureFacts) -> Iterator[Note]:
     """Yield a note for each device with graphs traced as a whole."""
     for device in facts.devices:
-        members = np.flatnonzero(device.column(facts.analysis.trace, "source") == GRAPH)
-        if len(members):
-            yield _note(device, members)
+        work, members = device.activity, np.flatnonzero(device.column(facts.analysis.trace, "source") == GRAPH)
+        inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
+        figures = device.total("graphs", {"count": len(members), "ns": inside})
+        if figures["count"]:
+            yield _note(device, figures["count"], figures["ns"])
 
 
-def _note(device: DeviceFacts, members: Times) -> Note:
-    work, use = device.activity, device.use
-    inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
+def _note(device: DeviceFacts, count: int, inside: int) -> Note:
+    use = device.use
     kernels = (
         "the kernel table is missing"
         if use.kernel_count == 0
@@ -41,7 +41,7 @@ def _note(device: DeviceFacts, members: Times) -> Note:
     return Note(
         "whole_graphs",
         f"{share(inside, use.compute_ns)} of the compute of {use.id} is inside "
-        f"{quantity(len(members), 'CUDA graph launch', 'CUDA graph launches')} traced as a whole; {kernels}. Each "
+        f"{quantity(count, 'CUDA graph launch', 'CUDA graph launches')} traced as a whole; {kernels}. Each "
         f"graph launch is one busy block ({duration(inside)} in total). Kernels, copies, communication and idle gaps "
         "inside it are not measured, so the true idle time is at least, and the true overlap at most, the figure "
         "shown. To see inside, capture a few steps with `--cuda-graph-trace=node`. This slows each launch, so take run "

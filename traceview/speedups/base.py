@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import starmap
 
 import numpy as np
@@ -33,7 +34,8 @@ class KernelSequence:
 
     `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
     `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` is 0
-    if unknown.
+    if unknown. `own` are the kernels that count: in a slice of a capture, others show what runs before and after them.
+    `total` returns a sum over the whole capture from its name and from the sum over `own`.
     """
 
     places: Rows
@@ -45,6 +47,8 @@ class KernelSequence:
     blocks: Factors
     sms: int
     gpu: str
+    own: slice | None = None  # all
+    total: Callable[[str, int], int] = lambda _name, value: value
 
     @classmethod
     def from_rows(cls, trace: Trace, device: int, rows: Rows | Times) -> KernelSequence:
@@ -67,6 +71,28 @@ class KernelSequence:
             sms=gpu["sm_count"] or 0,
             gpu=gpu["name"],
         )
+
+    def among(self, before: int, count: int, total: Callable[[str, int], int]) -> KernelSequence:
+        """Return the sequence with those kernels as `own` that are in `count` rows after the first `before` rows."""
+        first, last = np.searchsorted(self.places, (before, before + count)).tolist()
+        return replace(self, places=self.places - before, own=slice(first, last), total=total)
+
+    @property
+    def alone(self) -> KernelSequence:
+        """The kernels that count."""
+        if self.own is None:
+            return self
+        columns = {name: getattr(self, name)[self.own] for name in ("places", "ns", "stream", "shape")}
+        return replace(self, **columns, own=None)
+
+    def total_ns(self, name: str, chosen: Mask | None = None) -> int:
+        """Return the ns of all chosen kernels of the capture; `name` is unique among the sums of a device."""
+        ns = self.ns if chosen is None else np.where(chosen, self.ns, 0)
+        return self.total(f"{name} ns", int((ns if self.own is None else ns[self.own]).sum()))
+
+    def total_count(self, name: str, chosen: Mask) -> int:
+        """Return the number of all chosen kernels of the capture; `name` is unique among the sums of a device."""
+        return self.total(f"{name} count", int(np.count_nonzero(chosen if self.own is None else chosen[self.own])))
 
     def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
         """Return the kernels whose kind is chosen."""
@@ -108,6 +134,14 @@ class Estimate:
     high: Factors
     gone: Mask
     detail: str
+
+    def inside(self, rows: slice | None) -> Estimate:
+        """Return the part of the estimate on some of the kernels."""
+        if rows is None:
+            return self
+        first, last = np.searchsorted(self.rows, (rows.start, rows.stop)).tolist()
+        part = {name: getattr(self, name)[first:last] for name in ("rows", "low", "middle", "high", "gone")}
+        return replace(self, **part)
 
     @property
     def factors(self) -> tuple[Factors, Factors, Factors]:

@@ -117,10 +117,10 @@ def fused_optimizer(kernels: KernelSequence) -> Estimate | str:
     """Return what a fused optimizer leaves of one that runs operation by operation."""
     single = _single_tensor_updates(kernels)
     chosen = single | (kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES))
+    is_adam = kernels.total_count("adam", chosen & kernels.matches("addcdiv|PointwiseOp")) > 0
     if not chosen.any():
         return "no optimizer runs operation by operation"
     detail = f"{int(chosen.sum()):,} kernels of the optimizer take {share_of(kernels, chosen)} of the kernel time"
-    is_adam = (chosen & kernels.matches("addcdiv|PointwiseOp")).any()
     return grouped(kernels, [(chosen, ADAM_LEFT if is_adam else SGD_LEFT)], detail, gone=single)
 
 

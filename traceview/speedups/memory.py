@@ -40,7 +40,7 @@ def zeroed_gradients(kernels: KernelSequence) -> Estimate | str:
 def embedding_gradients(kernels: KernelSequence) -> Estimate | str:
     """Return what is left of dense gradients of embeddings, which sort the indices and add up equal ones."""
     gradient = kernels.matches(EMBEDDING_GRADIENT)
-    if not gradient.any():
+    if not kernels.total_count("embedding", gradient):
         return "no dense gradient of an embedding is computed"
     first, last = kernels.runs(gradient | kernels.in_families("sort_scan", "indexing", "copy", "reduction"))
     sorts = per_run(gradient, first, last, np.maximum) > 0
@@ -66,7 +66,7 @@ def strided_copies(kernels: KernelSequence) -> Estimate | str:
 
 def _share_left(kernels: KernelSequence, chosen: Mask, left: Range, what: str) -> Estimate | str:
     """Return an estimate for the chosen kernels, or a reason if they take less than MIN_PART of the kernel time."""
-    if kernels.ns[chosen].sum() <= MIN_PART * kernels.ns.sum():
+    if kernels.total_ns(what, chosen) <= MIN_PART * kernels.total_ns("all"):
         return f"{what} take less than {share(MIN_PART)} of the kernel time"
     detail = f"{int(chosen.sum()):,} {what} take {share_of(kernels, chosen)} of the kernel time"
     return grouped(kernels, [(chosen, left)], detail)

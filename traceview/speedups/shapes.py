@@ -26,13 +26,15 @@ def channels_last(kernels: KernelSequence) -> Estimate | str:
     Where few convolutions have their layout changed, the others do not gain.
     """
     layout = kernels.matches("nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw")
-    if not layout.any():
+    changes = kernels.total_count("layout changes", layout)
+    if not layout.any() and not changes:
         return "no kernel changes the layout of images"
     native, cudnn = kernels.matches("batch_norm"), kernels.matches("bn_(fw|bw)")
     convolution = kernels.in_families("convolution")
     groups = [(layout, LAYOUT_LEFT)]
-    if layout.sum() >= MIN_CHANGES * convolution.sum():
-        products = kernels.in_families("gemm") & (native | cudnn).any()  # 1x1 convolutions
+    if changes >= MIN_CHANGES * kernels.total_count("convolutions", convolution):
+        normalizes = kernels.total_count("normalizations", native | cudnn) > 0
+        products = kernels.in_families("gemm") & normalizes  # 1x1 convolutions
         groups += [
             (convolution | products, CONVOLUTION_LEFT),
             (native, NORMALIZATION_LEFT),

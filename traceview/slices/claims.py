@@ -1,0 +1,248 @@
+"""What rules claim in a slice of a capture, and the places of findings in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traceview.frozen import frozen
+from traceview.intervals import Times
+from traceview.model.findings import Finding
+from traceview.model.trace import Note, Trace
+from traceview.pricing.accounts import exposed_work
+from traceview.pricing.base import DeviceFacts, FindingDraft
+from traceview.pricing.findings import Price, WorkEnds, describe, end_of_work, open_ledger, work_ends
+from traceview.pricing.ledger import Claim, ExposedClaim, IdleClaim, Ledger
+from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
+from traceview.rules import all_rules
+from traceview.slices.facts import OwnPart, SliceContext, SliceTotals, own_part, slice_facts
+from traceview.slices.iterations import own_operations
+from traceview.slices.ledgers import CompactLedger, compact_ledger
+
+Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
+
+
+class Decision(NamedTuple):
+    """A draft that is granted its claims, or `ns` of them in this slice."""
+
+    key: Key
+    ns: int | None = None
+
+
+class _SliceRules:
+    """The drafts of all rules in one slice, and the ledgers of its devices."""
+
+    def __init__(self, trace: Trace, context: SliceContext) -> None:
+        self.context = context
+        parts = {device: own_part(trace, use) for device, use in context.uses.items()}
+        self.parts = {device: part for device, part in parts.items() if part is not None}
+        known = context.totals
+        self.totals = {row: SliceTotals(None if known is None else known.get(row, {})) for row in self.parts}
+        self.facts = slice_facts(trace, context, self.parts, self.totals)
+        self.exposed = {
+            device.use.device: exposed_work(device.activity, device.copies) for device in self.facts.devices
+        }
+        self.drafts: dict[Key, FindingDraft] = {}
+        self.notes: list[Note] = []
+        for number, rule in enumerate(all_rules()):
+            for draft in rule(self.facts):
+                if isinstance(draft, Note):
+                    self.notes.append(draft)
+                else:
+                    self.drafts[number, draft.device.use.device, draft.id, draft.key] = draft
+        self.ledgers = {
+            device.use.device: open_ledger(
+                device, self.exposed[device.use.device], context.until.get(device.use.device)
+            )
+            for device in self.facts.devices
+        }
+
+
+@frozen
+class SliceSums:
+    """The sums of a slice: those of rules, the ends of its work and the figures of its streams, by device, and sizes.
+
+    `streams` has the result of stream_figures for each stream in the part that findings cover.
+    """
+
+    totals: dict[int, dict[str, Any]]
+    ends: dict[int, WorkEnds]
+    streams: dict[int, dict[int, Times]]
+    sizes: dict[str, int]
+
+
+def collect_sums(trace: Trace, context: SliceContext) -> SliceSums:
+    """Return the sums of a slice."""
+    rules = _SliceRules(trace, context)
+    ends, streams = {}, {}
+    for device in rules.facts.devices:
+        row, work = device.use.device, device.activity
+        ends[row] = work_ends(device, rules.exposed[row])
+        counted = reach_into(trace, work, device.use.window)
+        streams[row] = {use.stream: stream_figures(trace, work, counted, use.stream) for use in device.use.streams}
+    sizes = {"operations": len(own_operations(trace).operations), "calls": len(trace.api)}
+    return SliceSums({row: totals.own for row, totals in rules.totals.items()}, ends, streams, sizes)
+
+
+def with_sums(context: SliceContext, parts: Sequence[SliceSums]) -> SliceContext:
+    """Return the context with the sums of all slices."""
+    totals: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        for device, values in part.totals.items():
+            known = totals.setdefault(device, {})
+            for key, value in values.items():
+                known[key] = _added(known.get(key), value)
+    uses = dict(context.uses)
+    for device, use in uses.items():
+        if use.window != next(each.window for each in context.analysis.devices if each.device == device):
+            figures = {
+                each.stream: [part.streams[device][each.stream] for part in parts if device in part.streams]
+                for each in use.streams
+            }
+            rows = [row for each in use.streams for row in steady_stream(each, np.sum(figures[each.stream], axis=0))]
+            uses[device] = steady_use(use, tuple(rows))
+    return replace(
+        context,
+        uses=uses,
+        totals=totals,
+        until={device: end_of_work([part.ends[device] for part in parts if device in part.ends]) for device in uses},
+        sizes={name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")},
+    )
+
+
+def _added(first: Any, second: Any) -> Any:
+    if first is None:
+        return dict(second) if isinstance(second, dict) else second
+    if isinstance(second, dict):
+        return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+    return first + second
+
+
+@dataclass(slots=True)
+class SliceClaims:
+    """What the rules claim in a slice: compact ledgers by device, and the drafts without their claims and devices.
+
+    The claims of a draft are those at its `place` in the ledger of its device. `borders` lists the claims of each draft
+    that have the gap before the slice, because an operation at the beginning of the slice ends it.
+    """
+
+    ledgers: dict[int, CompactLedger]
+    drafts: dict[Key, FindingDraft]
+    place: dict[Key, int]
+    borders: dict[Key, tuple[int, ...]]
+    notes: list[Note]
+
+
+def claims_of_slice(
+    trace: Trace,
+    context: SliceContext,
+    decisions: Sequence[Decision] = (),
+    borders: Mapping[Key, tuple[int, ...]] | None = None,
+) -> SliceClaims:
+    """Return what the rules claim in a slice, after the claims of `decisions` are granted in this order.
+
+    `borders` are those of the next slice.
+    """
+    rules = _SliceRules(trace, context)
+    _grant_decided(rules, decisions, borders or {})
+    decided = {decision.key for decision in decisions}
+    claims = SliceClaims({}, {}, {}, {}, rules.notes)
+    for device in rules.facts.devices:
+        row = device.use.device
+        part = rules.parts[row]
+        own = {key: draft for key, draft in rules.drafts.items() if key[1] == row and key not in decided}
+        for number, (key, draft) in enumerate(own.items()):
+            claims.place[key] = number
+            claims.drafts[key] = replace(draft, device=None, claims=(), evidence=())  # type: ignore[arg-type]
+            ghost = tuple(at for at, claim in enumerate(draft.claims) if part.ghost and _claims_first_gap(claim))
+            if ghost:
+                claims.borders[key] = ghost
+        ledger = rules.ledgers[row]
+        if part.ghost:
+            ledger = _without_first_gap(ledger)
+        steady = device.steady_gaps
+        claims.ledgers[row] = compact_ledger(
+            ledger, [draft.claims for draft in own.values()], steady, device.steady, _border_gap(device, part)
+        )
+    return claims
+
+
+def _claims_first_gap(claim: object) -> bool:
+    if not isinstance(claim, IdleClaim) or claim.rows is None or isinstance(claim.rows, slice):
+        return False
+    return bool((np.asarray(claim.rows) == 0).any())
+
+
+def _without_first_gap(ledger: Ledger) -> Ledger:
+    idle = {cause: np.concatenate([np.zeros(1, np.int64), ns[1:]]) for cause, ns in ledger.idle.items()}
+    return Ledger(ledger.count, idle, ledger.exposed, ledger.own_compute, ledger.compute)
+
+
+def _border_gap(device: DeviceFacts, part: OwnPart) -> int:
+    """Return the gap that an operation at the end of the slice ends, -1 for none."""
+    last = len(device.gap_start) - 1
+    ends_there = last >= int(part.ghost) and device.gap_end[last] == part.work.window.end
+    return last if part.ends_at_border and ends_there else -1
+
+
+def _grant_decided(rules: _SliceRules, decisions: Sequence[Decision], borders: Mapping[Key, tuple[int, ...]]) -> None:
+    """Deduct what is granted already from the ledgers of a slice."""
+    for device in rules.facts.devices:
+        part = rules.parts[device.use.device]
+        if part.ghost:
+            rules.ledgers[device.use.device] = _without_first_gap(rules.ledgers[device.use.device])
+        at = _border_gap(device, part)
+        for key, places in borders.items():
+            if key[1] == device.use.device and at >= 0 and key in rules.drafts:
+                draft = rules.drafts[key]
+                rules.drafts[key] = replace(draft, claims=with_border_gap(draft.claims, places, at))
+    for decision in decisions:
+        if decision.key in rules.drafts:
+            ledger = rules.ledgers[decision.key[1]]
+            ledger.deduct(ledger.grant(rules.drafts[decision.key].claims, decision.ns))
+
+
+def with_border_gap(claims: Sequence[Claim], places: Sequence[int], gap: int) -> tuple[Claim, ...]:
+    """Return the claims of a draft; those at `places` also have the gap at the end of the slice."""
+    changed = list(claims)
+    for place in places:
+        claim = changed[place]
+        assert isinstance(claim, IdleClaim), "operations claim idle time before them"
+        changed[place] = replace(claim, rows=np.unique(np.append(np.asarray(claim.rows, np.int64), gap)))
+    return tuple(changed)
+
+
+def describe_in_slice(
+    trace: Trace,
+    context: SliceContext,
+    decisions: Sequence[Decision],
+    borders: Mapping[Key, tuple[int, ...]],
+    prices: Mapping[Key, Price],
+) -> dict[Key, tuple[FindingDraft, Finding]]:
+    """Return findings with the places that a slice shows, and their drafts without claims on rows."""
+    rules = _SliceRules(trace, context)
+    _grant_decided(rules, (), borders)
+    described = {}
+    for decision in decisions:
+        draft = rules.drafts.get(decision.key)
+        if draft is None:
+            continue
+        ledger = rules.ledgers[decision.key[1]]
+        grant = ledger.grant(draft.claims, decision.ns)
+        ledger.deduct(grant)
+        if decision.key in prices:
+            finding = describe(rules.facts, draft, grant, prices[decision.key])
+            claims = tuple(_without_rows(claim) for claim in draft.claims)
+            small = replace(draft, device=None, claims=claims, evidence=())  # type: ignore[arg-type]
+            described[decision.key] = (small, finding)
+    return described
+
+
+def _without_rows(claim: Any) -> Any:
+    none = np.empty(0, np.int64)
+    if isinstance(claim, IdleClaim):
+        return IdleClaim(claim.causes)
+    return ExposedClaim(claim.keys) if isinstance(claim, ExposedClaim) else replace(claim, rows=none, fractions=none)

@@ -1,0 +1,188 @@
+"""The facts that rules read in a slice of a capture: its rows, with the figures of the whole capture.
+
+An operation belongs to the slice in which it starts, a gap to the slice in which its last ns lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from traceview.frozen import frozen
+from traceview.intervals import Rows
+from traceview.measure.activity import Activity, device_activity
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host import HostIdle
+from traceview.measure.overlap import Copies
+from traceview.measure.sync import measure_host
+from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.devices import DeviceUse
+from traceview.model.trace import Trace, Window
+from traceview.pricing.base import CaptureFacts, DeviceFacts, Sum, Totals, collect_facts
+from traceview.pricing.part import steady_use
+from traceview.speedups import KernelSequence
+
+MAX_NEARBY = 256  # operations around a slice that show which kernels belong together
+
+
+class SliceTotals(Totals):
+    """The sums of a device: collected in one slice, or those of the capture."""
+
+    def __init__(self, merged: Mapping[str, Any] | None = None) -> None:
+        """Collect sums, or return those in `merged`."""
+        self.own: dict[str, Any] = {}
+        self.merged = merged
+
+    def total(self, key: str, value: Sum) -> Sum:
+        """Keep a sum of the slice, or return that of the capture."""
+        if self.merged is None:
+            self.own[key] = value
+            return value
+        whole: Sum = self.merged.get(key, value)
+        return whole
+
+    def choices(self, decided: bool) -> tuple[bool, ...]:
+        """Return both outcomes while the sums are collected."""
+        return (decided,) if self.merged is not None else (True, False)
+
+
+@frozen
+class SliceContext:
+    """What rules need to know of the whole capture.
+
+    `analysis` has its figures, without rows of events. `uses` are the devices in the part that findings cover, by row.
+    The others are results of a first pass: `sizes` are those of CaptureFacts, `totals` the sums of rules (None while
+    they are collected), and `until` the end of each device's work.
+    """
+
+    analysis: Analysis
+    counted: int | None
+    uses: Mapping[int, DeviceUse]
+    totals: Mapping[int, Mapping[str, Any]] | None = None
+    until: Mapping[int, int | None] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=lambda: {"operations": 1, "calls": 1})
+
+    @classmethod
+    def from_analysis(cls, analysis: Analysis) -> SliceContext:
+        """Return the context of the first pass; its devices have the streams of the window."""
+        iterations = analysis.iterations
+        counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
+        uses = {}
+        for use in analysis.devices:
+            if analysis.part(use).window.length:
+                in_window = analysis.whole or use.steady.window == use.window
+                uses[use.device] = use if in_window else steady_use(use, use.streams)
+        return cls(analysis, counted or None, uses)
+
+
+@frozen
+class OwnPart:
+    """The part of a device's time that a slice accounts for.
+
+    A gap belongs to the slice in which its last ns lies. `work` begins with the first such gap. `previous` is the
+    operation before it, -1 for none. `nearby` are the rows of the work and of MAX_NEARBY operations before and after
+    it, of which `before` come first. With `ghost`, the first gap belongs to the slice before, because it ends with an
+    operation that starts where this slice begins. With `ends_at_border`, an operation starts where the slice ends.
+    """
+
+    work: Activity
+    nearby: Rows
+    before: int
+    previous: int
+    ghost: bool
+    ends_at_border: bool
+
+
+def own_part(trace: Trace, use: DeviceUse) -> OwnPart | None:
+    """Return the part of a device's time in `use` that a slice accounts for; None if it has none."""
+    window, part = trace.window, use.window
+    assert window is not None, "a slice has a window"
+    whole = device_activity(replace(trace, window=None), use.device)
+    if whole is None or window.end <= part.start or window.start >= part.end:
+        return None
+    before = int(np.searchsorted(whole.start, window.start))
+    low, previous = part.start, -1
+    if window.start > part.start and before:
+        reach = int(whole.end[:before].max())
+        if reach > part.start:
+            low, previous = reach, int(whole.rows[int(whole.end[:before].argmax())])
+    ghost = window.start > part.start and low < window.start and _starts_at(whole, window.start)
+    high, at_border = part.end, False
+    if window.end < part.end:
+        at_border = _starts_at(whole, window.end)
+        until = int(np.searchsorted(whole.start, window.end))
+        high = window.end if at_border else int(whole.end[:until].max()) if until else part.start
+    high = max(min(high, part.end), low)
+    work, every = whole.clip(Window(low, high)), whole.clip(part).rows
+    first = int(np.searchsorted(every, work.rows[0])) if len(work.rows) else 0
+    begin = max(first - MAX_NEARBY, 0)
+    nearby = every[begin : first + len(work.rows) + MAX_NEARBY] if len(work.rows) else work.rows
+    return OwnPart(work, nearby, first - begin if len(work.rows) else 0, previous, ghost, at_border)
+
+
+def _starts_at(work: Activity, moment: int) -> bool:
+    place = int(np.searchsorted(work.nonempty_start, moment))
+    return place < len(work.nonempty_start) and int(work.nonempty_start[place]) == moment
+
+
+def slice_facts(
+    trace: Trace, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, Totals]
+) -> CaptureFacts:
+    """Return the facts of a slice, with the figures of the whole capture; parts and totals are by device."""
+    threads = ThreadStates.from_trace(trace)
+    devices = []
+    for row, part in parts.items():
+        use, work = context.uses[row], part.work
+        frame = device_gaps(trace, find_idle_gaps(trace, threads, work)).frame.rechunk()
+        gap_start = frame["start"].to_numpy()
+        steady = use.steady.window
+        nearby = KernelSequence.from_rows(trace, row, part.nearby)
+        nearby = nearby.among(part.before, len(work.rows), totals[row].total)
+        first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
+        devices.append(
+            DeviceFacts(
+                use=replace(use, gaps=replace(use.gaps, frame=frame)),
+                activity=work,
+                copies=Copies.from_activity(trace, work),
+                steady=steady,
+                gap_start=gap_start,
+                gap_end=frame["end"].to_numpy(),
+                gap_operation=frame["operation"].fill_null(-1).to_numpy(),
+                gap_thread=frame["thread"].fill_null(-1).to_numpy(),
+                steady_gaps=slice(max(first, int(part.ghost)), max(last, int(part.ghost))),
+                kernels=nearby.alone,
+                nearby=nearby,
+                totals=totals[row],
+                previous=part.previous,
+                first_gap=int(part.ghost),
+            )
+        )
+    host, whole = measure_host(trace, _activities_in(trace, context.analysis)), context.analysis.host
+    analysis = replace(
+        context.analysis,
+        trace=trace,
+        host=replace(
+            whole,
+            sync=replace(whole.sync, frame=host.sync.frame),
+            implicit_sync=replace(whole.implicit_sync, frame=host.implicit_sync.frame),
+        ),
+        host_time=HostIdle.build(trace, threads),
+    )
+    shared = collect_facts(replace(analysis, devices=()))
+    return CaptureFacts(analysis, tuple(devices), context.counted, context.sizes, shared.annotating, shared.nesting)
+
+
+def _activities_in(trace: Trace, analysis: Analysis) -> list[Activity]:
+    """Return the work of each device in a slice."""
+    complete, window = replace(trace, window=None), trace.window
+    assert window is not None, "a slice has a window"
+    works = [(device_activity(complete, use.device), use.window) for use in analysis.devices]
+    return [
+        work.clip(Window(max(own.start, window.start), min(own.end, window.end)))
+        for work, own in works
+        if work is not None and max(own.start, window.start) < min(own.end, window.end)
+    ]

@@ -1,0 +1,183 @@
+"""Findings of a capture that is analysed in slices: ids, costs and order are those of the complete capture.
+
+Rules run in each slice, with the figures of the whole capture. First they collect sums that decide what they claim
+(pricing.base.Totals). Then they claim, and each slice sends its accounts in groups (ledgers.py). The parent grants the
+claims of one draft after the other over all slices. If a draft gets only a part of what it claims, the slice in which
+that part ends is looked at again. At last the slice in which a finding costs most shows its places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from traceview import intervals
+from traceview.model.analysis import Analysis
+from traceview.model.findings import Finding
+from traceview.model.trace import Note, Trace
+from traceview.pricing.base import FindingDraft
+from traceview.pricing.findings import GrantSums, Price, decisive_cost, fill_in, join_devices, stated_doubt
+from traceview.pricing.ledger import Grant
+from traceview.slices.claims import (
+    Decision,
+    Key,
+    SliceClaims,
+    claims_of_slice,
+    collect_sums,
+    describe_in_slice,
+    with_border_gap,
+    with_sums,
+)
+from traceview.slices.facts import SliceContext
+from traceview.slices.iterations import OverSlices, Result
+
+
+class InSlice(Protocol):
+    """Runs a function over the trace of one slice."""
+
+    def __call__(self, number: int, function: Callable[[Trace], Result], /) -> Result:
+        """Return the result for the slice with this number, from 0 in the order of time."""
+
+
+def findings_of_slices(
+    analysis: Analysis, over_slices: OverSlices, in_slice: InSlice
+) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    """Return the findings of a capture, the costliest first, and the notes of rules.
+
+    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace.
+    """
+    context = SliceContext.from_analysis(analysis)
+    context = with_sums(context, list(over_slices(partial(collect_sums, context=context))))
+    slices = list(over_slices(partial(claims_of_slice, context=context)))
+    return _Pricing(context, in_slice, slices).findings(analysis.notes)
+
+
+class _Pricing:
+    """Grants the claims of drafts over all slices, in the order of rules."""
+
+    def __init__(self, context: SliceContext, in_slice: InSlice, slices: list[SliceClaims]) -> None:
+        self.context, self.in_slice, self.slices = context, in_slice, slices
+        self.decisions: list[list[Decision]] = [[] for _ in slices]
+        self.drafts: dict[Key, FindingDraft] = {}
+        for part in slices:
+            for key, draft in part.drafts.items():
+                self.drafts.setdefault(key, draft)
+        self.drafts = dict(sorted(self.drafts.items(), key=lambda pair: pair[0][0]))
+        self.borders = [part.borders for part in slices]
+        for number in range(len(slices) - 1):
+            self._join_border(number)
+
+    def _join_border(self, number: int) -> None:
+        """Add to a slice's last gap the claims that the next slice's first operation has on it."""
+        part, after = self.slices[number], self.borders[number + 1]
+        for key, places in after.items():
+            compact = part.ledgers.get(key[1])
+            if compact is None or compact.border < 0 or key not in part.place:
+                continue
+            place = part.place[key]
+            compact.claims[place] = with_border_gap(compact.claims[place], places, compact.border)
+
+    def findings(self, known: Sequence[Note]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+        """Return the findings and notes; `known` are the notes that are not from rules."""
+        notes = list(dict.fromkeys(note for part in self.slices for note in part.notes))
+        accepted: list[tuple[Key, Price, int]] = []
+        for key, draft in self.drafts.items():
+            uncut = [self._grant(part, key, None) for part in self.slices]
+            shares = self._shares(key, uncut, draft.at_most)
+            grants = [self._sums(part, key, share) for part, share in zip(self.slices, shares, strict=True)]
+            price = Price.from_sums(self.context.uses[key[1]], _sum_grants(grants))
+            if price.is_enough_for(draft):
+                costliest = max(range(len(grants)), key=lambda number: grants[number].total)
+                accepted.append((key, price, costliest))
+                self._deduct(key, shares, uncut)
+            elif draft.note_without_cost:
+                notes.append(Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}"))
+        described = self._described(accepted)
+        doubts = [note for note in (*known, *notes) if note.affects]
+        findings = [replace(finding, unsure_because=stated_doubt(draft, doubts)) for _, draft, finding in described]
+        findings.sort(key=lambda finding: -decisive_cost(finding))
+        return tuple(join_devices(findings)), tuple(notes)
+
+    def _grant(self, part: SliceClaims, key: Key, ns: int | None) -> Grant | None:
+        if key not in part.place:
+            return None
+        compact = part.ledgers[key[1]]
+        return compact.ledger.grant(compact.claims[part.place[key]], ns)
+
+    def _sums(self, part: SliceClaims, key: Key, ns: int | None) -> GrantSums:
+        grant = self._grant(part, key, ns)
+        return GrantSums(0, 0, 0, ()) if grant is None else part.ledgers[key[1]].sums(grant)
+
+    def _shares(self, key: Key, uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:
+        """Return the ns that each slice gets of what a draft can give at most; None for all that it claims."""
+        total = sum(grant.total for grant in uncut if grant is not None)
+        if at_most is None or total <= at_most:
+            return [None] * len(uncut)
+        amounts = self._amounts(uncut)
+        left, shares = at_most, [0] * len(uncut)
+        for column in amounts:
+            for number, ns in enumerate(column):
+                given = min(ns, left)
+                shares[number] += given
+                left -= given
+        return list(shares)
+
+    def _amounts(self, uncut: Sequence[Grant | None]) -> list[list[int]]:
+        """Return the ns of each slice by account, in the order in which accounts are granted."""
+        first = next(grant for grant in uncut if grant is not None)
+        exposed = [
+            [0 if grant is None else intervals.length(grant.exposed_grants[at][1]) for grant in uncut]
+            for at in range(len(first.exposed_grants))
+        ]
+        idle = [[0 if grant is None else grant.causes[at][1] for grant in uncut] for at in range(len(first.causes))]
+        return [*exposed, *idle]
+
+    def _deduct(self, key: Key, shares: Sequence[int | None], uncut: Sequence[Grant | None]) -> None:
+        """Grant a draft, and look again at the slice in which its grant ends inside an account."""
+        cut = -1
+        if any(share is not None for share in shares):
+            left = sum(share or 0 for share in shares)
+            for column in self._amounts(uncut):
+                for number, ns in enumerate(column):
+                    if 0 < left < ns:
+                        cut = number
+                    left -= min(ns, left)
+        for number, (part, share) in enumerate(zip(self.slices, shares, strict=True)):
+            self.decisions[number].append(Decision(key, share))
+            if key in part.place and number != cut:
+                compact = part.ledgers[key[1]]
+                compact.ledger.deduct(compact.ledger.grant(compact.claims[part.place[key]], share))
+        if cut >= 0:
+            after = self.borders[cut + 1] if cut + 1 < len(self.slices) else {}
+            again = partial(claims_of_slice, context=self.context, decisions=tuple(self.decisions[cut]), borders=after)
+            self.slices[cut] = self.in_slice(cut, again)
+            if after:
+                self._join_border(cut)
+
+    def _described(self, accepted: Sequence[tuple[Key, Price, int]]) -> list[tuple[Key, FindingDraft, Finding]]:
+        prices = {key: price for key, price, _ in accepted}
+        by_slice: dict[int, list[Key]] = {}
+        for key, _, number in accepted:
+            by_slice.setdefault(number, []).append(key)
+        described: dict[Key, tuple[FindingDraft, Finding]] = {}
+        for number, keys in by_slice.items():
+            after = self.borders[number + 1] if number + 1 < len(self.slices) else {}
+            function = partial(
+                describe_in_slice,
+                context=self.context,
+                decisions=tuple(self.decisions[number]),
+                borders=after,
+                prices={key: prices[key] for key in keys},
+            )
+            described |= self.in_slice(number, function)
+        return [(key, *described[key]) for key, _, _ in accepted]
+
+
+def _sum_grants(grants: Sequence[GrantSums]) -> GrantSums:
+    longest = max((grant.causes for grant in grants), key=len, default=())
+    some = [grant.causes for grant in grants if grant.causes]
+    causes = tuple((cause, sum(each[at][1] for each in some)) for at, (cause, _) in enumerate(longest))
+    total, gaps, steady = (sum(each) for each in zip(*(grant[:3] for grant in grants), strict=True))
+    return GrantSums(total, gaps, steady, causes)
