@@ -10,10 +10,9 @@ from tests.cli.command import Command, traceview
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.screen import MAX_LINES
-from traceview.report.timeline.bands import bands
 from traceview.report.timeline.build import rows
-from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import LOOKS
+from traceview.report.timeline.source import PageSource
 from traceview.whatif.prediction import whatif
 
 __all__ = ["traceview"]
@@ -44,7 +43,7 @@ def test_critical_path_is_the_first_row_of_the_page(traceview: Command, tmp_path
     analysis = analyze(SERIAL)
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    first = rows(analysis, Names(), bands(analysis), result.spans)[0]
+    first = rows(analysis, PageSource.from_analysis(analysis), result.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(result.spans) > 100

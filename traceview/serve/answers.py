@@ -6,26 +6,28 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview.errors import RequestError
-from traceview.intervals import Times
-from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import works
+from traceview.intervals import EMPTY, Times
+from traceview.model.devices import CAUSES
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.levels import merged
-from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks, Names
-from traceview.report.timeline.name_sums import row_sums
+from traceview.report.timeline.levels import Lane, merged, merged_lanes
+from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks
 from traceview.report.timeline.rows import Group, TimelineRow
-from traceview.report.timeline.summary import SEARCHED, Work, device_sums
+from traceview.report.timeline.source import PageSource
+from traceview.report.timeline.summary import SEARCHED, DeviceLanes, device_lanes
+from traceview.serve.sums import BinnedSums
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
 MAX_LANE_BINS = 1 << 16  # per lane and answer; bins become wider than requested beyond this
+MAX_READ_MARKS = 1 << 19  # per lane and answer; of a longer time, marks that are merged in advance are read
+MAX_MERGED_MARKS = 8_000_000  # merged in advance, in memory, about 90 bytes each
+MAX_UNMERGED_MARKS = 8_000_000  # of a capture whose marks are merged at each request
+MAX_SUM_BINS = 1 << 12
 MAX_ANSWER_MARKS = 4_000_000  # per answer, about 160 MB
 MAX_PLACES = 4096  # per search: the places nearest to the page's view
 MAX_NAMES = 500  # per row and measurement: those with the most time
@@ -41,45 +43,32 @@ Json = dict[str, Any]
 Query = Mapping[str, str]
 
 
-class LaneIndex:
-    """One lane's marks with a searchable running maximum of their ends."""
-
-    def __init__(self, marks: Marks) -> None:
-        self.marks = marks
-
-    @cached_property
-    def latest_end(self) -> Times:
-        """The latest end of each mark and those before it, in ns."""
-        latest: Times = np.maximum.accumulate(self.marks.end)
-        return latest
-
-    def between(self, start: int, end: int) -> Marks:
-        """Return the marks that touch [start, end], in ns on the capture's clock."""
-        first = int(np.searchsorted(self.latest_end, start, side="left"))
-        last = int(np.searchsorted(self.marks.start, end, side="right"))
-        return self.marks.take(slice(first, max(first, last)))
-
-
 @dataclass(frozen=True)
 class Answers:
     """Every row of the timeline, in the page's order. Requests and answers count times from `zero`."""
 
-    analysis: Analysis
     groups: Sequence[Group]
     rows: Sequence[TimelineRow]
-    lanes: Sequence[Sequence[LaneIndex]]
-    work: Sequence[Work]  # one per device
-    idle: Sequence[Marks]  # the gaps of each device
+    lanes: Sequence[Sequence[Lane]]
+    devices: Sequence[DeviceLanes]
+    sums: BinnedSums
     texts: Sequence[str]
     zero: int
 
     @classmethod
-    def from_groups(cls, analysis: Analysis, groups: Sequence[Group], names: Names, zero: int) -> Answers:
-        """Build the answers from a timeline's rows without copying a mark."""
+    def from_groups(cls, groups: Sequence[Group], source: PageSource) -> Answers:
+        """Build the answers from the rows of a timeline without copying a mark."""
+        zero, length = source.span.start, source.span.length
         rows = [row for group in groups for row in group.rows]
-        lanes = [[LaneIndex(marks) for marks in row.lanes] for row in rows]
-        idle = [row.lanes[0] for row in rows if row.kind == "idle"]
-        return cls(analysis, groups, rows, lanes, works(groups), idle, names.texts, zero)
+        count = sum(len(lane) for row in rows for lane in row.lanes)
+        if count > MAX_UNMERGED_MARKS:
+            lanes = merged_lanes(rows, zero, length, MAX_MERGED_MARKS)
+        else:
+            lanes = [[Lane(marks, True, None, (), marks.looks) for marks in row.lanes] for row in rows]
+        devices = device_lanes(groups)
+        bins = MAX_SUM_BINS if count > MAX_UNMERGED_MARKS else 1
+        sums = BinnedSums.from_lanes(groups, devices, zero, length, bins)
+        return cls(groups, rows, lanes, devices, sums, source.names.texts, zero)
 
     def marks(self, query: Query) -> bytes:
         """Answer `from`, `to`, `shift`, `rows` with the marks of these rows, as a header and packed columns.
@@ -102,29 +91,36 @@ class Answers:
         header = json.dumps({"from": start, "to": end, "rows": rows}).encode()
         return len(header).to_bytes(4, "little") + header + columns.raw()
 
-    def _lane_marks(self, lane: LaneIndex, start: int, end: int, shift: int) -> tuple[Marks, int]:
-        """Return a lane's marks between two times and their bin width in ns, 0 for single events."""
-        marks = lane.between(start + self.zero, end + self.zero)
-        if len(marks) <= MAX_LANE_MARKS:
-            return marks, 0
-        return merged(marks, self.zero, shift), 1 << shift
+    def _lane_marks(self, lane: Lane, start: int, end: int, shift: int) -> tuple[Marks, int]:
+        """Return a lane's marks between two times and their bin width in ns, 0 for single events.
+
+        Bins at the ends may count events outside of the two times.
+        """
+        start, end = start + self.zero, end + self.zero
+        level = lane.at_most(shift)
+        if level is None or lane.marks.count_near(start, end) <= MAX_READ_MARKS:
+            marks = lane.marks.between(start, end)
+            if len(marks) <= MAX_LANE_MARKS:
+                return marks, 0
+        else:
+            marks = level.between(start, end)
+        return merged(marks, self.zero, shift, lane.marks.looks), 1 << shift
 
     def measure(self, query: Query) -> Json:
         """Answer `from`, `to` with each device's figures between the two times, exact to the nanosecond."""
         start, end = time_parameter(query, "from"), time_parameter(query, "to")
         edges = np.array([start, max(start, end)], np.int64) + self.zero
         devices = []
-        for device, work, idle in zip(self.analysis.devices, self.work, self.idle, strict=True):
-            figures = device_sums(self.analysis, device, work, idle, edges)
-            sums = {name: int(values[0]) for name, values in figures.items()}
-            causes = {cause: sums.pop(cause, 0) for cause in device.gaps.causes}
+        for number, device in enumerate(self.devices):
+            sums = self.sums.of_device(number, device, edges)
+            causes = {cause: sums.pop(cause, 0) for cause in CAUSES}
             devices.append({"id": device.id, **sums, "causes": {cause: ns for cause, ns in causes.items() if ns}})
         return {"from": start, "to": end, "exact": True, "devices": devices, "sums": self._sums(edges)}
 
     def _sums(self, edges: Times) -> list[Json]:
         """Return the names with the most time of each row, as [name, ns, events that start] between two times."""
         sums = []
-        for part in row_sums(self.groups, edges):
+        for part in self.sums.by_name(self.groups, edges):
             most = np.argsort(-part.time, kind="stable")[:MAX_NAMES]
             names = np.stack([part.name[most], part.time[most], part.started[most]], axis=1)
             sums.append({"row": part.row, "table": part.table, "names": names.tolist()})
@@ -132,25 +128,20 @@ class Answers:
 
     def find(self, query: Query) -> Json:
         """Answer `text`, `at` with the number of events whose name contains `text`, and the places nearest to `at`."""
-        needle, at = search_text(query, "text"), time_parameter(query, "at")
+        needle, at = search_text(query, "text"), time_parameter(query, "at") + self.zero
         fits = np.array([bool(needle) and needle in text.lower() for text in self.texts], np.bool_)
-        start, end, row = (np.concatenate(parts) for parts in zip(*self._matching_events(fits), strict=True))
-        order = np.lexsort((end, start))
-        middle = int(np.searchsorted(start[order], at + self.zero))
-        first = max(0, min(middle - MAX_PLACES // 2, len(order) - MAX_PLACES))
-        chosen = order[first : first + MAX_PLACES]
-        places = np.stack([row[chosen], start[chosen] - self.zero, end[chosen] - self.zero], axis=1)
-        return {"total": len(order), "first": first, "places": places.tolist()}
-
-    def _matching_events(self, fits: NDArray[np.bool_]) -> list[tuple[Times, Times, Times]]:
-        """Return start, end and row number of the events whose name fits, per lane."""
-        nothing = np.empty(0, np.int64)
-        places = [(nothing, nothing, nothing)]
-        for number, (row, lanes) in enumerate(zip(self.rows, self.lanes, strict=True)):
-            for lane in lanes if row.kind in SEARCHED else ():
-                here = np.flatnonzero(fits[lane.marks.name])
-                places.append((lane.marks.start[here], lane.marks.end[here], np.full(len(here), number)))
-        return places
+        total, before, places = 0, 0, [np.empty((0, 3), np.int64)]
+        for number, row in enumerate(self.rows):
+            for lane in row.lanes if row.kind in SEARCHED and fits.any() else ():
+                count, earlier, marks = lane.nearest(fits, at, MAX_PLACES)
+                total, before = total + count, before + earlier
+                places.append(np.stack([np.full(len(marks), number), marks.start, marks.end], axis=1))
+        near = np.concatenate(places)
+        near = near[np.lexsort((near[:, 2], near[:, 1]))]
+        first = max(0, min(before - MAX_PLACES // 2, total - MAX_PLACES))
+        chosen = first - before + int(np.searchsorted(near[:, 1], at))
+        near = near[chosen : chosen + MAX_PLACES] - np.array([0, self.zero, self.zero])
+        return {"total": total, "first": first, "places": near.tolist()}
 
     def partner(self, query: Query) -> list[Json]:
         """Answer `row`, `correlation` with the call that launched this work, or the work that this call launched."""
@@ -161,9 +152,10 @@ class Answers:
         for number, other in enumerate(self.rows):
             if other.kind != kind or other.process != row.process or correlation == 0:
                 continue
-            for lane in self.lanes[number]:
-                matching = _rows_with_correlation(lane.marks, correlation)[: MAX_PARTNERS - len(partners)]
-                partners.extend(self._mark_json(number, lane.marks, at) for at in matching.tolist())
+            pieces = (piece for lane in other.lanes for piece in lane.near(EMPTY, np.array([correlation])))
+            for piece in pieces:
+                matching = _rows_with_correlation(piece, correlation)[: MAX_PARTNERS - len(partners)]
+                partners.extend(self._mark_json(number, piece, at) for at in matching.tolist())
         return partners
 
     def _mark_json(self, row: int, marks: Marks, at: int) -> Json:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from traceview.errors import OutputError, RequestError
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import live
+from traceview.report.timeline.source import PageSource
 from traceview.serve.answers import Answers, Query, parse_query
 
 LOOPBACK = "127.0.0.1"
@@ -33,11 +34,15 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, analysis: Analysis, port: int = 0) -> None:
-        """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken."""
-        document, groups, names, zero = live(analysis)
+    def __init__(self, analysis: Analysis, port: int = 0, source: PageSource | None = None) -> None:
+        """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken.
+
+        `source` has the events of a capture in slices.
+        """
+        source = source or PageSource.from_analysis(analysis)
+        document, groups = live(analysis, source)
         self.document = document.encode("utf-8")
-        self.answers = Answers.from_groups(analysis, groups, names, zero)
+        self.answers = Answers.from_groups(groups, source)
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Handler)

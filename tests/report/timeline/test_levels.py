@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceview.intervals import EMPTY
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.bands import bands
-from traceview.report.timeline.build import origin, rows, works
+from traceview.report.timeline.build import origin, rows
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.detail import ChunkBudget, PackedLane, pack_levels
-from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged, merged_count, merged_lanes
-from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged, merged_counts, merged_lanes
+from traceview.report.timeline.marks import Marks, Merge, concatenated
 from traceview.report.timeline.rows import TimelineRow
-from traceview.report.timeline.summary import device_sums
+from traceview.report.timeline.source import PageSource
+from traceview.report.timeline.summary import device_lanes, device_sums
 
 SPAN = 1 << 34
 
@@ -32,10 +36,31 @@ def test_finest_width_fits_the_budget() -> None:
     marks = made(300_000)
     for most in (100_000, 20_000):
         widths = Widths.affordable([marks], 0, SPAN, most)
-        left = merged_count(marks.start, marks.end, 0, widths.shifts[0])
-        assert left <= most * 1.05
-        assert merged_count(marks.start, marks.end, 0, widths.shifts[0] - 1) > most * 0.95
+        counts = merged_counts(marks, 0)
+        assert counts[widths.shifts[0]] <= most < counts[widths.shifts[0] - 1]
         assert sum(len(level.marks) for level in levels(marks, 0, widths.shifts)) <= widths.marks * 1.1
+
+
+EVENTS = st.lists(st.tuples(*(st.integers(0, most) for most in (90, 40, 3, 2))), min_size=1, max_size=40)
+
+
+@given(EVENTS, st.sets(st.integers(1, 39)), st.integers(0, 5), st.integers(0, 3))
+def test_merging_parts_and_wider_bins_equals_merging_once(
+    events: list[tuple[int, int, int, int]], cuts: set[int], shift: int, wider: int
+) -> None:
+    start, length, name, look = (np.array(column, np.int64) for column in zip(*sorted(events), strict=True))
+    marks = Marks(start, start + length, name, look, {"bytes": length}, {"correlation": start})
+    edges = [0, *sorted(cut for cut in cuts if cut < len(marks)), len(marks)]
+    parts = [merged(marks.take(slice(*pair)), 7, shift, marks.looks) for pair in itertools.pairwise(edges)]
+    again = merged(merged(concatenated(parts), 7, shift), 7, shift + wider)
+    assert columns_of(again) == columns_of(merged(marks, 7, shift + wider))
+    assert merged_counts(marks, 7)[shift] == len(merged(marks, 7, shift))
+
+
+def columns_of(marks: Marks) -> list[list[int]]:
+    merge = marks.merge or Merge.from_events(marks, marks.looks)
+    columns = (marks.start, marks.end, marks.name, marks.look, *marks.sums.values(), *marks.details.values())
+    return [column.tolist() for column in (*columns, merge.count, merge.busy, merge.top, *merge.shares)]
 
 
 def test_gpu_rows_get_half_and_host_rows_the_rest() -> None:
@@ -68,17 +93,14 @@ def size(level: Level) -> int:
 def test_causes_of_merged_gaps_add_up(analysis_of: Callable[[str], Analysis], name: str) -> None:
     analysis = analysis_of(name)
     zero = origin(analysis)
-    groups = rows(analysis, Names(), bands(analysis))
-    [idle] = [row.lanes[0] for group in groups for row in group.rows if row.kind == "idle"]
-    [work] = works(groups)
+    groups = rows(analysis, PageSource.from_analysis(analysis))
+    [device] = device_lanes(groups)
+    idle = device.idle
     edges = zero + (np.arange(200) << 22)
-    exact, of_merged = (
-        device_sums(analysis, analysis.devices[0], work, marks, edges) for marks in (idle, merged(idle, zero, 20))
-    )
     assert len(merged(idle, zero, 20)) < len(idle)
-    assert {key: found.tolist() for key, found in exact.items()} == {
-        key: found.tolist() for key, found in of_merged.items()
-    }
+    exact, of_merged = (device_sums(replace(device, idle=gaps), edges) for gaps in (idle, merged(idle, zero, 20)))
+    causes = set(idle.sums)
+    assert {key: exact[key].tolist() for key in causes} == {key: of_merged[key].tolist() for key in causes}
     start = idle.start
     for cause, column in idle.sums.items():
         inside = (start >= edges[0]) & (start < edges[-1])

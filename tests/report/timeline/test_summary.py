@@ -27,7 +27,7 @@ def test_places_are_spread_over_the_events_of_a_name(events: list[list[tuple[int
     rows = [row(number, one) for number, one in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summary, "MAX_PLACES_OF_NAME", most)
-        found = Index.from_groups([Group("", "", tuple(rows))])
+        found = Index.from_groups([Group("", "", tuple(rows))], 301)
     of_name: dict[int, list[tuple[int, str, int]]] = {}
     for one in rows:
         for start, end, name in zip(one.lanes[0].start, one.lanes[0].end, one.lanes[0].name, strict=True):

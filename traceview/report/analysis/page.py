@@ -16,11 +16,10 @@ from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
 from traceview.report.assets import ANALYSIS, escaped_json, sha256
-from traceview.report.timeline.bands import bands
-from traceview.report.timeline.build import MergedRows, PackedTimeline, origin, rows, timeline
+from traceview.report.timeline.build import MergedRows, PackedTimeline, rows, timeline
 from traceview.report.timeline.columns import pack
-from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import Group
+from traceview.report.timeline.source import PageSource
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
@@ -100,45 +99,46 @@ MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceed
 MAX_TRIES = 3
 
 
-def render(analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None) -> str:
+def render(
+    analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None, source: PageSource | None = None
+) -> str:
     """Return one HTML document that needs no other file and no network.
 
     `detail` is the maximum size in bytes: as much of the timeline as fits has full detail, the rest is in bins with
     event counts. A page needs a minimum size, which may exceed `detail`. `whatif` adds its predictions and
-    its critical path, as the first row. The same analysis gives the same bytes.
+    its critical path, as the first row. `source` has the events of a capture in slices. The same analysis gives the
+    same bytes.
     """
-    return _page(analysis, detail, whatif, server=False)[0]
+    return _page(analysis, source or PageSource.from_analysis(analysis), detail, whatif, server=False)[0]
 
 
-def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
-    """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    document, groups, names = _page(analysis, LIVE_DETAIL, None, server=True)
-    return document, groups, names, origin(analysis)
+def live(analysis: Analysis, source: PageSource) -> tuple[str, Sequence[Group]]:
+    """Return a document that asks its own server for detail, and all rows."""
+    return _page(analysis, source, LIVE_DETAIL, None, server=True)
 
 
 def _page(
-    analysis: Analysis, detail: int, whatif: WhatIf | None, *, server: bool
-) -> tuple[str, Sequence[Group], Names]:
-    title, zero, names = analysis.info.file, origin(analysis), Names()
+    analysis: Analysis, source: PageSource, detail: int, whatif: WhatIf | None, *, server: bool
+) -> tuple[str, Sequence[Group]]:
+    title = analysis.info.file
     # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
-        packing = aside.submit(lambda: packed_json(charts(analysis, zero)))
-        work = bands(analysis)
-        groups = rows(analysis, names, work, () if whatif is None else whatif.spans)
+        packing = aside.submit(lambda: packed_json(charts(analysis, source.span.start)))
+        groups = rows(analysis, source, () if whatif is None else whatif.spans)
         shown = packing.result()
-        content = {**sections(analysis, zero, work, whatif), "live": server}
+        content = {**sections(analysis, source, whatif), "live": server}
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
-    merged = MergedRows.within(analysis, groups, max(left, MIN_TIMELINE))
+    merged = MergedRows.within(source.span, groups, max(left, MIN_TIMELINE))
     for _ in range(MAX_TRIES):
-        drawn = timeline(analysis, merged, names, max(left, MIN_TIMELINE))
+        drawn = timeline(analysis, merged, source, max(left, MIN_TIMELINE))
         if server:
-            drawn = replace(drawn, names=names.texts)
+            drawn = replace(drawn, names=source.names.texts)
         document = build(title, {**content, "timeline": drawn.content}, shown, drawn, live=server)
         over = len(document) - detail
         if over <= 0 or left <= MIN_TIMELINE:
             break
         # The size of names and places is known only after packing.
         left -= over + detail // 50
-    return document, groups, names
+    return document, groups

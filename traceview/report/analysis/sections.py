@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
 from traceview.model.findings import Finding, Place, PredictedTime
-from traceview.model.trace import MEMORIES
+from traceview.model.trace import MEMORIES, Window
 from traceview.report.analysis.answer import (
     COUNTED,
     families_line,
@@ -24,9 +24,8 @@ from traceview.report.analysis.answer import (
 )
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
 from traceview.report.json import plain_values
-from traceview.report.timeline.bands import Bands
-from traceview.report.timeline.build import last_moment
 from traceview.report.timeline.rows import WORDS
+from traceview.report.timeline.source import ClassTimes, PageSource
 from traceview.report.whatif import gain_words
 from traceview.units import duration
 
@@ -39,12 +38,12 @@ MAX_WAITS = 6  # named calls of the state `waiting`
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
-def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: WhatIf | None = None) -> Json:
-    """Return everything on the page except the timeline and the charts. Times count from `zero`, in ns.
+def sections(analysis: Analysis, source: PageSource, whatif: WhatIf | None = None) -> Json:
+    """Return everything on the page except the timeline and the charts. Times are ns from the start of its span.
 
-    `work` holds the bands of each device (timeline/bands.py); `whatif` adds predictions.
+    `whatif` adds predictions.
     """
-    info = analysis.info
+    info, zero = analysis.info, source.span.start
     return {
         "file": plain(info.file, 200),
         "nsys": info.nsys_version,
@@ -54,11 +53,11 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: W
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "opens": _first_view(analysis, zero),
+        "opens": _first_view(analysis, source.span),
         "covers": _coverages(analysis),
         **_answer(analysis, zero, whatif),
         "other": next((_answer(other, zero, whatif) for other in analysis.parts()[1:]), None),
-        "devices": [_device(analysis, device, work[device.device]) for device in analysis.devices],
+        "devices": [_device(analysis, device, source.exposed[device.device]) for device in analysis.devices],
         "predictions": None if whatif is None else _predictions(whatif),
         "iterations": _iterations(analysis.iterations),
         "tables": [
@@ -91,7 +90,7 @@ def _not_measured(what: NotMeasured) -> Json:
     return {"not_measured": what.reason}
 
 
-def _first_view(analysis: Analysis, zero: int) -> tuple[int, int] | None:
+def _first_view(analysis: Analysis, timeline: Window) -> tuple[int, int] | None:
     """Return the time that the timeline shows first; None for all of it.
 
     That is the steady part. Where it is all of the GPU work, it is the GPU work if that is less than half of all.
@@ -99,11 +98,12 @@ def _first_view(analysis: Analysis, zero: int) -> tuple[int, int] | None:
     parts = [device.steady.window for device in analysis.devices if device.steady.window.length]
     if analysis.whole or not parts:
         return None
+    zero = timeline.start
     start, end = min(part.start for part in parts) - zero, max(part.end for part in parts) - zero
     if any(device.steady.window != device.window for device in analysis.devices):
         return start, end
     air = (end - start) // 50
-    return (max(start - air, 0), end + air) if 2 * (end - start) < last_moment(analysis) - zero else None
+    return (max(start - air, 0), end + air) if 2 * (end - start) < timeline.length else None
 
 
 def _coverages(analysis: Analysis) -> list[str]:
@@ -114,10 +114,10 @@ def _coverages(analysis: Analysis) -> list[str]:
     return both[::-1] if analysis.whole else both
 
 
-def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
-    views = [_covered_figures(device, work, span(analysis))]
+def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, ClassTimes]) -> Json:
+    views = [_covered_figures(device, exposed[0], span(analysis))]
     if device.steady.window != device.window:
-        views.insert(int(analysis.whole), _covered_figures(device.steady, work, COUNTED))
+        views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED))
     return {
         "id": device.id,
         "name": device.name,
@@ -127,7 +127,7 @@ def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     }
 
 
-def _covered_figures(use: DevicePart, work: Bands, covers: str) -> Json:
+def _covered_figures(use: DevicePart, exposed: ClassTimes, covers: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,
@@ -135,7 +135,7 @@ def _covered_figures(use: DevicePart, work: Bands, covers: str) -> Json:
         "busy_ns": use.busy_ns,
         "idle_ns": use.idle_ns,
         "gap_count": use.gaps.count,
-        "parts": _parts(use, work),
+        "parts": _parts(use, exposed),
         "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
         "host_states": _host_states(use.gaps.host_states),
     }
@@ -152,15 +152,15 @@ def _host_states(states: HostStates) -> list[Json]:
     ]
 
 
-def _parts(use: DevicePart, work: Bands) -> list[Json]:
+def _parts(use: DevicePart, exposed: ClassTimes) -> list[Json]:
     """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
         {
-            "look": band.name,
-            "word": WORDS[band.name] if band.name in ("compute", "memset") else f"exposed {WORDS[band.name]}",
-            "ns": band.exposed_ns(use.window),
+            "look": name,
+            "word": WORDS[name] if name in ("compute", "memset") else f"exposed {WORDS[name]}",
+            "ns": ns,
         }
-        for band in work
+        for name, ns in exposed.items()
     ]
     idle = [
         {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": use.gaps.causes[cause]}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,19 +11,20 @@ import numpy as np
 import polars as pl
 
 from traceview.frozen import frozen
-from traceview.intervals import EMPTY, Intervals
+from traceview.intervals import EMPTY
 from traceview.model.analysis import Analysis, Iterations
-from traceview.report.timeline.bands import Bands
+from traceview.model.trace import Window
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.counters import counter_rows
 from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lanes
-from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_rows
+from traceview.report.timeline.lanes import HostRows, projected_rows, stream_rows
 from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
 from traceview.report.timeline.name_sums import packed_sums
 from traceview.report.timeline.places import kept_marks, places
-from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, device_bands, unions
-from traceview.report.timeline.summary import Index, tally
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
+from traceview.report.timeline.source import PageSource, timeline_span
+from traceview.report.timeline.summary import Index, device_lanes, tally
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
@@ -48,14 +48,6 @@ PATH_LOOKS = {
 
 
 @frozen
-class TimeSpan:
-    """The time that the timeline covers, in ns on the capture's clock."""
-
-    start: int
-    end: int
-
-
-@frozen
 class PackedTimeline:
     """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
 
@@ -66,68 +58,66 @@ class PackedTimeline:
 
 def origin(analysis: Analysis) -> int:
     """Return the page's zero time: the first event, or the start of the window."""
-    return _span(analysis).start
+    return timeline_span(analysis.trace).start
 
 
-def last_moment(analysis: Analysis) -> int:
-    """Return the end of the last event, or of the window."""
-    return _span(analysis).end
-
-
-def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()) -> list[Group]:
-    """Return every row with all its marks, the critical path first. `work` comes from `bands`, by device."""
+def rows(analysis: Analysis, source: PageSource, path: Sequence[PathSpan] = ()) -> list[Group]:
+    """Return every row with all its marks, the critical path first."""
+    span, names, lanes = source.span, source.names, source.lanes
     groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
         groups.append(_ruler(analysis.iterations, names))
-    span = _span(analysis)
-    streams = StreamLanes.from_analysis(analysis, names)
-    host = HostLanes.from_analysis(analysis, names, span.start, span.end)
+    host = HostRows.from_analysis(analysis, names, lanes, span.start, span.end)
     projected = projected_rows(analysis, names)
     counters = counter_rows(analysis, names, span.start, span.end)
     if None in counters:
         groups.append(Group("machine", "", tuple(counters[None])))
     for device in analysis.devices:
-        leading = device_bands(analysis, device, work[device.device], names)
+        leading = (
+            TimelineRow("overlap", f"o:{device.id}", "work, by class", "", lanes.overlap(device)),
+            TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (lanes.idle(device),)),
+        )
         own = counters.get(device.device, ())
-        device_rows = (*leading, *own, *projected.get(device.device, ()), *streams.rows(device))
+        streams = stream_rows(analysis, device, lanes)
+        device_rows = (*leading, *own, *projected.get(device.device, ()), *streams)
         groups.append(Group(device.id, (device.name or "").strip(), device_rows))
     return [*groups, *host.groups()]
 
 
-@dataclass(frozen=True)
+@frozen
 class MergedRows:
     """All rows, and the lanes of each row with their levels."""
 
     groups: Sequence[Group]
     lanes: Mapping[str, Sequence[Lane]]  # lanes by row id
+    index: Callable[[int], Index]  # the search index, by the number of names
 
     @classmethod
-    def within(cls, analysis: Analysis, groups: Sequence[Group], budget: int) -> MergedRows:
+    def within(cls, span: Window, groups: Sequence[Group], budget: int) -> MergedRows:
         """Merge the rows into levels that fit into `budget` bytes of the file."""
-        span = _span(analysis)
         every = [row for group in groups for row in group.rows]
         lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * MARKS_PER_BYTE))
-        return cls(groups, {row.id: mine for row, mine in zip(every, lanes, strict=True)})
+        return cls(
+            groups,
+            {row.id: mine for row, mine in zip(every, lanes, strict=True)},
+            cache(partial(Index.from_groups, groups)),
+        )
 
-    @cached_property
-    def index(self) -> Index:
-        """The search index."""
-        return Index.from_groups(self.groups)
 
-
-def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) -> PackedTimeline:
+def timeline(analysis: Analysis, merged: MergedRows, source: PageSource, budget: int) -> PackedTimeline:
     """Pack the rows into `budget` bytes of the file."""
-    span = _span(analysis)
-    length = span.end - span.start
+    span, names = source.span, source.names
     chunks = ChunkBudget.from_bytes(span.start, budget)
     every = [lane for lanes in merged.lanes.values() for lane in lanes]
     known = len(names.texts)
-    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(analysis, merged, every, budget, known))
+    packed, extra, chunk = pack_lanes(
+        every, chunks, lambda: _page_extra(analysis, merged, source, every, budget, known)
+    )
     cover = EMPTY if extra is None else extra.cover
     remaining = iter(packed)
     places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
     content: dict[str, object] = {
-        "span": [0, length],
+        "span": [0, span.length],
         "events": sum(row.events for group in merged.groups for row in group.rows),
         "whole": all(lane.whole for lane in packed),
         "cover": [[start - span.start, end - span.start] for start, end in zip(*_as_lists(cover), strict=True)],
@@ -141,25 +131,21 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
 
 
-def _page_extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int, names: int) -> Extra:
+def _page_extra(
+    analysis: Analysis, merged: MergedRows, source: PageSource, every: Sequence[Lane], budget: int, names: int
+) -> Extra:
     """Return the parts of a page whose timeline does not fit into `budget` bytes; `names` is the number of names."""
-    span, columns = _span(analysis), Columns()
-    length = span.end - span.start
-    cover = places(analysis, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
-    idle = [merged.lanes[row.id][0] for group in merged.groups for row in group.rows if row.kind == "idle"]
+    span, columns, index = source.span, Columns(), merged.index(names)
+    length = span.length
+    cover = places(analysis, source.worst_calls, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
     sums, summed_names = packed_sums(merged.groups, span.start, length, budget, names, columns)
     content = {
-        "tally": tally(analysis, works(merged.groups), idle, span.start, length, budget, columns),
-        "index": merged.index.write(span.start, columns),
+        "tally": tally(device_lanes(merged.groups), span.start, length, budget, columns),
+        "index": index.write(span.start, columns),
         "sums": sums,
     }
-    shown = np.union1d(merged.index.name, summed_names)
+    shown = np.union1d(index.name, summed_names)
     return Extra(columns, content, shown, cover, kept_marks(every, cover))
-
-
-def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
-    """Return the busy time of each device by class, in the order of Analysis.devices."""
-    return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
 
 
 def _used_looks(lanes: Sequence[Lane]) -> list[str]:
@@ -187,15 +173,6 @@ def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:
     """Return the names by number; unused names are empty."""
     used = set(np.unique(np.concatenate(chunks.names)).tolist()) if chunks.names else set()
     return [text if number in used else "" for number, text in enumerate(names.texts)]
-
-
-def _span(analysis: Analysis) -> TimeSpan:
-    if analysis.trace.window is not None:
-        return TimeSpan(analysis.trace.window.start, analysis.trace.window.end)
-    frames = (analysis.trace.operations, analysis.trace.api, analysis.trace.ranges)
-    starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
-    ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
-    return TimeSpan(min(starts, default=0), max(ends, default=1))
 
 
 def _ruler(iterations: Iterations, names: Names) -> Group:

@@ -19,7 +19,7 @@ def counter_rows(analysis: Analysis, names: Names, start: int, end: int) -> dict
     rows: dict[int | None, list[TimelineRow]] = defaultdict(list)
     for number, counter in enumerate(analysis.counters() if analysis.counters is not None else ()):
         row = _counter_row(counter, f"c:{number}", names, start, end)
-        if row.lanes[0].start.size:
+        if len(row.lanes[0]):
             rows[counter.device].append(row)
     return dict(rows)
 

@@ -155,7 +155,7 @@ def _pack_kept(lanes: Sequence[PackedLane], kept: Sequence[Marks], budget: Chunk
 def _pack_glance(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
     """Pack the first chunk: the coarsest level of each lane, or a whole lane that has few marks."""
     coarsest = [lane.levels.pop() if lane.levels else None for lane in lanes]
-    marks = [lane.lane.marks if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
+    marks = [lane.lane.whole() if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
     for lane, level, place in zip(lanes, coarsest, budget.require(marks), strict=True):
         if level is None:
             lane.exact, lane.whole = place, True
@@ -179,8 +179,10 @@ def _estimated_size(lanes: Sequence[PackedLane], budget: ChunkBudget) -> float:
 
 
 def _pack_whole(lane: PackedLane, budget: ChunkBudget) -> None:
-    marks = lane.lane.marks
-    if not lane.whole and (places := budget.add([marks])):
+    if lane.whole:
+        return
+    marks = lane.lane.whole()
+    if places := budget.add([marks]):
         lane.exact, lane.whole = places[0], True
         # Drop levels that merge little: the events themselves are as good.
         lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(marks)]

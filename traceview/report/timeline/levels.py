@@ -10,42 +10,39 @@ import numpy as np
 
 from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
-from traceview.report.timeline.marks import Marks, Merge, Numbers, joined, used
+from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
 from traceview.report.timeline.rows import TimelineRow
+from traceview.report.timeline.stored import AllMarks
 
 MERGE_THREADS = 4
 
 
-def merged(marks: Marks, zero: int, shift: int) -> Marks:
+def merged(marks: Marks, zero: int, shift: int, looks: Times | None = None) -> Marks:
     """Merge marks that start in the same bin; bins are 2^shift ns wide and begin at `zero`.
 
-    A mark at least as long as a bin is not merged. A merged mark spans the first start to the last end; it has the name
-    of its longest event, the class with most of its time, and the count and total ns of its events. Merging merged
-    marks again gives the same result as merging once, except for marks that have grown as long as a bin.
+    An event at least as long as a bin is not merged. A merged mark spans the first start to the last end; it has the
+    name of its longest event, the class with most of its time, and the count and total ns of its events. Merging merged
+    marks again, also in wider bins, gives the same result as merging once. `looks` are the classes of the lane, if
+    `marks` are a part of it.
     """
-    first = _group_starts(marks.start, marks.end, zero, shift)
+    first = _group_starts(marks, zero, shift)
     if len(first) == len(marks):
         return marks
-    looks = used(marks.look) if marks.merge is None else marks.merge.looks
+    looks = marks.looks if looks is None else looks
     alike = len(looks) == 1 and int(marks.name.min()) == int(marks.name.max())
     pieces = _pieces(first, len(marks))
-    return joined([_merged(marks.take(rows), begins, shift, looks, alike) for rows, begins in pieces])
+    return concatenated([_merged(marks.take(rows), begins, shift, looks, alike) for rows, begins in pieces])
 
 
-def merged_count(start: Times, end: Times, zero: int, shift: int) -> int:
-    """Return the number of marks after merging."""
-    return len(_group_starts(start, end, zero, shift))
-
-
-def _group_starts(start: Times, end: Times, zero: int, shift: int) -> Times:
+def _group_starts(marks: Marks, zero: int, shift: int) -> Times:
     """Return the row of the first mark of each group."""
     starts = [EMPTY.start]
-    for block in blocks(len(start)):
+    for block in blocks(len(marks)):
         # Include the mark before the block: it decides whether the first mark of the block starts a group.
         rows = slice(max(block.start - 1, 0), block.stop)
-        part = start[rows] - zero
+        part = marks.start[rows] - zero
         part >>= shift
-        alone = end[rows] - start[rows] >= 1 << shift
+        alone = _longest_events(marks, rows) >= 1 << shift
         begins = alone.copy()
         # A long mark and its successor each start a group.
         begins[1:] |= alone[:-1]
@@ -53,6 +50,39 @@ def _group_starts(start: Times, end: Times, zero: int, shift: int) -> Times:
         begins[0] = rows.start == block.start
         starts.append(np.flatnonzero(begins) + rows.start)
     return np.concatenate(starts)
+
+
+def _longest_events(marks: Marks, rows: slice) -> Times:
+    """Return the length of the longest event of each mark, in ns."""
+    return marks.end[rows] - marks.start[rows] if marks.merge is None else marks.merge.top[rows]
+
+
+def merged_pieces(marks: AllMarks, zero: int, shift: int) -> Marks:
+    """Return `merged` of marks that may be in a file."""
+    looks = marks.looks
+    parts = [merged(piece, zero, shift, looks) for piece in marks.pieces()]
+    return parts[0] if len(parts) == 1 else merged(concatenated(parts), zero, shift)
+
+
+def merged_counts(marks: AllMarks, zero: int) -> Times:
+    """Return the number of marks after merging into bins of 2^shift ns, for each shift from 0 to MAX_SHIFT."""
+    count = np.zeros(MAX_SHIFT + 2, np.int64)
+    before_start, before_length = EMPTY
+    for piece in marks.pieces():
+        for rows in blocks(len(piece)):
+            start, length = piece.start[rows] - zero, _longest_events(piece, rows)
+            # A mark starts a group while its bin differs from the one before, or either of both is as long as a bin.
+            bits = length.copy()
+            bits[1:] |= length[:-1]
+            bits[1:] |= start[1:] ^ start[:-1]
+            bits[:1] |= (before_start ^ start[0]) | before_length if len(before_start) else FIRST
+            # The exponent of a float is the number of its bits.
+            exponents = bits.view(np.uint64).astype(np.float64).view(np.int64) >> 52
+            count += np.bincount(np.clip(exponents - 1022, 0, MAX_SHIFT + 1), minlength=MAX_SHIFT + 2)
+            before_start, before_length = start[-1:], length[-1:]
+    # A mark starts a group in all bins that are narrower than 2^bits.
+    counts: Times = np.cumsum(count[:0:-1])[::-1]
+    return counts
 
 
 def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
@@ -148,7 +178,8 @@ COARSEST = 11  # 2^11 bins in the whole span: about two per pixel
 FINEST = 20  # 2^20 bins in the whole span; sparse captures get finer bins
 MAX_MARKS_WITHOUT_LEVELS = 8192  # the page draws so few marks at once
 STEP = 2  # doublings per level; 1 costs 1.5 times the bytes and draws hardly faster
-PIECES, PIECE = 16, 4096  # number and length of the samples that estimate the marks after merging
+MAX_SHIFT = 61
+FIRST = np.int64(1 << 62)  # the first mark starts a group in bins of any width
 
 
 @frozen
@@ -161,57 +192,40 @@ class Level:
 
 @frozen
 class Widths:
-    """The bin widths of some rows as powers of two in ns, finest first, and the estimated number of marks."""
+    """The bin widths of some rows as powers of two in ns, finest first, and the number of marks of all levels."""
 
     shifts: tuple[int, ...]
     marks: int
 
     @classmethod
-    def affordable(cls, lanes: Sequence[Marks], zero: int, length: int, max_marks: int) -> Widths:
+    def affordable(cls, lanes: Sequence[AllMarks], zero: int, length: int, max_marks: int) -> Widths:
         """Return widths whose finest level has at most `max_marks` marks.
 
         A sparse capture gets a finer width than a dense one.
         """
         coarsest = max(0, length.bit_length() - COARSEST)
         finest = max(0, length.bit_length() - FINEST)
-        large = [lane for lane in lanes if len(lane) > MAX_MARKS_WITHOUT_LEVELS]
-        count = _estimated_count(large, zero, finest)
-        while large and finest and count < max_marks // 4:
+        large = [merged_counts(lane, zero) for lane in lanes if len(lane) > MAX_MARKS_WITHOUT_LEVELS]
+        count = sum(large, np.zeros(MAX_SHIFT + 1, np.int64))
+        while large and finest and count[finest] < max_marks // 4:
             finest = max(0, finest - 2)
-            count = _estimated_count(large, zero, finest)
-        while large and finest < coarsest and count > max_marks:
+        while large and finest < coarsest and count[finest] > max_marks:
             finest += 1
-            count = _estimated_count(large, zero, finest)
-        return cls((*range(finest, coarsest, STEP), coarsest), count * 2**STEP // (2**STEP - 1))
+        return cls((*range(finest, coarsest, STEP), coarsest), int(count[finest]) * 2**STEP // (2**STEP - 1))
 
 
-def _estimated_count(lanes: Sequence[Marks], zero: int, shift: int) -> int:
-    """Return the estimated number of marks after merging."""
-    return sum(_estimated_lane_count(lane, zero, shift) for lane in lanes)
-
-
-def _estimated_lane_count(marks: Marks, zero: int, shift: int) -> int:
-    if len(marks) <= PIECES * PIECE:
-        return merged_count(marks.start, marks.end, zero, shift)
-    firsts = np.linspace(0, len(marks) - PIECE, PIECES).astype(np.int64).tolist()
-    pieces = (slice(first, first + PIECE) for first in firsts)
-    # The first mark of a piece may belong to a group from before the piece.
-    left = sum(merged_count(marks.start[piece], marks.end[piece], zero, shift) - 1 for piece in pieces)
-    return left * len(marks) // (PIECES * PIECE)
-
-
-def levels(marks: Marks, zero: int, widths: Sequence[int]) -> Iterator[Level]:
+def levels(marks: AllMarks, zero: int, widths: Sequence[int]) -> Iterator[Level]:
     """Yield the levels of a row, finest first, until few marks are left or the bins are the widest."""
     if len(marks) <= MAX_MARKS_WITHOUT_LEVELS:
         return
-    last = 0
+    last, left = 0, merged_pieces(marks, zero, widths[0])
     for shift in widths:
-        marks = merged(marks, zero, shift)
+        left = left if shift == widths[0] else merged(left, zero, shift)
         # Skip a level that merges little compared with the next finer level.
-        if last == 0 or len(marks) < 0.8 * last:
-            last = len(marks)
-            yield Level(shift, marks)
-        if len(marks) <= MAX_MARKS_WITHOUT_LEVELS // 2:
+        if last == 0 or len(left) < 0.8 * last:
+            last = len(left)
+            yield Level(shift, left)
+        if len(left) <= MAX_MARKS_WITHOUT_LEVELS // 2:
             return
 
 
@@ -227,23 +241,27 @@ HOST_KINDS = ("call", "range", "sample")
 class Lane:
     """A line of marks, its levels of detail (finest first) and the looks of its marks."""
 
-    marks: Marks
+    marks: AllMarks
     on_gpu: bool
     process: int | None
     levels: Sequence[Level]
     looks: Times
 
     @classmethod
-    def merged(cls, marks: Marks, on_gpu: bool, process: int | None, zero: int, widths: Widths) -> Lane:
+    def merged(cls, marks: AllMarks, on_gpu: bool, process: int | None, zero: int, widths: Widths) -> Lane:
         """Return a lane with its levels."""
         made = list(levels(marks, zero, widths.shifts))
         merges = (level.marks.merge for level in made)
         looks = next((merge.looks for merge in merges if merge is not None), None)
-        return cls(marks, on_gpu, process, made, used(marks.look) if looks is None else looks)
+        return cls(marks, on_gpu, process, made, marks.looks if looks is None else looks)
 
-    def at_most(self, shift: int) -> Marks:
-        """Return the marks, merged into bins of at most 2^shift ns."""
-        return next((level.marks for level in reversed(self.levels) if level.shift <= shift), self.marks)
+    def at_most(self, shift: int) -> Marks | None:
+        """Return the level with the widest bins of at most 2^shift ns."""
+        return next((level.marks for level in reversed(self.levels) if level.shift <= shift), None)
+
+    def whole(self) -> Marks:
+        """Return all marks, in memory."""
+        return concatenated(list(self.marks.pieces()))
 
 
 def merged_lanes(rows: Sequence[TimelineRow], zero: int, length: int, max_marks: int) -> list[list[Lane]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
-from traceview.intervals import Times, blocks, is_sorted
+from traceview.intervals import Intervals, Times, blocks, is_sorted
 from traceview.report.timeline.columns import Columns, Packed
 
 MAX_NAME_LENGTH = 400
@@ -34,6 +34,13 @@ class Merge:
     looks: Times
     shares: tuple[Times, ...] = ()
 
+    @classmethod
+    def from_events(cls, marks: Marks, looks: Times) -> Merge:
+        """Return the columns of marks that stand for one event each."""
+        length = marks.end - marks.start
+        shares = (np.where(marks.look == look, length, 0) for look in looks) if len(looks) > 1 else ()
+        return cls(np.ones(len(marks), np.int64), length, length, looks, tuple(shares))
+
     def take(self, rows: Rows) -> Merge:
         """Return the columns of some of the marks."""
         count, busy, top, *shares = (column[rows] for column in (self.count, self.busy, self.top, *self.shares))
@@ -55,6 +62,7 @@ class Marks:
     sums: Mapping[str, Times] = field(default_factory=dict)
     details: Mapping[str, Numbers] = field(default_factory=dict)
     merge: Merge | None = None
+    _derived: dict[str, Times] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -72,6 +80,53 @@ class Marks:
             {key: column[rows] for key, column in self.details.items()},
             self.merge.take(rows) if self.merge is not None else None,
         )
+
+    @property
+    def looks(self) -> Times:
+        """The distinct looks, ascending."""
+        return used(self.look) if self.merge is None else self.merge.looks
+
+    def pieces(self) -> Iterator[Marks]:
+        """Yield all marks. Marks in a file come in several pieces."""
+        yield self
+
+    def between(self, start: int, end: int) -> Marks:
+        """Return the marks that touch [start, end], in ns on the capture's clock."""
+        if "reach" not in self._derived:
+            self._derived["reach"] = reach(self.end)
+        first = int(np.searchsorted(self._derived["reach"], start, side="left"))
+        last = int(np.searchsorted(self.start, end, side="right"))
+        return self.take(slice(first, max(first, last)))
+
+    @property
+    def name_count(self) -> int:
+        """The number of distinct names."""
+        return len(used(self.name))
+
+    def pieces_between(self, start: int, end: int) -> Iterator[Marks]:
+        """Yield the marks that touch [start, end]. Marks in a file come in several pieces."""
+        yield self.between(start, end)
+
+    def count_near(self, start: int, end: int) -> int:
+        """Return the number of marks that `between` reads."""
+        return int(np.searchsorted(self.start, end, "right") - np.searchsorted(self.start, start))
+
+    def count_starting(self, start: int, end: int, _most: int) -> int:
+        """Return how many marks start in [start, end); any number above `most` if there are more."""
+        return int(np.searchsorted(self.start, end) - np.searchsorted(self.start, start))
+
+    def nearest(self, fits: NDArray[np.bool_], moment: int, most: int) -> tuple[int, int, Marks]:
+        """Return how many marks have a name that fits, how many of them start before a moment, and the nearest.
+
+        `fits` has a value for each name. The nearest are at most `most` on both sides.
+        """
+        here = np.flatnonzero(fits[self.name])
+        before = int(np.searchsorted(self.start[here], moment))
+        return len(here), before, self.take(here[max(0, before - most) : before + most])
+
+    def near(self, _cover: Intervals, _correlations: Times) -> Iterator[Marks]:
+        """Yield at least the marks that touch `cover` or have one of the ascending `correlations`, in pieces."""
+        yield self
 
     def without_zeros(self) -> Marks:
         """Return the marks without columns of zeros."""
@@ -103,13 +158,17 @@ class Marks:
         return places
 
 
-def joined(parts: Sequence[Marks]) -> Marks:
-    """Concatenate parts of one row's merged marks."""
+def concatenated(parts: Sequence[Marks]) -> Marks:
+    """Concatenate parts of a lane. All have the same columns; single events become merged marks beside merged marks."""
     if len(parts) == 1:
         return parts[0]
-    merges = [part.merge for part in parts if part.merge is not None]
-    columns = zip(*((merge.count, merge.busy, merge.top, *merge.shares) for merge in merges), strict=True)
-    count, busy, top, *shares = (np.concatenate(column) for column in columns)
+    looks = next((part.merge.looks for part in parts if part.merge is not None), None)
+    merge = None
+    if looks is not None:
+        merges = [part.merge or Merge.from_events(part, looks) for part in parts]
+        columns = zip(*((merge.count, merge.busy, merge.top, *merge.shares) for merge in merges), strict=True)
+        count, busy, top, *shares = (np.concatenate(column) for column in columns)
+        merge = Merge(count, busy, top, looks, tuple(shares))
     return Marks(
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.end for part in parts]),
@@ -117,7 +176,7 @@ def joined(parts: Sequence[Marks]) -> Marks:
         np.concatenate([part.look for part in parts]),
         {key: np.concatenate([part.sums[key] for part in parts]) for key in parts[0].sums},
         {key: np.concatenate([part.details[key] for part in parts]) for key in parts[0].details},
-        Merge(count, busy, top, merges[0].looks, tuple(shares)),
+        merge,
     )
 
 

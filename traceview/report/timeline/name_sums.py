@@ -31,19 +31,44 @@ class NameSums(NamedTuple):
     time: Times
     started: Times
 
+    def wider(self) -> NameSums:
+        """Return the sums of bins of twice the width."""
+        return self._replace(bin=self.bin >> 1).combined()
+
+    def combined(self) -> NameSums:
+        """Return the sums with one entry for each bin and name."""
+        order = np.lexsort((self.name, self.bin))
+        bin, name = self.bin[order], self.name[order]
+        first = np.flatnonzero(np.append(True, (np.diff(bin) != 0) | (np.diff(name) != 0)))[: len(bin)]
+        time, started = (np.add.reduceat(column[order], first) for column in (self.time, self.started))
+        return self._replace(bin=bin[first], name=name[first], time=time, started=started)
+
 
 def row_sums(groups: Sequence[Group], edges: Times) -> Iterator[NameSums]:
     """Yield the sums of every row between the ascending borders `edges` (ns)."""
     for group in groups:
         for row in group.rows:
-            for table, marks in _by_table(row.kind, row.lanes):
-                yield NameSums(row.id, table, *name_sums(marks, edges))
+            for lane in row.lanes if row.kind in TABLES or row.kind == "stream" else ():
+                parts: dict[str, list[NameSums]] = {}
+                for piece in lane.pieces_between(int(edges[0]), int(edges[-1])):
+                    for table, marks in _by_table(row.kind, piece):
+                        sums = NameSums(row.id, table, *name_sums(marks, edges))
+                        parts.setdefault(table, []).append(sums)
+                yield from map(added, parts.values())
 
 
-def _by_table(kind: str, lanes: Sequence[Marks]) -> Iterator[tuple[str, Marks]]:
+def added(parts: Sequence[NameSums]) -> NameSums:
+    """Add the sums of pieces of a lane in equal bins."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = (np.concatenate(column) for column in zip(*(part[2:] for part in parts), strict=True))
+    return NameSums(*parts[0][:2], *columns).combined()
+
+
+def _by_table(kind: str, marks: Marks) -> Iterator[tuple[str, Marks]]:
     if kind in TABLES:
-        yield from ((TABLES[kind], marks) for marks in lanes)
-    for marks in lanes if kind == "stream" else ():
+        yield TABLES[kind], marks
+    else:
         kernels = np.isin(marks.look, KERNELS)
         for table, rows in (("kernel", kernels), ("copy", ~kernels)):
             chosen = slice(None) if rows.all() else np.flatnonzero(rows)
@@ -90,17 +115,14 @@ def packed_sums(
 
     Bins are 2^shift ns wide and begin at `zero`. `names` is the number of names: cell = bin * names + name.
     """
-    most_names = max(
-        (len(used(marks.name)) for group in groups for row in group.rows for marks in row.lanes), default=1
-    )
-    bins = min(MAX_BINS, max(1, MAX_CELLS // max(1, most_names)))
+    lanes = (marks for group in groups for row in group.rows for marks in row.lanes)
+    bins = min(MAX_BINS, max(1, MAX_CELLS // max(1, max((marks.name_count for marks in lanes), default=1))))
     shift = max(0, (length // bins).bit_length())
-    while True:
-        edges = zero + (np.arange((length >> shift) + 2) << shift)
-        sums = [part for part in row_sums(groups, edges) if len(part.bin)]
-        if len(edges) <= 3 or sum(len(part.bin) for part in sums) * ENTRY_BYTES <= budget * BUDGET_SHARE:
-            break
+    edges = zero + (np.arange((length >> shift) + 2) << shift)
+    sums = [part for part in row_sums(groups, edges) if len(part.bin)]
+    while (length >> shift) > 1 and sum(len(part.bin) for part in sums) * ENTRY_BYTES > budget * BUDGET_SHARE:
         shift += 1
+        sums = [part.wider() for part in sums]
     rows = [
         {
             "row": part.row,
@@ -114,6 +136,6 @@ def packed_sums(
         }
         for part in sums
     ]
-    content = {"shift": shift, "count": len(edges) - 1, "names": names, "rows": rows}
+    content = {"shift": shift, "count": (length >> shift) + 1, "names": names, "rows": rows}
     numbers = [np.empty(0, np.int64), *(np.unique(part.name) for part in sums)]
     return content, np.unique(np.concatenate(numbers))

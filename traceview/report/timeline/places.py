@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.timeline.levels import Lane
-from traceview.report.timeline.marks import Marks, Numbers, reach
+from traceview.report.timeline.marks import Marks, Numbers, concatenated, reach
+from traceview.report.timeline.stored import AllMarks
 
-MAX_CALLS = 10
 MARGIN_SHARE = 0.5  # margin on both sides of a place, as a share of its length
 MIN_MARGIN = 50_000  # ns
 MAX_PLACE_FRACTION = 100  # only both ends are kept of a place longer than the capture divided by this
@@ -21,17 +21,16 @@ LOW_BITS = (1 << 20) - 1
 Place = tuple[int, int]
 
 
-def places(analysis: Analysis, length: int, lanes: Sequence[Lane], max_events: int) -> Intervals:
+def places(
+    analysis: Analysis, worst_calls: Sequence[Place], length: int, lanes: Sequence[Lane], max_events: int
+) -> Intervals:
     """Return the union of the places with full detail; `length` is the timeline's span in ns.
 
     The most important places come first. A place is left out when the events would exceed `max_events`.
     """
     kept, events = [], 0
-    for start, end in _with_surroundings(analysis, length):
-        starts = (lane.marks.start for lane in lanes)
-        more = sum(
-            int(np.searchsorted(lane_starts, end) - np.searchsorted(lane_starts, start)) for lane_starts in starts
-        )
+    for start, end in _with_surroundings((*_important_places(analysis), *worst_calls), length):
+        more = sum(lane.marks.count_starting(start, end, max_events) for lane in lanes)
         if events + more <= max_events:
             kept.append((start, end))
             events += more
@@ -41,9 +40,9 @@ def places(analysis: Analysis, length: int, lanes: Sequence[Lane], max_events: i
     return intervals.union(ends[:, 0], ends[:, 1])
 
 
-def _with_surroundings(analysis: Analysis, length: int) -> Iterator[Place]:
+def _with_surroundings(important: Sequence[Place], length: int) -> Iterator[Place]:
     longest = length // MAX_PLACE_FRACTION
-    for start, end in _important_places(analysis):
+    for start, end in important:
         margin = min(max(int((end - start) * MARGIN_SHARE), MIN_MARGIN), longest)
         if end - start <= longest:
             yield start - margin, end + margin
@@ -65,10 +64,6 @@ def _important_places(analysis: Analysis) -> Iterator[Place]:
     yield from _iterations(analysis)
     for device in analysis.devices:
         yield from ((gap.start_ns, gap.end_ns) for gap in device.gaps.longest)
-    for use in (analysis.host.sync, analysis.host.implicit_sync):
-        cost = use.frame["cost"].to_numpy()
-        worst = np.argsort(-cost, kind="stable")[:MAX_CALLS]
-        yield from use.frame.select("start", "end")[worst].iter_rows()
 
 
 def _iterations(analysis: Analysis) -> Iterator[Place]:
@@ -83,22 +78,29 @@ def _iterations(analysis: Analysis) -> Iterator[Place]:
 
 def kept_marks(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
     """Return the marks of each lane that touch the stretches in `cover`, and the calls that launched them."""
-    touching = {id(lane): _touching_rows(lane.marks, cover) for lane in lanes}
+    kept = {id(lane): _chosen_marks(lane.marks, cover, EMPTY.start) for lane in lanes if lane.on_gpu}
     for lane in lanes:
-        if not lane.on_gpu and "correlation" in lane.marks.details:
-            rows = np.concatenate([touching[id(lane)], _launching_calls(lane, lanes, touching)])
-            touching[id(lane)] = sorted_unique(rows)
-    return [lane.marks.take(touching[id(lane)]) for lane in lanes]
+        if not lane.on_gpu:
+            launched = [
+                work.details["correlation"]
+                for other in lanes
+                if other.on_gpu and other.process == lane.process
+                if "correlation" in (work := kept[id(other)]).details
+            ]
+            numbers = np.unique(np.concatenate([np.empty(0, np.int64), *launched]))
+            kept[id(lane)] = _chosen_marks(lane.marks, cover, numbers[numbers > 0])
+    return [kept[id(lane)] for lane in lanes]
 
 
-def _launching_calls(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:
-    launched = [
-        lane.marks.details["correlation"][touching[id(lane)]]
-        for lane in lanes
-        if lane.on_gpu and lane.process == host.process and "correlation" in lane.marks.details
-    ]
-    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *launched]))
-    return _rows_with(host.marks.details["correlation"], numbers[numbers > 0])
+def _chosen_marks(marks: AllMarks, cover: Intervals, correlations: Times) -> Marks:
+    """Return the marks that touch the stretches in `cover` or have one of the correlation ids."""
+    parts = []
+    for piece in marks.near(cover, correlations):
+        rows = _touching_rows(piece, cover)
+        if len(correlations) and "correlation" in piece.details:
+            rows = sorted_unique(np.concatenate([rows, _rows_with(piece.details["correlation"], correlations)]))
+        parts.append(piece.take(rows))
+    return concatenated(parts) if parts else marks.take(slice(0, 0))
 
 
 def _rows_with(values: Numbers, numbers: Numbers) -> Times:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import WORK_CLASSES, Band, Bands
 from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.stored import AllMarks
 
 LOOKS = (
     *WORK_CLASSES,
@@ -36,6 +37,7 @@ WORDS = {
 }
 
 
+IDLE_LOOK = np.uint8(LOOKS.index(f"idle_{CAUSES[0]}"))
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
@@ -50,7 +52,7 @@ class TimelineRow:
     id: str
     label: str
     note: str
-    lanes: tuple[Marks, ...]
+    lanes: tuple[AllMarks, ...]
     events: int = 0
     more: bool = False  # folded initially
     process: int | None = None
@@ -67,21 +69,16 @@ class Group:
     rows: tuple[TimelineRow, ...]
 
 
-def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Names) -> tuple[TimelineRow, ...]:
-    """Return the overlap band (all work by class) and the idle band (gaps by cause) of a device."""
-    return (_overlap(device, work, names), _idle(analysis, device, names))
-
-
-def _overlap(device: DeviceUse, work: Bands, names: Names) -> TimelineRow:
+def overlap_lanes(work: Bands, names: Names) -> tuple[Marks, ...]:
+    """Return the work of a device as marks, in the order of OVERLAP_LANES."""
     bands = {band.name: band for band in work}
-    lanes = tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
-    return TimelineRow("overlap", f"o:{device.id}", "work, by class", "", lanes)
+    return tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
 
 
-def unions(overlap: TimelineRow) -> dict[str, Intervals]:
-    """Return the busy time of a device by class, from its overlap row."""
+def unions(lanes: Sequence[Marks]) -> dict[str, Intervals]:
+    """Return the busy time of a device by class, from the lanes of its overlap row."""
     classes = {}
-    for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
+    for names, lane in zip(OVERLAP_LANES, lanes, strict=True):
         for name in names:
             chosen = slice(None) if len(names) == 1 else lane.look == LOOKS.index(name)
             classes[name] = Intervals(lane.start[chosen], lane.end[chosen])
@@ -100,7 +97,7 @@ def _lane(bands: list[Band], names: Names) -> Marks:
     return marks.take(np.argsort(start, kind="stable"))
 
 
-def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
+def largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
     """Return for each of `count` rows the number of its largest column, the first of several; 0 where all are 0.
 
     The columns are in ascending order of their numbers.
@@ -116,18 +113,18 @@ def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
     return numbers
 
 
-def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> TimelineRow:
+def idle_lane(analysis: Analysis, device: DeviceUse, names: Names) -> Marks:
+    """Return the gaps of a device as marks, with their ns by cause."""
     gaps = device.gaps.frame
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
-    main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
+    main = largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
     ending = names.column(analysis.trace.operations["name"]).numbers(np.maximum(ended_by, 0))
     none = names.number("")
-    marks = Marks(
+    return Marks(
         gaps["start"].to_numpy(),
         gaps["end"].to_numpy(),
         np.where(ended_by >= 0, ending, np.int32(none)) if len(gaps) else main,
-        main + np.uint8(LOOKS.index(f"idle_{CAUSES[0]}")),
+        main + IDLE_LOOK,
         causes,
     )
-    return TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (marks,))

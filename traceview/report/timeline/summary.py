@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,66 +10,88 @@ import numpy as np
 from traceview import intervals
 from traceview.frozen import frozen
 from traceview.intervals import Coverage, Intervals, Times, index_ranges
-from traceview.model.analysis import Analysis
-from traceview.model.devices import DeviceUse
-from traceview.model.trace import CLASSES
 from traceview.report.timeline.columns import Columns, Packed
-from traceview.report.timeline.levels import Lane
 from traceview.report.timeline.marks import Marks, Numbers, counted
-from traceview.report.timeline.rows import Group
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, unions
+from traceview.report.timeline.stored import AllMarks
 
 MAX_BINS = 1 << 16
 BIN_BYTES = 60  # per device and bin, unpacked; an estimate that limits the bins
 NOT_COPIES = ("compute", "communication", "memset")
+KERNEL_LOOKS = LOOKS.index("communication")  # the last look of a kernel
+MAX_SUMMED_MARKS = 4_000_000  # of a device in memory at once
 
 
-Work = Mapping[str, Intervals]  # busy time of a device by class, each a union
+@frozen
+class DeviceLanes:
+    """The lanes of a device that its sums come from: work by class, gaps, streams."""
+
+    id: str
+    overlap: TimelineRow
+    idle: AllMarks
+    streams: Sequence[AllMarks]
+
+    def count_near(self, start: int, end: int) -> int:
+        """Return the number of marks between two times that the sums read."""
+        return sum(lane.count_near(start, end) for lane in (*self.overlap.lanes, self.idle, *self.streams))
 
 
-def tally(
-    analysis: Analysis,
-    work: Sequence[Work],
-    idle: Sequence[Lane],
-    zero: int,
-    length: int,
-    budget: int,
-    columns: Columns,
-) -> dict[str, object]:
-    """Write each device's sums per bin to `columns`; return their places. A larger `budget` gives finer bins.
+def device_lanes(groups: Sequence[Group]) -> list[DeviceLanes]:
+    """Return the lanes of each device, in the order of Analysis.devices."""
+    return [
+        DeviceLanes(
+            group.label,
+            overlap,
+            next(row.lanes[0] for row in group.rows if row.kind == "idle"),
+            [lane for row in group.rows if row.kind == "stream" for lane in row.lanes],
+        )
+        for group in groups
+        for overlap in group.rows
+        if overlap.kind == "overlap"
+    ]
 
-    `idle` holds the gaps of each device as marks.
-    """
-    bins = min(MAX_BINS, max(1, budget // (BIN_BYTES * max(1, len(work)))))
+
+def tally(devices: Sequence[DeviceLanes], zero: int, length: int, budget: int, columns: Columns) -> dict[str, object]:
+    """Write each device's sums per bin to `columns`; return their places. A larger `budget` gives finer bins."""
+    bins = min(MAX_BINS, max(1, budget // (BIN_BYTES * max(1, len(devices)))))
     shift = max(0, (length // bins).bit_length())
     edges = zero + (np.arange((length >> shift) + 2) << shift)
-    devices = [
-        {
-            "id": device.id,
-            "columns": _packed_sums(device_sums(analysis, device, mine, lane.at_most(shift), edges), columns),
-        }
-        for device, mine, lane in zip(analysis.devices, work, idle, strict=True)
-    ]
-    return {"shift": shift, "count": len(edges) - 1, "devices": devices}
+    packed = [{"id": device.id, "columns": _packed_sums(device_sums(device, edges), columns)} for device in devices]
+    return {"shift": shift, "count": len(edges) - 1, "devices": packed}
 
 
-def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, edges: Times) -> dict[str, Times]:
+def device_sums(device: DeviceLanes, edges: Times) -> dict[str, Times]:
     """Return times in ns and counts of a device in each bin; `edges` are the ascending borders of the bins.
 
     compute, communication, copies and idle are unions; `hidden` is the part of the copies during compute. kernels,
-    copy_count and the sums by cause count the events that start in the bin. A mark in `idle` must not merge gaps
-    from two bins.
+    copy_count and the sums by cause count the events that start in the bin.
     """
+    start, end = int(edges[0]), int(edges[-1])
+    if end - start <= 1 or device.count_near(start, end) <= MAX_SUMMED_MARKS:
+        return _sums_between(device, edges)
+    if len(edges) == 2:
+        middle = np.array([(start + end) // 2])
+        halves = device_sums(device, np.concatenate([edges[:1], middle, edges[1:]]))
+        return {name: values.sum(keepdims=True) for name, values in halves.items()}
+    half = len(edges) // 2
+    before, after = device_sums(device, edges[: half + 1]), device_sums(device, edges[half:])
+    return {name: np.concatenate([values, after[name]]) for name, values in before.items()}
+
+
+def _sums_between(device: DeviceLanes, edges: Times) -> dict[str, Times]:
+    start, end = int(edges[0]), int(edges[-1])
+    work = unions([lane.between(start, end) for lane in device.overlap.lanes])
     copies = _union([union for name, union in work.items() if name not in NOT_COPIES])
-    gaps = device.gaps.frame
+    idle = device.idle.between(start, end)
     times = {
         "compute": work["compute"],
         "communication": work["communication"],
         "copies": copies,
         "hidden": intervals.intersect(work["compute"], copies),
-        "idle": Intervals(gaps["start"].to_numpy(), gaps["end"].to_numpy()),
+        "idle": Intervals(idle.start, idle.end),
     }
     sums = {name: np.diff(Coverage.from_union(union).length_before(edges)) for name, union in times.items()}
-    sums |= _counts(analysis, device, edges)
+    sums |= _counts([lane.between(start, end) for lane in device.streams], edges)
     first = np.searchsorted(idle.start, edges)
     for cause, column in idle.sums.items():
         total = np.zeros(len(column) + 1, np.int64)
@@ -85,17 +107,18 @@ def _union(parts: list[Intervals]) -> Intervals:
     return intervals.union(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
 
 
-def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
-    operations = analysis.trace.operations
-    start, work = operations["start"].to_numpy(), operations["class"].to_physical().to_numpy()
-    mine = operations["device"].to_numpy() == device.device
-    if not mine.all():
-        start, work = start[mine], work[mine]
-    first = np.searchsorted(start, edges)
-    copy, others = work == CLASSES.index("copy"), work == CLASSES.index("memset")
-    # Most operations are kernels and whole graphs, so count the others and subtract.
-    copies, no_kernels = (np.searchsorted(np.flatnonzero(rows), first) for rows in (copy, copy | others))
-    return {"kernels": np.diff(first - no_kernels), "copy_count": np.diff(copies)}
+def _counts(streams: Sequence[Marks], edges: Times) -> dict[str, Times]:
+    """Return the number of kernels and of copies that start in each bin."""
+    kernels, copies = np.zeros((2, len(edges) - 1), np.int64)
+    for marks in streams:
+        first = np.searchsorted(marks.start, edges)
+        others = np.flatnonzero(marks.look > KERNEL_LOOKS)
+        memsets = others[marks.look[others] == LOOKS.index("memset")]
+        # Most operations are kernels and whole graphs, so count the others and subtract.
+        no_kernels, no_copies = np.searchsorted(others, first), np.searchsorted(memsets, first)
+        kernels += np.diff(first - no_kernels)
+        copies += np.diff(no_kernels - no_copies)
+    return {"kernels": kernels, "copy_count": copies}
 
 
 def _packed_sums(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
@@ -119,19 +142,18 @@ class Index:
     length: Times
 
     @classmethod
-    def from_groups(cls, groups: Sequence[Group]) -> Index:
-        """Choose the places of every name."""
-        lanes = [
-            (row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes
-        ]
-        ids = sorted({row for row, _ in lanes})
-        known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in lanes), default=0)
-        counts = [counted(marks.name, known) for _, marks in lanes]
-        count = sum(counts, np.zeros(known, np.int64))
+    def from_groups(cls, groups: Sequence[Group], names: int) -> Index:
+        """Choose the places of every name; `names` is the number of names."""
+        searched = [row for group in groups for row in group.rows if row.kind in SEARCHED and row.lanes]
+        ids = sorted({row.id for row in searched})
+        # Lanes in a file come in several pieces.
+        counts = [counted(piece.name, names) for row in searched for lane in row.lanes for piece in lane.pieces()]
+        count = sum(counts, np.zeros(names, np.int64))
         name, rank = _spread(count)
-        before, parts = np.zeros(known, np.int64), [_LanePlaces.none()]
-        # Sort lane by lane to limit memory.
-        for (row_id, marks), mine in zip(lanes, counts, strict=True):
+        before, parts = np.zeros(names, np.int64), [_LanePlaces.none()]
+        # Sort piece by piece to limit memory.
+        pieces = ((row.id, piece) for row in searched for lane in row.lanes for piece in lane.pieces())
+        for (row_id, marks), mine in zip(pieces, counts, strict=True):
             place = rank - before[name]
             here = np.flatnonzero((place >= 0) & (place < mine[name]))
             parts.append(_LanePlaces.nth(marks, mine, name[here], place[here], ids.index(row_id)))

@@ -1,0 +1,76 @@
+"""What a page needs of the events of a capture, which are in memory or, for a capture in slices, in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from traceview.frozen import frozen
+from traceview.model.analysis import Analysis, SyncUse
+from traceview.model.devices import DeviceUse
+from traceview.model.trace import Trace, Window
+from traceview.report.timeline.bands import Bands, bands
+from traceview.report.timeline.lanes import EventLanes, TraceLanes
+from traceview.report.timeline.marks import Names
+
+MAX_CALLS = 10
+ClassTimes = Mapping[str, int]  # ns by class of work
+
+
+@frozen
+class PageSource:
+    """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
+
+    `exposed` has the exposed ns of each class of work, by device (row of Trace.devices) in its window and in its steady
+    part. `worst_calls` are the start and end of the costliest blocking calls.
+    """
+
+    span: Window
+    names: Names
+    lanes: EventLanes
+    exposed: Mapping[int, tuple[ClassTimes, ClassTimes]]
+    worst_calls: Sequence[tuple[int, int]]
+
+    @classmethod
+    def from_analysis(cls, analysis: Analysis) -> PageSource:
+        """Return the events of an analysis in memory."""
+        work, names = bands(analysis), Names()
+        lanes = TraceLanes.from_analysis(analysis, work, names)
+        exposed = {device.device: exposed_times(device, work[device.device]) for device in analysis.devices}
+        calls = [worst_calls(use) for use in (analysis.host.sync, analysis.host.implicit_sync)]
+        return cls(timeline_span(analysis.trace), names, lanes, exposed, call_places(calls))
+
+
+def timeline_span(trace: Trace) -> Window:
+    """Return the time from the first to the last event, or the window."""
+    if trace.window is not None:
+        return trace.window
+    frames = (trace.operations, trace.api, trace.ranges)
+    starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
+    ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
+    return Window(min(starts, default=0), max(ends, default=1))
+
+
+def exposed_times(device: DeviceUse, work: Bands) -> tuple[ClassTimes, ClassTimes]:
+    """Return the exposed ns of each class of work in the device's window and in its steady part."""
+    whole, steady = (
+        {band.name: band.exposed_ns(window) for band in work} for window in (device.window, device.steady.window)
+    )
+    return whole, steady
+
+
+def worst_calls(use: SyncUse) -> pl.DataFrame:
+    """Return start, end and cost of the costliest calls."""
+    return costliest(use.frame.select("start", "end", "cost"))
+
+
+def costliest(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the MAX_CALLS costliest calls; among equally costly ones, the first."""
+    return calls[np.argsort(-calls["cost"].to_numpy(), kind="stable")[:MAX_CALLS]]
+
+
+def call_places(calls: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:
+    """Return the start and the end of calls."""
+    return [(start, end) for frame in calls for start, end in frame.select("start", "end").iter_rows()]

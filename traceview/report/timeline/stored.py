@@ -1,0 +1,232 @@
+"""Marks of a lane in a file, in blocks, for captures that do not fit into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.frozen import frozen
+from traceview.intervals import Intervals, Times
+from traceview.report.timeline.marks import Marks, Numbers, concatenated, counted, used
+
+BLOCK_MARKS = 1 << 16
+PIECE_BLOCKS = 8  # blocks that a pass over a lane has in memory
+CACHED_BLOCKS = 8  # of a lane
+SUM, DETAIL = "sum ", "detail "  # prefixes of columns
+
+
+@frozen
+class Block:
+    """Marks of a lane that follow each other, in a file. `columns` are those that are not 0 everywhere."""
+
+    count: int
+    start: int  # of the first mark
+    end: int  # the latest
+    correlations: tuple[int, int]  # the smallest and the largest
+    looks: tuple[int, ...]
+    names: tuple[int, ...]  # the slice's numbers
+    name_counts: tuple[int, ...]  # marks with each of these names
+    columns: tuple[str, ...]
+    file: Path
+    offset: int
+    size: int
+
+
+def write_blocks(marks: Marks, file: BinaryIO, path: Path) -> list[Block]:
+    """Append marks to a file."""
+    rows = (slice(first, first + BLOCK_MARKS) for first in range(0, len(marks), BLOCK_MARKS))
+    return [_write_block(marks.take(some).without_zeros(), file, path) for some in rows]
+
+
+def _write_block(marks: Marks, file: BinaryIO, path: Path) -> Block:
+    columns = {
+        "start": np.diff(marks.start, prepend=marks.start[0]),
+        "length": marks.end - marks.start,
+        "name": marks.name,
+        "look": marks.look,
+        **{SUM + key: column for key, column in marks.sums.items()},
+        **{DETAIL + key: column for key, column in marks.details.items()},
+    }
+    names = used(marks.name)
+    buffer, offset = BytesIO(), file.tell()
+    small = [pl.Series(name, column).shrink_dtype() for name, column in columns.items()]
+    pl.DataFrame(small).write_ipc(buffer, compression="lz4")
+    file.write(buffer.getbuffer())
+    ids = marks.details.get("correlation", np.zeros(1, np.int64))
+    return Block(
+        len(marks),
+        int(marks.start[0]),
+        int(marks.end.max()),
+        (int(ids.min()), int(ids.max())),
+        tuple(used(marks.look).tolist()),
+        tuple(names.tolist()),
+        tuple(counted(marks.name)[names].tolist()),
+        tuple(columns),
+        path,
+        offset,
+        file.tell() - offset,
+    )
+
+
+@frozen
+class SliceBlocks:
+    """The blocks of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
+
+    blocks: Sequence[Block]
+    names: Numbers
+    shapes: Numbers
+
+
+class StoredMarks:
+    """All marks of a lane, in the order of time. Few of them are in memory at once."""
+
+    def __init__(self, slices: Sequence[SliceBlocks]) -> None:
+        blocks = [(block, part) for part in slices for block in part.blocks]
+        self._blocks = blocks
+        self._count = np.array([block.count for block, _ in blocks], np.int64)
+        self._start = np.array([block.start for block, _ in blocks], np.int64)
+        self._end = np.array([block.end for block, _ in blocks], np.int64)
+        self._reach = np.maximum.accumulate(self._end)
+        self._ids = np.array([block.correlations for block, _ in blocks], np.int64).reshape(-1, 2)
+        columns = sorted({name for block, _ in blocks for name in block.columns})
+        self._sums = [name for name in columns if name.startswith(SUM)]
+        self._details = [name for name in columns if name.startswith(DETAIL)]
+        self.looks: Times = np.array(sorted({look for block, _ in blocks for look in block.looks}), np.int64)
+        self._load = lru_cache(CACHED_BLOCKS)(self._read)
+
+    def __len__(self) -> int:
+        return int(self._count.sum())
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The names of the details that any mark has."""
+        return {name.removeprefix(DETAIL): name for name in self._details}
+
+    def pieces(self) -> Iterator[Marks]:
+        """Yield all marks, some blocks at a time."""
+        for first in range(0, len(self._blocks), PIECE_BLOCKS):
+            yield concatenated([self._read(at) for at in range(first, min(first + PIECE_BLOCKS, len(self._blocks)))])
+
+    def between(self, start: int, end: int) -> Marks:
+        """Return the marks that touch [start, end]."""
+        pieces = list(self.pieces_between(start, end))
+        return concatenated(pieces) if pieces else self._load(0).take(slice(0, 0))
+
+    def _touching(self, start: int, end: int) -> list[int]:
+        """Return the blocks with marks that may touch [start, end]."""
+        first, last = np.searchsorted(self._reach, start), np.searchsorted(self._start, end, "right")
+        places: list[int] = (first + np.flatnonzero(self._end[first:last] >= start)).tolist()
+        return places
+
+    def pieces_between(self, start: int, end: int) -> Iterator[Marks]:
+        """Yield the marks that touch [start, end], some blocks at a time."""
+        at, read = self._touching(start, end), self._read
+        if len(at) <= CACHED_BLOCKS:
+            read = self._load
+        for first in range(0, len(at), PIECE_BLOCKS):
+            yield concatenated([read(place) for place in at[first : first + PIECE_BLOCKS]]).between(start, end)
+
+    def count_near(self, start: int, end: int) -> int:
+        """Return the number of marks that `between` reads."""
+        return int(self._count[self._touching(start, end)].sum())
+
+    def count_starting(self, start: int, end: int, most: int) -> int:
+        """Return how many marks start in [start, end); any number above `most` if there are more."""
+        first, last = np.searchsorted(self._start, (start, end)).tolist()
+        if (inner := int(self._count[first : max(first, last - 1)].sum())) > most:
+            return inner
+        return self._starting_before(last, end) - self._starting_before(first, start)
+
+    def _starting_before(self, place: int, moment: int) -> int:
+        if place == 0:
+            return 0
+        return int(self._count[: place - 1].sum() + np.searchsorted(self._load(place - 1).start, moment))
+
+    def nearest(self, fits: NDArray[np.bool_], moment: int, most: int) -> tuple[int, int, Marks]:
+        """Return how many marks have a name that fits, how many of them start before a moment, and the nearest.
+
+        `fits` has a value for each name. The nearest are at most `most` on both sides.
+        """
+        counts = [self._fitting(place, fits) for place in range(len(self._blocks))]
+        middle = int(np.searchsorted(self._start, moment))
+        # The block before the middle has marks on both sides.
+        inner, earlier, later = self._load(max(0, middle - 1)).nearest(fits, moment, most)[1], [], []
+        before = sum(counts[: max(0, middle - 1)]) + inner
+        wanted, place = most - inner, middle - 2
+        while wanted > 0 and place >= 0:
+            if counts[place]:
+                earlier.append(place)
+            wanted, place = wanted - counts[place], place - 1
+        wanted, place = most - (counts[max(0, middle - 1)] - inner), max(middle, 1)
+        while wanted > 0 and place < len(counts):
+            if counts[place]:
+                later.append(place)
+            wanted, place = wanted - counts[place], place + 1
+        parts = []
+        for place in (*earlier[::-1], max(0, middle - 1), *later):
+            marks = self._load(place)
+            parts.append(marks.take(np.flatnonzero(fits[marks.name])))
+        return sum(counts), before, concatenated(parts).nearest(fits, moment, most)[2]
+
+    def _fitting(self, place: int, fits: NDArray[np.bool_]) -> int:
+        block, part = self._blocks[place]
+        return int(np.array(block.name_counts)[fits[part.names[list(block.names)]]].sum())
+
+    def near(self, cover: Intervals, correlations: Times) -> Iterator[Marks]:
+        """Yield at least the marks that touch `cover` or have one of the ascending `correlations`, in pieces."""
+        touches = np.searchsorted(cover.end, self._start) < np.searchsorted(cover.start, self._end, "right")
+        low, high = self._ids.T
+        has = np.searchsorted(correlations, low) < np.searchsorted(correlations, high, "right")
+        yield from (self._load(int(place)) for place in np.flatnonzero(touches | has))
+
+    def without_zeros(self) -> StoredMarks:
+        """Return the marks; blocks have no columns of zeros."""
+        return self
+
+    def take(self, rows: slice) -> Marks:
+        """Return the marks of a range of rows."""
+        before = np.cumsum(self._count) - self._count
+        first = max(0, int(np.searchsorted(before, rows.start, "right")) - 1)
+        last = max(first + 1, int(np.searchsorted(before, rows.stop, "left")))
+        some = concatenated([self._load(place) for place in range(first, last)])
+        return some.take(slice(rows.start - int(before[first]), rows.stop - int(before[first])))
+
+    @property
+    def name_count(self) -> int:
+        """The number of distinct names."""
+        return len({name for block, part in self._blocks for name in part.names[list(block.names)].tolist()})
+
+    def _read(self, place: int) -> Marks:
+        block, part = self._blocks[place]
+        with block.file.open("rb") as file:
+            frame = pl.read_ipc(os.pread(file.fileno(), block.size, block.offset))
+        start = frame["start"].to_numpy().astype(np.int64)
+        np.cumsum(start, out=start)
+        start += block.start
+        columns = {name: _column(frame, name) for name in (*self._sums, *self._details)}
+        if (shape := columns.get(DETAIL + "shape")) is not None:
+            columns[DETAIL + "shape"] = part.shapes[shape].astype(np.int64)
+        return Marks(
+            start,
+            start + frame["length"].to_numpy(),
+            part.names[frame["name"].to_numpy()],
+            frame["look"].to_numpy(),
+            {name.removeprefix(SUM): columns[name] for name in self._sums},
+            {name.removeprefix(DETAIL): columns[name] for name in self._details},
+        )
+
+
+AllMarks = Marks | StoredMarks
+
+
+def _column(frame: pl.DataFrame, name: str) -> Times:
+    """Return a column; zeros if the block lacks it."""
+    return frame[name].to_numpy().astype(np.int64) if name in frame.columns else np.zeros(len(frame), np.int64)
