@@ -22,6 +22,7 @@ from traceview.model.unprofiled import UnprofiledTime
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
     from traceview.report.notebook import AnalysisFigures
+    from traceview.report.timeline.source import PageSource
 
 # The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (
@@ -207,6 +208,7 @@ class Analysis:
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
     counters: Counters | None = None  # quantities over time, for the timeline
+    events: PageSource | None = None  # the events of a capture in slices, in files; None if `trace` has them
     other_part: Callable[[], Analysis] | None = None  # None where the steady part is the window; see `parts`
 
     @property

@@ -24,9 +24,9 @@ from traceview.serve.sums import BinnedSums
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
 MAX_LANE_BINS = 1 << 16  # per lane and answer; bins become wider than requested beyond this
-MAX_READ_MARKS = 1 << 19  # per lane and answer; of a longer time, marks that are merged in advance are read
-MAX_MERGED_MARKS = 8_000_000  # merged in advance, in memory, about 90 bytes each
-MAX_UNMERGED_MARKS = 8_000_000  # of a capture whose marks are merged at each request
+MAX_READ_MARKS = 1 << 19  # per lane and answer; a longer time is read from a level
+MAX_MERGED_MARKS = 8_000_000  # the finest level in advance; a mark takes about 90 bytes of memory
+MAX_UNMERGED_MARKS = 4_000_000  # a capture with more is merged and summed in bins in advance
 MAX_SUM_BINS = 1 << 12
 MAX_ANSWER_MARKS = 4_000_000  # per answer, about 160 MB
 MAX_PLACES = 4096  # per search: the places nearest to the page's view

@@ -34,12 +34,9 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, analysis: Analysis, port: int = 0, source: PageSource | None = None) -> None:
-        """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken.
-
-        `source` has the events of a capture in slices.
-        """
-        source = source or PageSource.from_analysis(analysis)
+    def __init__(self, analysis: Analysis, port: int = 0) -> None:
+        """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken."""
+        source = PageSource.from_analysis(analysis)
         document, groups = live(analysis, source)
         self.document = document.encode("utf-8")
         self.answers = Answers.from_groups(groups, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.slices.iterations import IterationPart, measure_iteration_part
 from traceview.slices.plan import FIRST, LAST
+from traceview.slices.timeline import SliceMarks, write_slice
 
 EVERYTHING = Window(FIRST, LAST)  # from the first slice to the last, unless the user gives a window
 NO_ROWS = pl.DataFrame()
@@ -90,6 +92,7 @@ class SlicePlan:
     top: int
     whole: bool
     flops_per_iteration: int | None
+    folder: Path | None = None  # for the marks of a timeline; None makes none
 
     @property
     def devices(self) -> list[int]:
@@ -115,6 +118,7 @@ class SliceResult:
     tables: Mapping[str, Table]
     iterations: IterationPart | None
     unmatched: Unmatched
+    marks: SliceMarks | None = None
 
 
 def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
@@ -148,6 +152,10 @@ def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
         outer=plan.window,
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
+    marks = None
+    if plan.folder is not None:
+        own = trace.window is not None and trace.window.start > plan.window.start
+        marks = write_slice(trace, devices, host, projection, own, plan.folder)
     continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
     return SliceResult(
         devices=tuple(
@@ -160,6 +168,7 @@ def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
+        marks=marks,
     )
 
 

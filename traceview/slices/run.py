@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from traceview.model.trace import Trace, Window
 from traceview.slices.iterations import OverSlices, Result, find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
 from traceview.slices.merge import merge_slices
+from traceview.slices.timeline import merged_projection, stored_source
 
 THREADS = "POLARS_MAX_THREADS"
 
@@ -158,11 +160,13 @@ def measure_slices(
     top: int = 10,
     whole: bool = False,
     flops_per_iteration: int | None = None,
+    folder: Path | None = None,
 ) -> tuple[Analysis, dict[str, Table]]:
     """Return the analysis of a capture without findings and notes, and its tables.
 
-    `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. The other
-    parameters are those of `analyze`.
+    `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. `folder`
+    gets the events of the timeline: the analysis can have a page as long as it exists. The other parameters are those
+    of `analyze`.
     """
     devices = sorted(extents.devices)
     located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
@@ -172,13 +176,18 @@ def measure_slices(
         if isinstance(located, NotMeasured)
         else build_iterations(located[0], _no_figures(located[0]), located[1])
     )
-    plan = SlicePlan(resident.window or EVERYTHING, extents, where, empty, top, whole, flops_per_iteration)
+    plan = SlicePlan(resident.window or EVERYTHING, extents, where, empty, top, whole, flops_per_iteration, folder)
     results = list(over_slices(partial(measure_slice, plan=plan)))
     iterations: Iterations | NotMeasured = empty
     if where is not None:
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
-    return merge_slices(resident, plan, iterations, results)
+    analysis, tables = merge_slices(resident, plan, iterations, results)
+    if folder is not None:
+        marks = [result.marks for result in results if result.marks is not None]
+        projected = partial(merged_projection, marks)
+        analysis = replace(analysis, events=stored_source(resident, marks, folder), projected=projected)
+    return analysis, tables
 
 
 def _no_figures(where: IterationRanges) -> Breakdown:

@@ -22,7 +22,7 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
-from traceview.report.timeline.bands import bands
+from traceview.report.timeline.source import PageSource
 from traceview.whatif.prediction import whatif
 
 
@@ -72,7 +72,8 @@ def test_same_analysis_same_bytes() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_parts_add_up_to_the_window(name: str) -> None:
     analysis = analyzed(shared(name))
-    for device, use in zip(sections(analysis, 0, bands(analysis))["devices"], analysis.devices, strict=True):
+    content = sections(analysis, PageSource.from_analysis(analysis))
+    for device, use in zip(content["devices"], analysis.devices, strict=True):
         views = device["views"]
         windows = list(dict.fromkeys((use.steady.window, use.window)))
         assert [view["window_ns"] for view in views] == [window.length for window in windows]
@@ -225,7 +226,7 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     analysis = analysis_of("serial")
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    content = sections(analysis, 0, bands(analysis), result)
+    content = sections(analysis, PageSource.from_analysis(analysis), result)
     predicted = {prediction.change: prediction for prediction in result.predictions}
     shown = [finding["prediction"] for finding in content["findings"]]
     assert [bool(time) for time in shown] == [finding.change in predicted for finding in analysis.findings]
@@ -235,7 +236,7 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     assert shown[0]["title"] == "Pin host memory" and shown[0]["unprofiled"]
     rows = content["predictions"]["rows"]
     assert [(row[0], row[1]) for row in rows] == [(one.title, one.iteration_ns) for one in result.predictions]
-    without = sections(analysis, 0, bands(analysis))
+    without = sections(analysis, PageSource.from_analysis(analysis))
     assert without["predictions"] is None
     known = [finding["prediction"] for finding in without["findings"] if finding["prediction"]]
     assert len(known) == 3 and (known[0]["after_ns"], known[0]["low_ns"]) == (pin.iteration_ns, None)

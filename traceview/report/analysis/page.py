@@ -99,17 +99,14 @@ MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceed
 MAX_TRIES = 3
 
 
-def render(
-    analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None, source: PageSource | None = None
-) -> str:
+def render(analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None) -> str:
     """Return one HTML document that needs no other file and no network.
 
     `detail` is the maximum size in bytes: as much of the timeline as fits has full detail, the rest is in bins with
     event counts. A page needs a minimum size, which may exceed `detail`. `whatif` adds its predictions and
-    its critical path, as the first row. `source` has the events of a capture in slices. The same analysis gives the
-    same bytes.
+    its critical path, as the first row. The same analysis gives the same bytes.
     """
-    return _page(analysis, source or PageSource.from_analysis(analysis), detail, whatif, server=False)[0]
+    return _page(analysis, PageSource.from_analysis(analysis), detail, whatif, server=False)[0]
 
 
 def live(analysis: Analysis, source: PageSource) -> tuple[str, Sequence[Group]]:

@@ -35,7 +35,9 @@ class PageSource:
 
     @classmethod
     def from_analysis(cls, analysis: Analysis) -> PageSource:
-        """Return the events of an analysis in memory."""
+        """Return the events of an analysis."""
+        if analysis.events is not None:
+            return analysis.events
         work, names = bands(analysis), Names()
         lanes = TraceLanes.from_analysis(analysis, work, names)
         exposed = {device.device: exposed_times(device, work[device.device]) for device in analysis.devices}

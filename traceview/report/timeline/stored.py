@@ -19,16 +19,16 @@ from traceview.report.timeline.marks import Marks, Numbers, concatenated, counte
 
 BLOCK_MARKS = 1 << 16
 PIECE_BLOCKS = 8  # blocks that a pass over a lane has in memory
-CACHED_BLOCKS = 8  # of a lane
+CACHED_BLOCKS = 8  # the latest blocks of a lane
 SUM, DETAIL = "sum ", "detail "  # prefixes of columns
 
 
 @frozen
-class Block:
+class MarkBlock:
     """Marks of a lane that follow each other, in a file. `columns` are those that are not 0 everywhere."""
 
     count: int
-    start: int  # of the first mark
+    start: int  # start of the first mark
     end: int  # the latest
     correlations: tuple[int, int]  # the smallest and the largest
     looks: tuple[int, ...]
@@ -40,13 +40,13 @@ class Block:
     size: int
 
 
-def write_blocks(marks: Marks, file: BinaryIO, path: Path) -> list[Block]:
+def write_blocks(marks: Marks, file: BinaryIO, path: Path) -> list[MarkBlock]:
     """Append marks to a file."""
     rows = (slice(first, first + BLOCK_MARKS) for first in range(0, len(marks), BLOCK_MARKS))
     return [_write_block(marks.take(some).without_zeros(), file, path) for some in rows]
 
 
-def _write_block(marks: Marks, file: BinaryIO, path: Path) -> Block:
+def _write_block(marks: Marks, file: BinaryIO, path: Path) -> MarkBlock:
     columns = {
         "start": np.diff(marks.start, prepend=marks.start[0]),
         "length": marks.end - marks.start,
@@ -61,7 +61,7 @@ def _write_block(marks: Marks, file: BinaryIO, path: Path) -> Block:
     pl.DataFrame(small).write_ipc(buffer, compression="lz4")
     file.write(buffer.getbuffer())
     ids = marks.details.get("correlation", np.zeros(1, np.int64))
-    return Block(
+    return MarkBlock(
         len(marks),
         int(marks.start[0]),
         int(marks.end.max()),
@@ -80,7 +80,7 @@ def _write_block(marks: Marks, file: BinaryIO, path: Path) -> Block:
 class SliceBlocks:
     """The blocks of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[MarkBlock]
     names: Numbers
     shapes: Numbers
 

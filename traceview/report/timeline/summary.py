@@ -19,7 +19,7 @@ MAX_BINS = 1 << 16
 BIN_BYTES = 60  # per device and bin, unpacked; an estimate that limits the bins
 NOT_COPIES = ("compute", "communication", "memset")
 KERNEL_LOOKS = LOOKS.index("communication")  # the last look of a kernel
-MAX_SUMMED_MARKS = 4_000_000  # of a device in memory at once
+MAX_SUMMED_MARKS = 4_000_000  # marks of a device in memory at once
 
 
 @frozen
