@@ -15,7 +15,9 @@ from tests.instrument.test_ranges import Recorder  # noqa: E402
 
 nn = torch.nn
 # Dynamo warns about code of torch itself, in some versions.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:TensorFloat32 tensor cores"
+)
 
 
 class Four(nn.Module):

@@ -401,6 +401,8 @@ class Records(Moves):
         self.x.record_stream(stream)
 
 
+# Tests of other modules may have used accelerate in this process.
+@pytest.mark.filterwarnings("ignore:accelerate has not prepared")
 @pytest.mark.gpu
 @GPU
 class TestOnTheGpu:

@@ -127,7 +127,7 @@ def test_skip_reports_skipped_updates(
     outcome, said = run(config(tmp_path, strategy=strategy, device=device, on_nan="skip", steps=12))
     assert outcome.exit_code == 0 and outcome.failure is None
     assert [step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)] == [3, 7]
-    assert said == ["non-finite loss or gradient in 2 of 12 steps (first: step 3); their updates were skipped"]
+    assert said[-1:] == ["non-finite loss or gradient in 2 of 12 steps (first: step 3); their updates were skipped"]
     parts = newest(tmp_path)["parts"]
     assert all(bool(weight.isfinite().all()) for weight in parts["model"].values())
     assert {float(state["step"]) for state in parts["optimizer"]["state"].values()} == {10.0}
