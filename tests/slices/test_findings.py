@@ -59,7 +59,7 @@ def figures(found: Sequence[Finding]) -> list[tuple[Any, ...]]:
         ("ddp2.sqlite", (2, 7)),
         ("cudagraph.sqlite", (50,)),
         ("trainer/staged.sqlite", (7,)),
-        ("scenarios/graph_nodes.sqlite", (7, 50)),  # no iterations
+        ("scenarios/graph_nodes.sqlite", (7, 50)),
         ("openacc/heat_as_2024.2.sqlite", (2, 7)),
         ("fsdp_tp/rank0.json.gz", (7,)),
     ],

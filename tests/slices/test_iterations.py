@@ -48,7 +48,7 @@ def iterations_of_slices(trace: Trace, slices: list[Trace], **options: int) -> I
         ("ddp2.sqlite", True, (2, 7, 35)),
         ("dual.sqlite", False, (2, 7, 50)),  # a period of the launches
         ("cudagraph.sqlite", False, (2, 3, 8)),
-        ("scenarios/graph_nodes.sqlite", True, (2, 7, 15)),  # no iterations
+        ("scenarios/graph_nodes.sqlite", True, (2, 7, 15)),
     ],
 )
 def test_iterations_of_slices_equal_those_in_memory(name: str, ranges: bool, least: tuple[int, ...]) -> None:

@@ -66,7 +66,7 @@ def with_unprofiled_time(
         analysis,
         notes=(*analysis.notes, note) if others and given_ns is None else analysis.notes,
         iterations=replace(iterations, unprofiled=time),
-        devices=tuple(_with_profiler_part(device, time.shares.get(device.device)) for device in analysis.devices),
+        devices=tuple(with_profiler_part(device, time.shares.get(device.device)) for device in analysis.devices),
     )
 
 
@@ -175,7 +175,7 @@ def _idle_before(graph: DependencyGraph, run: Replay, members: Codes) -> Times:
     return idle
 
 
-def _with_profiler_part(use: DeviceUse, shares: Mapping[str, float] | None) -> DeviceUse:
+def with_profiler_part(use: DeviceUse, shares: Mapping[str, float] | None) -> DeviceUse:
     """Return a device with the profiler's part of its idle time; outside the steady part it is unknown and counts 0."""
     if shares is None:
         return use

@@ -1,0 +1,75 @@
+"""The time without the profiler and predictions from a part of a capture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from tests.captures import sample
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.trace import Trace
+from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
+from traceview.pipeline import analyze, open_trace
+from traceview.slices import model
+from traceview.slices.model import modelled_part, with_predicted_findings, with_unprofiled_part
+
+
+@cache
+def analyzed(name: str) -> tuple[Trace, Analysis]:
+    trace = open_trace(sample(name))
+    return trace, analyze(trace)
+
+
+def unprofiled(analysis: Analysis) -> UnprofiledTime:
+    assert isinstance(analysis.iterations, Iterations)
+    assert analysis.iterations.unprofiled is not None
+    return analysis.iterations.unprofiled
+
+
+def modelled(trace: Trace, analysis: Analysis) -> tuple[Analysis, Analysis]:
+    """Return the analysis, and that of its modelled part, from an analysis without them."""
+    assert isinstance(analysis.iterations, Iterations)
+    without = [
+        replace(
+            device,
+            gaps=replace(device.gaps, frame=device.gaps.frame.clear(), profiler=None),
+            steady=replace(device.steady, gaps=replace(device.steady.gaps, profiler=None)),
+        )
+        for device in analysis.devices
+    ]
+    resident = replace(trace, operations=trace.operations.clear(), api=trace.api.clear())
+    iterations = replace(analysis.iterations, unprofiled=None)
+    merged = replace(analysis, trace=resident, devices=tuple(without), iterations=iterations)
+    part = modelled_part(merged, trace.with_window)
+    assert part is not None
+    return with_unprofiled_part(merged, part, ESTIMATE)
+
+
+@pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
+def test_a_small_capture_is_modelled_whole(name: str) -> None:
+    trace, analysis = analyzed(name)
+    whole, part = modelled(trace, analysis)
+    assert unprofiled(whole) == unprofiled(analysis)
+    assert [device.steady.gaps.profiler for device in whole.devices] == [
+        device.steady.gaps.profiler for device in analysis.devices
+    ]
+    findings = [replace(finding, prediction=None) for finding in analysis.findings]
+    predicted = with_predicted_findings(findings, part)
+    assert [each.prediction for each in predicted] == [each.prediction for each in analysis.findings]
+    assert any(each.prediction for each in predicted)
+
+
+def test_a_part_of_a_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MAX_OPERATIONS", 2_000)
+    trace, analysis = analyzed("dual.sqlite")
+    whole, part = modelled(trace, analysis)
+    assert isinstance(part.iterations, Iterations)
+    assert 1 < part.iterations.count < 10
+    assert unprofiled(whole).mean_ns == pytest.approx(unprofiled(analysis).mean_ns, rel=0.05)
+
+
+def test_a_capture_without_iterations_is_not_modelled() -> None:
+    trace, analysis = analyzed("dual.sqlite")
+    assert modelled_part(replace(analysis, iterations=NotMeasured("nothing repeats")), trace.with_window) is None

@@ -1,0 +1,104 @@
+"""The part of a capture from which an iteration is modelled, where the capture is analysed in slices.
+
+The time without the profiler and predictions rest on some iterations. A trace of a few hundred thousand operations
+around them gives about the same model as the capture; rates of copies and the speed of the host are those of the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from traceview.measure.activity import device_activity
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.devices import DeviceUse
+from traceview.model.findings import Finding
+from traceview.model.trace import Trace, Window
+from traceview.model.unprofiled import ProfilerCosts
+from traceview.slices.measure import EVERYTHING
+from traceview.whatif.prediction import model_of_run, with_predictions
+from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
+
+MAX_OPERATIONS = 300_000  # kernels in the part, if one iteration does not have more
+
+
+def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> Analysis | None:
+    """Return the analysis of a part of the capture with complete iterations; None without iterations.
+
+    `analysis` has the figures of the capture. `trace_of` returns the trace of a time window.
+    """
+    iterations = analysis.iterations
+    if not isinstance(iterations, Iterations):
+        return None
+    each = iterations.per_iteration
+    first, last = _middle_iterations(iterations)
+    window = analysis.trace.window or EVERYTHING
+    if last - first < len(each):
+        lag = max(iterations.steady.end - max(iteration.end_ns for iteration in each), 0)
+        window = Window(each[max(first - 1, 0)].start_ns, each[min(last, len(each) - 1)].end_ns + lag)
+    trace = replace(trace_of(window), window=None)
+    threads = ThreadStates.from_trace(trace)
+    return replace(
+        analysis,
+        trace=trace,
+        devices=tuple(_with_gaps_of(trace, threads, use) for use in analysis.devices),
+        iterations=replace(
+            iterations,
+            per_iteration=each[first:last],
+            count=last - first,
+            skipped=max(iterations.skipped - first, 0),
+        ),
+    )
+
+
+def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
+    """Return the first and one past the last of iterations with MAX_OPERATIONS: all, or those around the middle."""
+    kernels = np.array([iteration.kernel_count for iteration in iterations.per_iteration])
+    count = len(kernels)
+    if kernels.sum() <= MAX_OPERATIONS:
+        return 0, count
+    middle = (iterations.skipped + count) // 2
+    typical = max(int(np.median(kernels[iterations.skipped :])), 1)
+    half = max(MAX_OPERATIONS // typical // 2, 1)
+    return max(middle - half, min(iterations.skipped, middle)), min(middle + half, count)
+
+
+def _with_gaps_of(trace: Trace, threads: ThreadStates, use: DeviceUse) -> DeviceUse:
+    """Return a device with the gaps that it has in a trace."""
+    work = device_activity(trace, use.device)
+    if work is None:
+        return use
+    frame = device_gaps(trace, find_idle_gaps(trace, threads, work)).frame
+    return replace(use, gaps=replace(use.gaps, frame=frame))
+
+
+def with_unprofiled_part(
+    analysis: Analysis, part: Analysis, costs: ProfilerCosts, given_ns: int | None = None
+) -> tuple[Analysis, Analysis]:
+    """Return the analyses of a capture and of its modelled part with the time without the profiler.
+
+    `costs` and `given_ns` are those of with_unprofiled_time.
+    """
+    iterations = analysis.iterations
+    assert isinstance(iterations, Iterations), "a part is modelled from iterations"
+    part = with_unprofiled_time(part, costs, given_ns)
+    time = part.iterations.unprofiled if isinstance(part.iterations, Iterations) else None
+    shares = {} if time is None else time.shares
+    new = tuple(note for note in part.notes if note not in analysis.notes)
+    devices = tuple(with_profiler_part(device, shares.get(device.device)) for device in analysis.devices)
+    whole = replace(
+        analysis,
+        iterations=replace(iterations, unprofiled=time),
+        devices=devices if time is not None and time.shares else analysis.devices,
+        notes=(*analysis.notes, *new),
+    )
+    return whole, part
+
+
+def with_predicted_findings(findings: Sequence[Finding], part: Analysis) -> tuple[Finding, ...]:
+    """Return the findings with what the remedies of the first ones would give; `part` is the modelled part."""
+    return with_predictions(replace(part, findings=tuple(findings)), model_of_run(part)).findings
