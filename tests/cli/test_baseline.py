@@ -14,6 +14,8 @@ from traceview.pipeline import analyze
 
 def test_stored_and_compared(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    code, out, err = traceview("baseline")
+    assert (code, err) == (0, "") and out.startswith("Usage: traceview baseline")
     assert traceview("baseline", "list").out == "no baseline in .traceview/baselines\n"
     stored = Path(".traceview") / "baselines" / "main.sqlite.gz"
     assert traceview("baseline", "save", "main", sample("cudagraph.sqlite")) == (0, f"{stored}\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -73,6 +74,8 @@ def test_output_equals_a_run_in_this_process(traceview: Command, runs: Path, tmp
         text = render(slow_host, Screen(columns))
         assert all(len(line) <= columns for line in text.splitlines())
         assert ("caused" in text, " comm\n" in text) == (columns >= 100, columns == 160)
+        cells = text.partition("slowest first\n")[2].partition("  own =")[0]
+        assert not re.search(r"[nµm]s-?\d", cells) and " -" in cells  # a negative lag is the widest cell
     brief = render_brief(slow_host).splitlines()
     assert len(brief) <= MAX_LINES - PAGE_LINES and all(len(line) <= 80 for line in brief)
     assert "1 straggler of 4 ranks." in brief and "Waits between ranks" not in result.out

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 from tests.captures import analyzed, sample
+from traceview.pricing.findings import _join_devices
 from traceview.report.analysis.document import document
 from traceview.report.analysis.terminal import render
 
@@ -26,3 +29,13 @@ def test_device_that_loses_far_more_keeps_its_own_finding() -> None:
     assert [finding.device for finding in launch] == ["GPU 0", "GPU 1"]
     assert launch[0].cost_ns > 2 * launch[1].cost_ns
     assert not any(finding.others for finding in launch)
+
+
+def test_places_stay_apart_unless_the_remedy_is_the_same_everywhere() -> None:
+    (finding, *_) = analyzed(sample("ddp2.sqlite")).findings
+    draft = SimpleNamespace(title="{cost} lost", same_everywhere=False)
+    pair = [replace(finding, device=f"GPU {at}", title=f"1 ms lost at line {name}()") for at, name in enumerate("ab")]
+    assert len(list(_join_devices([(draft, one) for one in pair]))) == 2  # type: ignore[misc]
+    draft.same_everywhere = True
+    (joined,) = _join_devices([(draft, one) for one in pair])  # type: ignore[misc]
+    assert [joined.device, *(other.device for other in joined.others)] == ["GPU 0", "GPU 1"]

@@ -135,6 +135,8 @@ def test_nothing_is_lost_after_the_end_of_work() -> None:
     ledger = Ledger.from_gaps(replace(gaps, frame=gaps.frame.with_columns(starts)), exposed, until=200)
     assert ledger.idle["host"].tolist() == [10, 10, 0, 0]
     assert intervals.length(ledger.exposed["memset"]) == 30
+    later = Ledger.from_gaps(replace(gaps, frame=gaps.frame.with_columns(starts)), exposed, until=200, idle_until=250)
+    assert later.idle["host"].tolist() == [10, 10, 10, 0] and intervals.length(later.exposed["memset"]) == 30
 
 
 def test_claims_of_a_draft_do_not_overlap() -> None:

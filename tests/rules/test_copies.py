@@ -102,11 +102,12 @@ def test_copies_beyond_compute_cannot_be_hidden() -> None:
     assert "Copies take 9.00 ms while nothing computes, kernels 2.00 ms" in by_id["exposed_copies"].title
 
 
-def test_work_after_the_last_kernel_costs_nothing() -> None:
-    """The copy of the result and the idle time before it keep no kernel waiting."""
-    work = [(0, 10 * MS, "compute", 0, None), (12 * MS, 14 * MS, "copy", 0, None), (15 * MS, 16 * MS, "memset", 0, 0)]
-    trace = made_trace(work, [(15 * MS - 1000, 15 * MS, "api", 0)])
-    assert findings(trace, exposed_copies, host_bound, unknown_launch) == ()
+def test_only_the_wait_for_the_last_copy_costs_after_the_last_kernel() -> None:
+    """The copy of the result cannot be hidden, and a memset is none of the program's work."""
+    work = [(0, 10 * MS, "compute", 0, None), (12 * MS, 14 * MS, "copy", 0, 0), (16 * MS, 17 * MS, "memset", 0, 1)]
+    trace = made_trace(work, [(12 * MS - 1000, 12 * MS, "api", 0), (16 * MS - 1000, 16 * MS, "api", 0)])
+    result = findings(trace, exposed_copies, host_bound, unknown_launch)
+    assert [(finding.id, finding.cost_ns) for finding in result] == [("host_bound", 2 * MS - 1000)]
 
 
 def test_copies_after_the_last_kernel_count_where_copies_are_the_work() -> None:

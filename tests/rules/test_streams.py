@@ -129,6 +129,18 @@ def test_mismatched_collectives_are_not_compared() -> None:
     assert findings(other, communication_wait) == ()
 
 
+def test_stages_of_a_pipeline_need_more_micro_batches() -> None:
+    """A receive from another stage cannot be hidden; an all-to-all exchange, with the same kernel, can be."""
+    work = [(0, MS, "compute", 0, None), (MS, 2 * MS, "communication", 1, None), (2 * MS, 3 * MS, "compute", 0, None)]
+    names = ["gemm", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "gemm"]
+    advice = {}
+    for name in ("stage 1 forward 3", "experts"):
+        trace = in_training(with_names(made_trace(work, ranges=[(0, 3 * MS, name, 0)]), names))
+        (finding,) = findings(trace, exposed_communication)
+        advice[name] = (finding.cost_ns, "micro-batches" in finding.remedy, "interleaved schedule" in finding.advice)
+    assert advice == {"stage 1 forward 3": (MS, True, True), "experts": (MS, False, False)}
+
+
 def test_hidden_communication_costs_nothing() -> None:
     hidden = made_trace([(0, MS, "compute", 0, None), (100, 5000, "communication", 1, None)])
     assert findings(hidden, exposed_communication) == ()

@@ -7,9 +7,11 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import OWN_CALL
+from traceview.whatif import select as select_module
 from traceview.whatif.profiler_costs import MAX_SLOWDOWN, USUAL_SLOWDOWN, host_slowdown
 
 PROCESS = 1  # of made traces
@@ -50,3 +52,17 @@ def test_programs_that_load_data_in_other_processes_are_slow_without_nsys_too() 
 
 def test_capture_without_calls_of_nsys() -> None:
     assert host_slowdown(made_trace([(5, 9, "compute", 0, 0)], [(0, 4, "api", 0)]), PROCESS) == 1
+
+
+def test_slowdown_is_measured_only_for_the_time_without_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def slowdown(_trace: Trace, process: int) -> float:
+        measured.append(process)
+        return 1.5
+
+    monkeypatch.setattr(select_module, "host_slowdown", slowdown)
+    selection = select_module.select(analyzed(sample("serial.sqlite")))
+    before = list(measured)
+    assert not isinstance(selection, str)
+    assert (before, selection.slowdown(), selection.slowdown(), measured) == ([], 1.5, 1.5, [selection.process])

@@ -37,10 +37,13 @@ LEVEL = 4  # for gzip; higher ones take twice as long for a hardly smaller file
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
-@click.group()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @examples("traceview baseline save main report.sqlite", "traceview baseline list")
-def baseline() -> None:
+def baseline(context: click.Context) -> None:
     """Store captures to compare later ones with."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @baseline.command()

@@ -212,6 +212,7 @@ class FindingDraft:
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
         place_label: What happened at these places.
+        same_everywhere: The remedy does not depend on the place: devices whose host was elsewhere share the finding.
     """
 
     id: str
@@ -229,6 +230,7 @@ class FindingDraft:
     note_without_cost: bool = False
     evidence: tuple[Place, ...] = ()
     place_label: str = ""
+    same_everywhere: bool = False
 
 
 Rule = Callable[[CaptureFacts], Iterator[FindingDraft | Note]]

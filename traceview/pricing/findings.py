@@ -49,17 +49,21 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     notes = tuple(result for result in priced if isinstance(result, Note))
     doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
     pairs = [result for result in priced if not isinstance(result, Note)]
-    findings = [replace(finding, unsure_because=stated_doubt(draft, doubts)) for draft, finding in pairs]
-    findings.sort(key=lambda finding: -decisive_cost(finding))
-    return tuple(join_devices(findings)), notes
+    doubted = [(draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for draft, finding in pairs]
+    return tuple(join_devices(sorted(doubted, key=lambda pair: -decisive_cost(pair[1])))), notes
 
 
-def join_devices(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one."""
+def join_devices(pairs: Sequence[tuple[FindingDraft, Finding]]) -> Iterator[Finding]:
+    """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one.
+
+    The place may differ too if the remedy is the same everywhere.
+    """
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in findings:
+    for draft, finding in pairs:
         place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
-        base = (finding.id, FIGURE.sub("#", finding.title), place)
+        base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
+        if draft.same_everywhere:
+            base = (finding.id, FIGURE.sub("#", draft.title))
         number = 0
         while not _joins(finding, groups.get((*base, number), ())):
             number += 1
@@ -85,9 +89,17 @@ def _ledger(device: DeviceFacts) -> Ledger:
     return open_ledger(device, work, end_of_work([work_ends(device, work)]))
 
 
-def open_ledger(device: DeviceFacts, exposed: Mapping[str, Intervals], until: int | None) -> Ledger:
+class EndOfWork(NamedTuple):
+    """Until when exposed work and idle time of a device count as lost."""
+
+    exposed: int
+    idle: int
+
+
+def open_ledger(device: DeviceFacts, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
     """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
-    return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), until)
+    ends = until or (None, None)
+    return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), *ends)
 
 
 class WorkEnds(NamedTuple):
@@ -110,15 +122,17 @@ def work_ends(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> WorkEnds
     return WorkEnds(kernels, copies, sum(map(intervals.length, copying)), intervals.length(work.compute))
 
 
-def end_of_work(parts: Sequence[WorkEnds]) -> int | None:
-    """Return the end of the last kernel; if copies take longer than compute, the end of the last copy or kernel.
+def end_of_work(parts: Sequence[WorkEnds]) -> EndOfWork | None:
+    """Return until when time counts as lost; None if the device runs neither kernels nor such copies.
 
-    `parts` are those of one device in each slice of a capture. Return None if the device does neither.
+    `parts` are those of one device in each slice of a capture. Work counts until the last kernel; if copies take longer
+    than compute, until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results
+    waiting.
     """
     is_copying = sum(part.copying_ns for part in parts) > sum(part.compute_ns for part in parts)
-    ends = [max(part.kernel, part.copy) if is_copying else part.kernel for part in parts]
-    last = max(ends, default=BEFORE_ALL)
-    return None if last == BEFORE_ALL else last
+    kernel, copy = (max((part[column] for part in parts), default=BEFORE_ALL) for column in range(2))
+    last = max(kernel, copy) if is_copying else kernel
+    return None if last == BEFORE_ALL else EndOfWork(last, max(kernel, copy))
 
 
 def _price_drafts(

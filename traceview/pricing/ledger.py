@@ -151,17 +151,23 @@ class Ledger:
 
     @classmethod
     def from_gaps(
-        cls, gaps: Gaps, exposed: Mapping[str, Intervals], own: Times = EMPTY.start, until: int | None = None
+        cls,
+        gaps: Gaps,
+        exposed: Mapping[str, Intervals],
+        own: Times = EMPTY.start,
+        until: int | None = None,
+        idle_until: int | None = None,
     ) -> Ledger:
         """Open the accounts of a device from its gaps and the results of `exposed_work` and `own_compute`.
 
-        Gaps that begin at or after `until`, and work after it, cost nothing.
+        Work after `until` costs nothing, nor do gaps that begin at or after `idle_until`, which is `until` if absent.
         """
         accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
         count = len(gaps.frame)
         if until is None:
             return cls(count, accounts, dict(exposed), own, own)
-        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until))
+        last = until if idle_until is None else idle_until
+        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), last))
         work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
         return cls(count, {cause: _account_before(left, first) for cause, left in accounts.items()}, work, own, own)
 

@@ -50,6 +50,7 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
             claims=(IdleClaim(("memory",), rows=device.steady_gaps), restart_claim(device, blocking)),
             at_most=at_most,
             place_label="the host allocates or frees memory",
+            same_everywhere=True,
         )
 
 

@@ -23,7 +23,8 @@ from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
-from traceview.rules.advice.communication import COMMUNICATION_WAIT
+from traceview.rules.advice.communication import BUBBLE_REMEDY, COMMUNICATION_WAIT, PIPELINE_BUBBLE
+from traceview.rules.exposed_communication import waits_for_stages
 from traceview.units import duration, quantity
 
 
@@ -78,7 +79,8 @@ def _draft(
     late = max((other.use for other in devices), key=lambda use: counts[use.id])
     ranks = join_words([str(process) for process in late.process_ids])
     total = device.use.communication
-    fix = COMMUNICATION_WAIT.choose(facts.program)
+    in_pipeline = waits_for_stages(facts, device)
+    fix = PIPELINE_BUBBLE if in_pipeline else COMMUNICATION_WAIT.choose(facts.program)
     return FindingDraft(
         id="communication_wait",
         device=device,
@@ -88,6 +90,7 @@ def _draft(
         f"{quantity(total.count, 'collective')}: its kernels are the shortest there. During {{cost}} of the "
         f"wait nothing computes. {fix.advice}",
         code=fix.code,
+        remedy=BUBBLE_REMEDY if in_pipeline else "",
         claims=(ExposedClaim((COMMUNICATION,), within),),
         place_label=f"waiting for {late.id} in a collective",
     )

@@ -3,20 +3,34 @@
 Symptom: NCCL kernels run while nothing computes. Waits for another rank are `communication_wait`.
 Cause: gradients are reduced after the backward pass instead of during it, or in buckets that are too large to start
 early or too small to be efficient.
-Remedy: tune the bucket size, overlap with backward, send fewer bytes.
+Remedy: tune the bucket size, overlap with backward, send fewer bytes. In a pipeline, whose stages wait for each other's
+micro-batches, more micro-batches or an interleaved schedule.
 
 Claims the exposed communication that is left.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from traceview.normalise.codes import categories
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import CaptureFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.ledger import ExposedClaim
-from traceview.rules.advice.communication import EXPOSED_COMMUNICATION, SHARDED_COMMUNICATION
+from traceview.rules.advice.communication import (
+    BUBBLE_REMEDY,
+    EXPOSED_COMMUNICATION,
+    PIPELINE_BUBBLE,
+    SHARDED_COMMUNICATION,
+)
 from traceview.units import duration, quantity, share
+
+# Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
+PIPELINE = re.compile(
+    r"\bstage[ _]?\d+ |micro.?batch|1f1b|pipeline|nccl:recv|recv_(?:forward|backward)|^(?:forward|backward) \d+$",
+    re.IGNORECASE,
+)
 
 
 def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -26,7 +40,9 @@ def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
         communication = device.use.communication
         if communication.count:
             sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
+            in_pipeline = waits_for_stages(facts, device)
             fix = SHARDED_COMMUNICATION if sharded and whole is EXPOSED_COMMUNICATION.pytorch else whole
+            fix = PIPELINE_BUBBLE if in_pipeline else fix
             hidden = share(communication.overlapped_ns, communication.busy_ns)
             yield FindingDraft(
                 id="exposed_communication",
@@ -35,7 +51,20 @@ def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
                 "compute, waits for other ranks excluded",
                 advice=f"{hidden} of {duration(communication.busy_ns)} is hidden behind compute. {fix.advice}",
                 code=fix.code,
-                change="overlap",
+                remedy=BUBBLE_REMEDY if in_pipeline else "",
+                change="" if in_pipeline else "overlap",
                 claims=(ExposedClaim((COMMUNICATION,)),),
                 place_label="communication while nothing computes",
             )
+
+
+def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
+    """Return whether most communication of a device is between the stages of a pipeline.
+
+    All-to-all exchanges use the same kernels, so a range must name a stage, a micro-batch or a receive.
+    """
+    rows = device.use.tables["collectives"].rows
+    between = sum(row.total_ns for row in rows if row.collective == "send_receive")
+    if 2 * between <= sum(row.total_ns for row in rows):
+        return False
+    return any(PIPELINE.search(name) for name in categories(facts.analysis.trace.ranges["name"]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import polars as pl
 
@@ -39,7 +42,7 @@ class Selection:
     last: int
     steady: int
     measured_ns: int
-    slowdown: float
+    slowdown: Callable[[], float]
 
 
 @frozen
@@ -47,7 +50,8 @@ class LaunchedWork:
     """The GPU work that a process launches in each iteration, for `select`.
 
     `iteration` is that of each row of Trace.operations, -1 for none. `finish`, `start` and `counts` are the last end,
-    the first start and the number of operations of each iteration. `slowdown` is that of the host (host_slowdown).
+    the first start and the number of operations of each iteration. `slowdown` returns
+    that of the host (host_slowdown), which only the time without the profiler needs.
     """
 
     process: int
@@ -56,7 +60,7 @@ class LaunchedWork:
     finish: Times
     start: Times
     counts: Times
-    slowdown: float
+    slowdown: Callable[[], float]
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> LaunchedWork | None:
@@ -68,7 +72,7 @@ class LaunchedWork:
         edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
         iteration = _iteration_of_operations(analysis.trace, process, edges)
         times = _iteration_times(analysis.trace, iteration, iterations.count)
-        return cls(process, edges, iteration, *times, host_slowdown(analysis.trace, process))
+        return cls(process, edges, iteration, *times, cache(lambda: host_slowdown(analysis.trace, process)))
 
 
 def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedWork | None = None) -> Selection | str:

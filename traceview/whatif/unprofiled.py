@@ -78,7 +78,7 @@ def _unprofiled_time(
         return None
     trace = analysis.trace
     graph = build(trace, selection)
-    events = traced_events(trace, graph, selection.slowdown)
+    events = traced_events(trace, graph, selection.slowdown())
     try:
         base = replay(graph)
         # Shorter iterations stand for the run too: the rest of the mean is host time, for example a checkpoint.
@@ -117,7 +117,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
-        events = traced_events(analysis.trace, graph, other.slowdown)
+        events = traced_events(analysis.trace, graph, other.slowdown())
         try:
             base = replay(graph)
             run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, left, room, short_names, wrap
+from traceview.report.layout import WIDTH, left, room, short_names, width, wrap
 from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
 from traceview.units import duration, durations, quantity, share
 
@@ -68,9 +68,12 @@ def _ranks(fleet: Fleet, columns: int, most: int = MAX_RANKS) -> list[str]:
     what = "means per steady iteration" if fleet.heat is not None else "whole captures"
     cell = CELL + int(columns > WIDTH)
     shown = COLUMNS[: (columns - 2 - NAME) // cell]
-    free = columns - 2 - NAME - cell * len(shown)
-    names, name = _labels(fleet, NAME, WIDTH + free)
-    cells, unit = _cells(fleet.ranks, [field for _, field in shown], cell)
+    cells, unit = _cells(fleet.ranks, [field for _, field in shown])
+    cell = max(cell, 1 + max(len(text) for row in cells for text in row))  # a space between the longest cells
+    least = min(NAME, max(width(plain(rank.label, 200)) for rank in fleet.ranks))
+    shown = shown[: (columns - 2 - least) // cell]
+    least = min(NAME, columns - 2 - cell * len(shown))
+    names, name = _labels(fleet, least, WIDTH + columns - 2 - least - cell * len(shown))
     late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
         f"Ranks, {what}{f' in {unit}' if unit else ''}, slowest first",
@@ -79,7 +82,7 @@ def _ranks(fleet: Fleet, columns: int, most: int = MAX_RANKS) -> list[str]:
     for before, row in _listed_ranks(fleet, most):
         if before:
             lines.append(f"  ... {before:,} between")
-        lines.append(("! " if row in late else "  ") + left(names[row], name) + "".join(cells[row]))
+        lines.append(("! " if row in late else "  ") + left(names[row], name) + _line(cells[row][: len(shown)], cell))
     waits = "; caused = waits of the others for it" if len(shown) > SHOWN_AT_80 else ""
     return [*lines, f"  own = wall - exposed communication; lag = own - median own of the others{waits}"]
 
@@ -113,12 +116,16 @@ def _labels(fleet: Fleet, least: int, columns: int) -> tuple[list[str], int]:
     return short_names(labels, name), name
 
 
-def _cells(ranks: Sequence[Rank], fields: Sequence[str], columns: int) -> tuple[list[list[str]], str]:
+def _line(cells: Sequence[str], columns: int) -> str:
+    return "".join(f"{text:>{columns}}" for text in cells)
+
+
+def _cells(ranks: Sequence[Rank], fields: Sequence[str]) -> tuple[list[list[str]], str]:
     """Return the cells of each rank, and the unit that all of them share, which the cells omit; "" if they differ."""
     texts = durations([getattr(rank, field) for rank in ranks for field in fields])
     units = {text.partition(" ")[2] for text in texts} - {""}
     unit = units.pop() if len(units) == 1 else ""
-    cells = [f"{text.removesuffix(f' {unit}'):>{columns}}" for text in texts]
+    cells = [text.removesuffix(f" {unit}") for text in texts]
     return [cells[at : at + len(fields)] for at in range(0, len(cells), len(fields))], unit
 
 

@@ -70,6 +70,16 @@ SHARDED_COMMUNICATION = Fix(
     """policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 fully_shard(block, mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=False)""",
 )
+# For programs whose stages send micro-batches to each other.
+PIPELINE_BUBBLE = Fix(
+    "Most of it is in kernels that receive from another stage of the pipeline: a stage has nothing to compute until the "
+    "neighbour's micro-batch arrives, so overlap hides none of it. Split a batch into more micro-batches: with P equal "
+    "stages and M micro-batches, each GPU waits (P - 1) / (M + P - 1) of a step. Or give each rank several smaller "
+    "stages (interleaved schedule), and make all stages take equally long.",
+    """from torch.distributed.pipelining import ScheduleInterleaved1F1B
+schedule = ScheduleInterleaved1F1B(stages, n_microbatches, loss_fn=loss)   # stages: two or more for each rank""",
+)
+BUBBLE_REMEDY = "Use more micro-batches, or an interleaved schedule."
 MPI_WAIT = Fixes(
     cuda=Fix(
         "The launching thread is in MPI and nothing is queued on the GPU. If it waits for another rank, that rank is "
