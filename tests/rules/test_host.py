@@ -75,7 +75,7 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     assert (short.id, short.cost_ns) == ("dependency_wait", 18 * 20 * US)
     (long,) = findings(late_work(1 * MS), queued_work)
     assert (long.id, long.cost_ns) == ("late_start", 18 * MS)
-    assert "18 gaps before launched work that starts 1.00 ms late on average, for no reason" in long.title
+    assert "18 gaps before launched work that starts 1.00 ms late on average; the capture" in long.title
     (held,) = findings(late_work(1 * MS, calls=15), queued_work)
     assert (held.id, held.cost_ns) == ("late_start", 18 * MS)
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice

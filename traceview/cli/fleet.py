@@ -79,7 +79,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Read on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
+    help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
     "use tls:// on a network that you do not control.",
 )
 @click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster (PEM).")

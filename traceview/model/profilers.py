@@ -34,8 +34,8 @@ NSYS = CaptureAdvice(
     ranges="Annotate each step and its phases, and trace NVTX: `-t cuda,nvtx`.",
     no_ranges="no NVTX ranges in the capture, so phases are unknown: put {push} around each step and capture with "
     "-t cuda,nvtx",
-    no_iterations="no NVTX range that repeats launches the GPU work, and the launches do not repeat for sure, so "
-    "iterations are unknown: put a range around each step ({push}), or name it with --iteration",
+    no_iterations="iterations are unknown: no repeating NVTX range launches the GPU work, and the launches have no "
+    "clear period; put a range around each step ({push}), or name it with --iteration",
 )
 TORCH = CaptureAdvice(
     gpu="torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
@@ -43,8 +43,8 @@ TORCH = CaptureAdvice(
     ranges="Put `record_function` around each step and its phases, or call `prof.step()` after each step.",
     no_ranges="no record_function ranges in the trace, so phases are unknown: put torch.profiler.record_function "
     "around each step, or call prof.step() after each step",
-    no_iterations="no range that repeats launches the GPU work, and the launches do not repeat for sure, so "
-    "iterations are unknown: call prof.step() after each step, three times or more while the profiler records, or "
+    no_iterations="iterations are unknown: no repeating range launches the GPU work, and the launches have no clear "
+    "period; call prof.step() after each step, three times or more while the profiler records, or "
     "name the range with --iteration",
 )
 PROFILERS: Mapping[str, CaptureAdvice] = {"nsys": NSYS, "torch.profiler": TORCH}

@@ -285,7 +285,7 @@ def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:
     """Return a sentence that names the change of `traceview whatif`; "" without one or without iterations."""
     if not draft.change or not facts.counted:
         return ""
-    return f" `traceview whatif` predicts what it gives: change `{draft.change}`."
+    return f" `traceview whatif` predicts the gain, as its change `{draft.change}`."
 
 
 def fill_in(text: str, price: Price) -> str:

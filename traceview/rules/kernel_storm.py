@@ -131,9 +131,9 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, n
         id="kernel_storm",
         device=device,
         title=f"{quantity(len(rows), 'tiny operation')} launched in a loop{where} keep the GPU waiting {{cost}}",
-        advice=f"{operations} have a median of {duration(median_reordering(end - start))}, in "
-        f"{quantity(len(counts), 'loop')} of up to {int(counts.max()):,} operations. Launching them takes longer "
-        f"than running them. {fix.advice}",
+        advice=f"{operations} run in {quantity(len(counts), 'loop')} of up to {int(counts.max()):,} operations; their "
+        f"median is {duration(median_reordering(end - start))}. Launching them takes longer than running them. "
+        f"{fix.advice}",
         code=fix.code,
         change="fuse",
         key=name,

@@ -76,7 +76,8 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         device=device,
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
         f"({kinds}) {effect}{_start_up_words(facts, inside)}{limit}",
-        advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
+        advice=f"They run at {rate(total, busy)}, and the GPU computes nothing during {share(exposed, busy)} of "
+        "their time. "
         f"{_apparent_cause(facts, blocked)}{advice}",
         code=fix.code,
         remedy=fix.remedy,

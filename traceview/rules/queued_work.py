@@ -124,7 +124,7 @@ def _draft(
             )
             remedy = f"Move `{call}` out of the loop, or make it asynchronous."
         else:
-            title = f"{title}, for no reason that the capture shows"
+            title = f"{title}; the capture does not show why"
     return FindingDraft(
         id=reason.id,
         device=device,

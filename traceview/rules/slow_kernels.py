@@ -151,7 +151,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         id=subject.id,
         device=device,
         title=subject.title,
-        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone."
+        advice=f"{estimate.detail}. Expected saving, if nothing else changes: {least} to {most} of kernel time."
         f"{metric_sentence(device.use) if subject.id == 'fp32_matrix' else ''} {fix.advice}",
         code=fix.code,
         remedy=fix.remedy,

@@ -91,7 +91,7 @@ def sdpa(kernels: KernelSequence) -> Estimate | str:
         (inner, ATTENTION_LEFT),
     )
     part = share_of(kernels, inner | products)
-    detail = f"{len(first):,} attentions by separate kernels take {part} of the kernel time"
+    detail = f"{len(first):,} attention layers of several kernels each take {part} of the kernel time"
     return grouped(kernels, groups, detail, gone=inner)
 
 

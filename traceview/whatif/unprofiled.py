@@ -58,8 +58,8 @@ def with_unprofiled_time(
         return analysis
     note = Note(
         "unprofiled_range",
-        "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks), which makes "
-        "calls slower than is known; the range of the time without the profiler is wider for that.",
+        "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks). How much "
+        "this slows calls down is unknown, so the range of the time without the profiler is wider.",
         affects=("iterations.unprofiled",),
     )
     return replace(

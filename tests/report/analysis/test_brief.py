@@ -76,7 +76,7 @@ def test_only_notes_that_matter_are_shown() -> None:
 
 def test_missing_figures_do_not_matter() -> None:
     text = render(bare_analysis())
-    assert "No iterations known" in text and "No findings: no known problem cost GPU time." in text
+    assert "Iterations are unknown" in text and "No findings: no known problem cost GPU time." in text
     assert_fits(text)
 
 

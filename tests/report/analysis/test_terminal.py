@@ -65,7 +65,7 @@ def test_second_device_refers_to_the_remedy_of_the_first() -> None:
     analysis = made_analysis(findings=2)
     twice = replace(analysis.findings[0], device="GPU 1", cost_ns=1)
     text = render(replace(analysis, findings=(*analysis.findings, twice)))
-    assert "   The remedy is that of 1.\n" in text and text.count("change number 0") == 1
+    assert "   The remedy is the same as for 1.\n" in text and text.count("change number 0") == 1
 
 
 def test_notes_are_short_in_the_summary() -> None:

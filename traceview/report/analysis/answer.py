@@ -55,7 +55,7 @@ def families_line(analysis: Analysis) -> str:
 def iteration_line(iterations: Iterations | NotMeasured) -> str:
     """Return the time of an iteration with its source, or that there are none."""
     if isinstance(iterations, NotMeasured):
-        return "No iterations known: findings and shares cover the whole window."
+        return "Iterations are unknown, so findings and shares cover the whole window."
     name = plain(iterations.range, 100)
     source = (
         f"range {name}"

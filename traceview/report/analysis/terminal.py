@@ -121,7 +121,7 @@ def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
             number, f"{plain(finding.title, 600)}{device_words(finding, several)}", finding, total, columns
         )
         same = numbers.setdefault((finding.id, finding.code), number)
-        lines += _remedy(finding, columns) if same == number else [f"   The remedy is that of {same}."]
+        lines += _remedy(finding, columns) if same == number else [f"   The remedy is the same as for {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
     lines += (
         ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]

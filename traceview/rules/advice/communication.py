@@ -72,7 +72,7 @@ fully_shard(block, mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=Fals
 )
 # For programs whose stages send micro-batches to each other.
 PIPELINE_BUBBLE = Fix(
-    "Most of it is in kernels that receive from another stage of the pipeline: a stage has nothing to compute until the "
+    "Most of it is in kernels that receive from another stage of the pipeline: a stage cannot compute until its "
     "neighbour's micro-batch arrives, so overlap hides none of it. Split a batch into more micro-batches: with P equal "
     "stages and M micro-batches, each GPU waits (P - 1) / (M + P - 1) of a step. Or give each rank several smaller "
     "stages (interleaved schedule), and make all stages take equally long.",

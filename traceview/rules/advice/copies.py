@@ -235,8 +235,8 @@ MANAGED_WAIT = Fixes(
 NO_ZEROS = "Do not zero memory that is overwritten anyway"
 ZEROED_MEMORY = Fixes(
     cuda=Fix(
-        f"{NO_ZEROS}, and let the first kernel that writes an array also initialise it. What remains runs beside "
-        "kernels on another stream."
+        f"{NO_ZEROS}, and let the first kernel that writes an array also initialise it. Run the other memsets on "
+        "another stream, beside the kernels."
     ),
     pytorch=Fix(
         f"{NO_ZEROS}: use `torch.empty` instead of `torch.zeros`, and `zero_grad(set_to_none=True)`.",

@@ -9,7 +9,7 @@ NO_COST = (
     "host launches again. "
 )
 LAUNCHES_FIRST = (
-    " This helps only as far as the host then runs ahead of the GPU: if the loop is launch-bound, fix that first."
+    " This helps only if the host can then run ahead of the GPU; if the loop is launch-bound, fix that first."
 )
 SYNCHRONIZE = Fixes(
     cuda=Fix(
