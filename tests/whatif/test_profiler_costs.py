@@ -55,14 +55,14 @@ def test_capture_without_calls_of_nsys() -> None:
 
 
 def test_slowdown_is_measured_only_for_the_time_without_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[int] = []
+    analysis, measured = analyzed(sample("serial.sqlite")), list[int]()
 
     def slowdown(_trace: Trace, process: int) -> float:
         measured.append(process)
         return 1.5
 
     monkeypatch.setattr(select_module, "host_slowdown", slowdown)
-    selection = select_module.select(analyzed(sample("serial.sqlite")))
+    selection = select_module.select(analysis)
     before = list(measured)
     assert not isinstance(selection, str)
     assert (before, selection.slowdown(), selection.slowdown(), measured) == ([], 1.5, 1.5, [selection.process])
