@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from traceview.normalise.codes import categories
+from traceview.model.analysis import NotMeasured
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.ledger import ExposedClaim
@@ -28,7 +28,7 @@ from traceview.units import duration, quantity, share
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
 PIPELINE = re.compile(
-    r"\bstage[ _]?\d+ |micro.?batch|1f1b|pipeline|nccl:recv|recv_(?:forward|backward)|^(?:forward|backward) \d+$",
+    r"\bstage[ _]?[\d#]+ |micro.?batch|1f1b|pipeline|nccl:recv|recv_(?:forward|backward)|^(?:forward|backward) [\d#]+$",
     re.IGNORECASE,
 )
 
@@ -67,4 +67,5 @@ def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
     between = sum(row.total_ns for row in rows if row.collective == "send_receive")
     if 2 * between <= sum(row.total_ns for row in rows):
         return False
-    return any(PIPELINE.search(name) for name in categories(facts.analysis.trace.ranges["name"]))
+    ranges = facts.analysis.nvtx
+    return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)

@@ -23,6 +23,7 @@ from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.pricing.base import CaptureFacts, DeviceFacts, Sum, Totals, collect_facts
+from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
 from traceview.speedups import KernelSequence
 
@@ -63,7 +64,7 @@ class SliceContext:
     counted: int | None
     uses: Mapping[int, DeviceUse]
     totals: Mapping[int, Mapping[str, Any]] | None = None
-    until: Mapping[int, int | None] = field(default_factory=dict)
+    until: Mapping[int, EndOfWork | None] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=lambda: {"operations": 1, "calls": 1})
 
     @classmethod

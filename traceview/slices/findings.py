@@ -96,9 +96,10 @@ class _Pricing:
                 notes.append(Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}"))
         described = self._described(accepted)
         doubts = [note for note in (*known, *notes) if note.affects]
-        findings = [replace(finding, unsure_because=stated_doubt(draft, doubts)) for _, draft, finding in described]
-        findings.sort(key=lambda finding: -decisive_cost(finding))
-        return tuple(join_devices(findings)), tuple(notes)
+        pairs = [
+            (draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for _, draft, finding in described
+        ]
+        return tuple(join_devices(sorted(pairs, key=lambda pair: -decisive_cost(pair[1])))), tuple(notes)
 
     def _grant(self, part: SliceClaims, key: Key, ns: int | None) -> Grant | None:
         if key not in part.place:
