@@ -16,18 +16,26 @@ import numpy as np
 
 from traceview.errors import RequestError
 from traceview.frozen import frozen
+from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.charts import Charts
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Note, Trace, Window
 from traceview.slices.iterations import OverSlices, Result, find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
 from traceview.slices.merge import merge_slices
 from traceview.slices.timeline import merged_projection, stored_source
 
 THREADS = "POLARS_MAX_THREADS"
+NO_CHARTS = Note(
+    "no_charts",
+    "The page lacks the charts and tables of single kernels, gaps, copies and stacks, because the capture was analyzed "
+    "in slices. `--from` and `--to` choose a part that has them.",
+    affects=("charts",),
+)
 
 
 class CaptureSource(Protocol):
@@ -186,8 +194,20 @@ def measure_slices(
     if folder is not None:
         marks = [result.marks for result in results if result.marks is not None]
         projected = partial(merged_projection, marks)
-        analysis = replace(analysis, events=stored_source(resident, marks, folder), projected=projected)
+        analysis = replace(
+            analysis,
+            events=stored_source(resident, marks, folder),
+            projected=projected,
+            charts=partial(_charts, iterations),
+            notes=(*analysis.notes, NO_CHARTS),
+        )
     return analysis, tables
+
+
+def _charts(iterations: Iterations | NotMeasured) -> Charts:
+    """Return the charts that need no event of the capture: the bars of iterations."""
+    each = () if isinstance(iterations, NotMeasured) else iterations.per_iteration
+    return Charts(iterations=iteration_bars(each))
 
 
 def _no_figures(where: IterationRanges) -> Breakdown:
