@@ -33,7 +33,7 @@ from traceview.speedups import KernelSequence
 Sum = TypeVar("Sum", int, dict[str, int])
 
 
-class Totals:
+class RuleSums:
     """Sums over rows that decide what rules claim. Where a capture is analysed in slices, they are those of all slices.
 
     A device's rules compute each sum from the rows that they see, and go on with what `total` returns.
@@ -71,12 +71,12 @@ class DeviceFacts:
     steady_gaps: slice
     kernels: KernelSequence
     nearby: KernelSequence
-    totals: Totals = Totals()
+    totals: RuleSums = RuleSums()
     previous: int = -1
     first_gap: int = 0
 
     def total(self, key: str, value: Sum) -> Sum:
-        """Return a sum over rows of the whole capture (see Totals)."""
+        """Return a sum over rows of the whole capture (see RuleSums)."""
         return self.totals.total(key, value)
 
     def own_gaps(self, gaps: Times) -> Times:

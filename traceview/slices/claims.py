@@ -11,14 +11,14 @@ import numpy as np
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Trace
+from traceview.model.trace import Note, Trace, Window
 from traceview.pricing.accounts import exposed_work
 from traceview.pricing.base import DeviceFacts, FindingDraft
 from traceview.pricing.findings import Price, WorkEnds, describe, end_of_work, open_ledger, work_ends
 from traceview.pricing.ledger import Claim, ExposedClaim, IdleClaim, Ledger
 from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
 from traceview.rules import all_rules
-from traceview.slices.facts import OwnPart, SliceContext, SliceTotals, own_part, slice_facts
+from traceview.slices.facts import OwnPart, SliceContext, SliceRuleSums, own_part, slice_facts
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import CompactLedger, compact_ledger
 
@@ -40,7 +40,7 @@ class _SliceRules:
         parts = {device: own_part(trace, use) for device, use in context.uses.items()}
         self.parts = {device: part for device, part in parts.items() if part is not None}
         known = context.totals
-        self.totals = {row: SliceTotals(None if known is None else known.get(row, {})) for row in self.parts}
+        self.totals = {row: SliceRuleSums(None if known is None else known.get(row, {})) for row in self.parts}
         self.facts = slice_facts(trace, context, self.parts, self.totals)
         self.exposed = {
             device.use.device: exposed_work(device.activity, device.copies) for device in self.facts.devices
@@ -126,7 +126,8 @@ class SliceClaims:
     """What the rules claim in a slice: compact ledgers by device, and the drafts without their claims and devices.
 
     The claims of a draft are those at its `place` in the ledger of its device. `borders` lists the claims of each draft
-    that have the gap before the slice, because an operation at the beginning of the slice ends it.
+    that have the gap before the slice, because an operation at the beginning of the slice ends it. `window` is the time
+    that the slice accounts for.
     """
 
     ledgers: dict[int, CompactLedger]
@@ -134,6 +135,7 @@ class SliceClaims:
     place: dict[Key, int]
     borders: dict[Key, tuple[int, ...]]
     notes: list[Note]
+    window: Window
 
 
 def claims_of_slice(
@@ -149,7 +151,9 @@ def claims_of_slice(
     rules = _SliceRules(trace, context)
     _grant_decided(rules, decisions, borders or {})
     decided = {decision.key for decision in decisions}
-    claims = SliceClaims({}, {}, {}, {}, rules.notes)
+    windows = [part.work.window for part in rules.parts.values()]
+    window = Window(min((own.start for own in windows), default=0), max((own.end for own in windows), default=0))
+    claims = SliceClaims({}, {}, {}, {}, rules.notes, window)
     for device in rules.facts.devices:
         row = device.use.device
         part = rules.parts[row]

@@ -21,8 +21,10 @@ from traceview.measure.overlap import Copies
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
+from traceview.model.sizes import WorkSizes
+from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace, Window
-from traceview.pricing.base import CaptureFacts, DeviceFacts, Sum, Totals, collect_facts
+from traceview.pricing.base import CaptureFacts, DeviceFacts, RuleSums, Sum, collect_facts
 from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
 from traceview.speedups import KernelSequence
@@ -30,7 +32,7 @@ from traceview.speedups import KernelSequence
 MAX_NEARBY = 256  # operations around a slice that show which kernels belong together
 
 
-class SliceTotals(Totals):
+class SliceRuleSums(RuleSums):
     """The sums of a device: collected in one slice, or those of the capture."""
 
     def __init__(self, merged: Mapping[str, Any] | None = None) -> None:
@@ -77,7 +79,31 @@ class SliceContext:
             if analysis.part(use).window.length:
                 in_window = analysis.whole or use.steady.window == use.window
                 uses[use.device] = use if in_window else steady_use(use, use.streams)
-        return cls(analysis, counted or None, uses)
+        return cls(_without_frames(analysis), counted or None, {row: _without_totals(use) for row, use in uses.items()})
+
+
+def _without_frames(analysis: Analysis) -> Analysis:
+    """Return the figures that rules read, without what grows with the capture: they are sent to each slice."""
+    trace, iterations = analysis.trace, analysis.iterations
+    frames = {name: getattr(trace, name).clear() for name in ("ranges", "overhead", "memory", "gpu_metrics", "scopes")}
+    return replace(
+        analysis,
+        trace=replace(trace, **frames, evidence=HostEvidence(), sizes=WorkSizes()),
+        devices=tuple(map(_without_totals, analysis.devices)),
+        iterations=iterations if isinstance(iterations, NotMeasured) else replace(iterations, per_iteration=()),
+        tables={},
+        charts=None,
+        projected=None,
+        host_time=None,
+        counters=None,
+        other_part=None,
+    )
+
+
+def _without_totals(use: DeviceUse) -> DeviceUse:
+    """Return a device whose tables have rows alone."""
+    tables = {name: replace(table, totals=None) for name, table in use.tables.items()}
+    return replace(use, tables=tables, steady=replace(use.steady, tables={}))
 
 
 @frozen
@@ -131,7 +157,7 @@ def _starts_at(work: Activity, moment: int) -> bool:
 
 
 def slice_facts(
-    trace: Trace, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, Totals]
+    trace: Trace, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, RuleSums]
 ) -> CaptureFacts:
     """Return the facts of a slice, with the figures of the whole capture; parts and totals are by device."""
     threads = ThreadStates.from_trace(trace)

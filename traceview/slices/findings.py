@@ -1,9 +1,9 @@
 """Findings of a capture that is analysed in slices: ids, costs and order are those of the complete capture.
 
 Rules run in each slice, with the figures of the whole capture. First they collect sums that decide what they claim
-(pricing.base.Totals). Then they claim, and each slice sends its accounts in groups (ledgers.py). The parent grants the
-claims of one draft after the other over all slices. If a draft gets only a part of what it claims, the slice in which
-that part ends is looked at again. At last the slice in which a finding costs most shows its places.
+(pricing.base.RuleSums). Then they claim, and each slice sends its accounts in groups (ledgers.py). The parent grants
+the claims of one draft after the other over all slices. If a draft gets only a part of what it claims, the slice in
+which that part ends is looked at again. At last the slice in which a finding costs most shows its places.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from traceview.slices.claims import (
 )
 from traceview.slices.facts import SliceContext
 from traceview.slices.iterations import OverSlices, Result
+from traceview.units import duration
 
 
 class InSlice(Protocol):
@@ -61,9 +62,11 @@ class _Pricing:
         self.context, self.in_slice, self.slices = context, in_slice, slices
         self.decisions: list[list[Decision]] = [[] for _ in slices]
         self.drafts: dict[Key, FindingDraft] = {}
+        self.texts: dict[Key, set[tuple[str, str]]] = {}
         for part in slices:
             for key, draft in part.drafts.items():
                 self.drafts.setdefault(key, draft)
+                self.texts.setdefault(key, set()).add((draft.title, draft.advice))
         self.drafts = dict(sorted(self.drafts.items(), key=lambda pair: pair[0][0]))
         self.borders = [part.borders for part in slices]
         for number in range(len(slices) - 1):
@@ -96,10 +99,17 @@ class _Pricing:
                 notes.append(Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}"))
         described = self._described(accepted)
         doubts = [note for note in (*known, *notes) if note.affects]
-        pairs = [
-            (draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for _, draft, finding in described
-        ]
+        pairs = [(draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for draft, finding in described]
         return tuple(join_devices(sorted(pairs, key=lambda pair: -decisive_cost(pair[1])))), tuple(notes)
+
+    def _with_part(self, key: Key, number: int, finding: Finding) -> Finding:
+        """Return a finding that states the part of the capture that it describes, if that is not the whole."""
+        if len(self.texts[key]) < 2 and (finding.host is None or len(self.slices) == 1):
+            return finding
+        begin = min(device.window.start for device in self.context.analysis.devices)
+        window = self.slices[number].window
+        part = f"from {duration(window.start - begin)} to {duration(window.end - begin)} after the first GPU work"
+        return replace(finding, advice=f"{finding.advice} Details are of the part {part}, where it costs most.")
 
     def _grant(self, part: SliceClaims, key: Key, ns: int | None) -> Grant | None:
         if key not in part.place:
@@ -157,7 +167,7 @@ class _Pricing:
             if after:
                 self._join_border(cut)
 
-    def _described(self, accepted: Sequence[tuple[Key, Price, int]]) -> list[tuple[Key, FindingDraft, Finding]]:
+    def _described(self, accepted: Sequence[tuple[Key, Price, int]]) -> list[tuple[FindingDraft, Finding]]:
         prices = {key: price for key, price, _ in accepted}
         by_slice: dict[int, list[Key]] = {}
         for key, _, number in accepted:
@@ -173,7 +183,7 @@ class _Pricing:
                 prices={key: prices[key] for key in keys},
             )
             described |= self.in_slice(number, function)
-        return [(key, *described[key]) for key, _, _ in accepted]
+        return [(described[key][0], self._with_part(key, number, described[key][1])) for key, _, number in accepted]
 
 
 def _sum_grants(grants: Sequence[GrantSums]) -> GrantSums:
