@@ -62,7 +62,7 @@ class Answers:
         rows = [row for group in groups for row in group.rows]
         count = sum(len(lane) for row in rows for lane in row.lanes)
         if count > MAX_UNMERGED_MARKS:
-            lanes = merged_lanes(rows, zero, length, MAX_MERGED_MARKS)
+            lanes = merged_lanes(rows, zero, length, min(MAX_MERGED_MARKS, count // 4))
         else:
             lanes = [[Lane(marks, True, None, (), marks.looks) for marks in row.lanes] for row in rows]
         devices = device_lanes(groups)
