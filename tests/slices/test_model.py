@@ -48,7 +48,7 @@ def modelled(trace: Trace, analysis: Analysis) -> tuple[Analysis, Analysis]:
 
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
-def test_a_small_capture_is_modelled_whole(name: str) -> None:
+def test_small_capture_is_modelled_whole(name: str) -> None:
     trace, analysis = analyzed(name)
     whole, part = modelled(trace, analysis)
     assert unprofiled(whole) == unprofiled(analysis)
@@ -61,7 +61,7 @@ def test_a_small_capture_is_modelled_whole(name: str) -> None:
     assert any(each.prediction for each in predicted)
 
 
-def test_a_part_of_a_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "MAX_OPERATIONS", 2_000)
     trace, analysis = analyzed("dual.sqlite")
     whole, part = modelled(trace, analysis)
@@ -70,6 +70,6 @@ def test_a_part_of_a_large_capture_gives_about_the_same_time(monkeypatch: pytest
     assert unprofiled(whole).mean_ns == pytest.approx(unprofiled(analysis).mean_ns, rel=0.05)
 
 
-def test_a_capture_without_iterations_is_not_modelled() -> None:
+def test_capture_without_iterations_is_not_modelled() -> None:
     trace, analysis = analyzed("dual.sqlite")
     assert modelled_part(replace(analysis, iterations=NotMeasured("nothing repeats")), trace.with_window) is None
