@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
@@ -23,14 +23,13 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
+from traceview.measure.notes import with_tables
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.columns import Table
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, ReportInfo, Trace, Window
+from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
@@ -164,30 +163,8 @@ def _measure(
     return analysis, given
 
 
-def with_tables(analysis: Analysis, tables: Mapping[str, Table]) -> Analysis:
-    """Return the analysis with its tables, and with the notes on what they and the capture lack."""
-    notes = _notes(analysis.info, analysis.devices, tables, analysis.iterations)
-    return replace(analysis, tables=tables, notes=(*notes, *analysis.notes))
-
-
 def _measure_charts(*given: Any, **options: Any) -> Charts:
     """Return `measure_charts`, whose modules are imported only for a page."""
     from traceview.measure.charts import measure_charts
 
     return measure_charts(*given, **options)
-
-
-def _notes(
-    info: ReportInfo, devices: Sequence[DeviceUse], tables: Mapping[str, Table], iterations: Iterations | NotMeasured
-) -> Iterator[Note]:
-    """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
-    yield from info.health
-    yield from (Note("left_out", problem) for problem in info.problems)
-    lost_ranges = any(note.id == "lost_ranges" for note in info.health)
-    every = [table for device in devices for table in device.tables.values()] + list(tables.values())
-    for table in {table.name: table for table in every if table.not_measured}.values():
-        kind = "package" if table.package else "no"
-        if not (lost_ranges and table.name == "nvtx"):
-            yield Note(f"{kind}_{table.name}", str(table.not_measured), affects=(table.name,))
-    if isinstance(iterations, NotMeasured):
-        yield Note("no_iterations", iterations.reason, affects=("iterations",))

@@ -1,4 +1,4 @@
-"""A capture in slices has the figures of the complete trace, but for its findings, to the nanosecond."""
+"""A capture in slices has the figures of the complete trace, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from tests.captures import sample
 from traceview.model.analysis import Analysis
 from traceview.model.trace import Trace, Window
-from traceview.pipeline import analyze, open_trace, with_tables
+from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
-from traceview.slices.plan import FIRST, LAST, quiet_moments
-from traceview.slices.run import SliceRunner, TraceInMemory, measure_slices
+from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
+from traceview.slices.run import ProcessRunner, SliceRunner, TraceInMemory, analyze_slices
+from traceview.slices.traces import SliceSource
 
 
 def cut(trace: Trace, count: int) -> list[Window]:
@@ -29,20 +30,21 @@ def cut(trace: Trace, count: int) -> list[Window]:
 
 def in_slices(trace: Trace, windows: list[Window]) -> Analysis:
     source = TraceInMemory(trace)
-    return with_tables(
-        *measure_slices(source.resident, SliceRunner(source, windows).over_slices, Extents.from_trace(trace))
-    )
+    return analyze_slices(SliceRunner(source, windows), source.resident, Extents.from_trace(trace))
 
 
-def figures(analysis: Analysis, notes: int | None = None) -> object:
-    return document(replace(analysis, findings=(), answer="", notes=analysis.notes[:notes]))
+def figures(analysis: Analysis) -> tuple[object, ...]:
+    """Return the document, and of findings what does not come from one slice."""
+    costs = [(finding.id, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings]
+    notes = [note.id for note in analysis.notes]
+    return document(replace(analysis, findings=(), answer="", notes=())), costs, notes
 
 
 @pytest.mark.parametrize(
     ("name", "counts", "least"),
     [
         ("dual.sqlite", (1, 2, 7, 50), 50),
-        ("ddp2.sqlite", (50,), 8),
+        ("ddp2.sqlite", (7,), 3),
         ("fsdp_tp/rank0.json.gz", (7,), 7),
         ("trainer/staged.sqlite", (7,), 7),  # with stacks
     ],
@@ -53,5 +55,16 @@ def test_figures_of_slices_equal_those_in_memory(name: str, counts: tuple[int, .
     for count in counts:
         windows = cut(trace, count)
         merged = in_slices(trace, windows)
-        assert figures(merged) == figures(whole, len(merged.notes))
+        assert figures(merged) == figures(whole)
     assert len(windows) >= least
+
+
+def test_processes_measure_what_this_process_does() -> None:
+    path = sample("dual.sqlite")
+    source = SliceSource.open(path, 16)
+    slices = SliceRunner(source, plan_slices(source, 3), keep_bytes=1 << 20)
+    extents = Extents(*source.extents)
+    here = analyze_slices(slices, source.resident, extents)
+    with ProcessRunner(slices, 2) as runner:
+        assert document(analyze_slices(runner, source.resident, extents)) == document(here)
+    assert figures(here) == figures(analyze(path, costs=None))

@@ -12,7 +12,7 @@ import pytest
 from tests.captures import sample
 from tests.slices.test_run import cut
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze, open_trace, with_tables
+from traceview.pipeline import analyze, open_trace
 from traceview.report.timeline import levels, stored, summary
 from traceview.report.timeline.build import MergedRows, rows
 from traceview.report.timeline.marks import Marks, concatenated
@@ -23,7 +23,7 @@ from traceview.report.timeline.summary import Index, device_lanes, device_sums
 from traceview.serve import answers
 from traceview.serve.answers import Answers
 from traceview.slices.measure import Extents
-from traceview.slices.run import SliceRunner, TraceInMemory, measure_slices
+from traceview.slices.run import SliceRunner, TraceInMemory, analyze_slices
 
 BUDGET = 60_000
 
@@ -36,9 +36,8 @@ def whole(request: pytest.FixtureRequest) -> Analysis:
 def in_slices(whole: Analysis, count: int, folder: Path) -> Analysis:
     """Return the analysis of the same capture in slices, with the findings of the complete trace."""
     source = TraceInMemory(whole.trace)
-    over_slices = SliceRunner(source, cut(whole.trace, count)).over_slices
-    extents = Extents.from_trace(whole.trace)
-    analysis = with_tables(*measure_slices(source.resident, over_slices, extents, folder=folder))
+    runner = SliceRunner(source, cut(whole.trace, count))
+    analysis = analyze_slices(runner, source.resident, Extents.from_trace(whole.trace), folder=folder)
     return replace(analysis, findings=whole.findings)
 
 

@@ -19,12 +19,14 @@ from traceview.frozen import frozen
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.breakdown import Breakdown
+from traceview.measure.notes import with_tables
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.charts import Charts
-from traceview.model.columns import Table
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Note, Trace, Window
-from traceview.slices.iterations import OverSlices, Result, find_iterations_in_slices, merge_iteration_parts
+from traceview.rules.answer import with_answer
+from traceview.slices.findings import findings_of_slices
+from traceview.slices.iterations import Result, find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
 from traceview.slices.merge import merge_slices
 from traceview.slices.timeline import merged_projection, stored_source
@@ -158,9 +160,9 @@ def _run_in_worker(number: int, function: Callable[[Trace], Result]) -> Result:
     return _runner.in_slice(number, function)
 
 
-def measure_slices(
+def analyze_slices(
+    runner: SliceRunner | ProcessRunner,
     resident: Trace,
-    over_slices: OverSlices,
     extents: Extents,
     *,
     iteration: str | None = None,
@@ -169,13 +171,14 @@ def measure_slices(
     whole: bool = False,
     flops_per_iteration: int | None = None,
     folder: Path | None = None,
-) -> tuple[Analysis, dict[str, Table]]:
-    """Return the analysis of a capture without findings and notes, and its tables.
+) -> Analysis:
+    """Analyze a capture in slices. The figures are those of pipeline.analyze without costs; nothing is predicted.
 
     `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. `folder`
-    gets the events of the timeline: the analysis can have a page as long as it exists. The other parameters are those
-    of `analyze`.
+    gets the events of the timeline: the analysis can have a page as long as it exists. The other parameters and the
+    errors are those of `analyze`.
     """
+    over_slices = runner.over_slices
     devices = sorted(extents.devices)
     located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
     where, finish = (None, None) if isinstance(located, NotMeasured) else located
@@ -190,7 +193,7 @@ def measure_slices(
     if where is not None:
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
-    analysis, tables = merge_slices(resident, plan, iterations, results)
+    analysis = with_tables(*merge_slices(resident, plan, iterations, results))
     if folder is not None:
         marks = [result.marks for result in results if result.marks is not None]
         projected = partial(merged_projection, marks)
@@ -201,7 +204,8 @@ def measure_slices(
             charts=partial(_charts, iterations),
             notes=(*analysis.notes, NO_CHARTS),
         )
-    return analysis, tables
+    findings, notes = findings_of_slices(analysis, over_slices, runner.in_slice)
+    return with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
 
 
 def _charts(iterations: Iterations | NotMeasured) -> Charts:
