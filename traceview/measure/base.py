@@ -21,7 +21,7 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
-from traceview.model.columns import Merge, Table, Totals
+from traceview.model.columns import Merge, Table, TableTotals
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 
@@ -107,14 +107,14 @@ class _Measure(Generic[Input]):
             return self._filled(self.rows(given))
         totals = self.totals(given)
         if totals_only:
-            return self.table.with_rows((), Totals(totals))
+            return self.table.with_rows((), TableTotals(totals))
         return self.from_totals(given.context, totals)  # type: ignore[attr-defined]
 
     def from_totals(self, context: Any, totals: pl.DataFrame) -> Table:
         """Return the table of a measure with `totals`, which may be those of several slices."""
-        return self._filled(self.rows(context, totals), Totals(totals))
+        return self._filled(self.rows(context, totals), TableTotals(totals))
 
-    def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: Totals | None = None) -> Table:
+    def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: TableTotals | None = None) -> Table:
         if isinstance(rows, NotMeasured):
             return self.table.unmeasured(rows.reason)
         return self.table.with_rows(rows, totals)

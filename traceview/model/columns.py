@@ -113,7 +113,7 @@ def columns(row_type: type) -> tuple[Column, ...]:
     return (*fields, *properties)
 
 
-class Totals:
+class TableTotals:
     """The sums that the rows of a table follow from. All are equal, so that tables compare by their rows."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
@@ -121,10 +121,10 @@ class Totals:
         self.frame = frame
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Totals)
+        return isinstance(other, TableTotals)
 
     def __hash__(self) -> int:
-        return hash(Totals)
+        return hash(TableTotals)
 
 
 @frozen
@@ -151,7 +151,7 @@ class Table:
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
     package: str = ""
-    totals: Totals | None = None
+    totals: TableTotals | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -169,7 +169,7 @@ class Table:
 
         return table_html(self)
 
-    def with_rows(self, rows: tuple[Any, ...], totals: Totals | None = None) -> Table:
+    def with_rows(self, rows: tuple[Any, ...], totals: TableTotals | None = None) -> Table:
         """Return the table filled with rows."""
         return replace(self, rows=rows, totals=totals)
 
