@@ -13,7 +13,8 @@ from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 from traceview.slices import plan
-from traceview.slices.plan import FIRST, LAST, fits_memory, plan_slices, quiet_moments, slice_count
+from traceview.slices.memory import fits_memory
+from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments, slice_count
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]

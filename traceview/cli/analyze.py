@@ -33,6 +33,7 @@ from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
+    from traceview.slices.limited import LimitedCapture
 
 EXIT_CHECK_FAILED = 1
 EPILOG = """\b
@@ -151,21 +152,45 @@ def measure_report(
     range_name: str | None,
     calibration: Path | None,
     unprofiled_ms: float | None,
+    memory: int | None,
     **options: Any,
 ) -> Analysis:
-    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
+    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError.
+
+    What is kept on disk of a capture that does not fit into `memory` exists until the command ends.
+    """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
     from traceview.model.times import window_of_times
     from traceview.pipeline import analyze as run
     from traceview.pipeline import open_trace
+    from traceview.slices.memory import memory_limit
 
     costs = profiler_costs(report, calibration)
+    given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
     step("read", 0.0)
+    if (limit := memory_limit(report, memory)) is not None:
+        capture = _limited_capture(report, limit)
+        if isinstance(capture, str):
+            print_error(f"traceview: {report.name} is analyzed as a whole, beyond --memory: {capture}")
+        else:
+            window = capture.window(start, end, range_name)
+            step("measure", 0.15)
+            if window is None:
+                return capture.analyze(**given, **options)
+            return run(capture.part(window), progress=step, **given, **options)
     trace = open_trace(report)
     window = window_of_times(trace, start, end)
-    given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
     return run(trace, window=window, range_name=range_name, progress=step, **given, **options)
+
+
+def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
+    """Return the capture, to be analyzed in slices, or the reason why it cannot be."""
+    from traceview.read.source import private_folder
+    from traceview.slices.limited import LimitedCapture
+
+    folder = click.get_current_context().with_resource(private_folder(report))
+    return LimitedCapture.open(report, memory, folder)
 
 
 def _to_html(analysis: Analysis, detail: int | None) -> str:

@@ -249,6 +249,12 @@ _FLOPS = click.option(
     callback=parse_flops,
     help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
 )
+_MEMORY = click.option(
+    "--memory",
+    type=parse_size,
+    metavar="SIZE",
+    help="Memory to use, about. A larger SQLite export is analyzed in time slices.  [default: half of what is free]",
+)
 _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 
@@ -257,6 +263,7 @@ def analysis_options(command: Decorated) -> Decorated:
     for option in (
         reading_options,
         profiler_options,
+        _MEMORY,
         _TOP,
         _FLOPS,
         _WHOLE,

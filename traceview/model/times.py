@@ -15,24 +15,30 @@ TIME = re.compile(r"(@?)([+-]?[0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)?"
 
 
 def window_of_times(trace: Trace, start: str | None, end: str | None) -> Window | None:
-    """Return the window between two times; None where neither is given or the capture has no GPU work.
-
-    The default start is the first start of GPU work, the default end its last end. Raises RequestError for an
-    invalid time or an empty window.
-    """
+    """Return the window between two times (see window_between); None where the capture has no GPU work."""
     if (start is None and end is None) or trace.operations.is_empty():
         return None
     first = int(trace.operations["start"].to_numpy().min())
-    last = int(trace.operations["end"].to_numpy().max())
+    return window_between(Window(first, int(trace.operations["end"].to_numpy().max())), start, end)
+
+
+def window_between(work: Window, start: str | None, end: str | None) -> Window | None:
+    """Return the window between two times; None where neither is given.
+
+    `work` is the time from the first start of GPU work, the default start, to its last end, the default end. Raises
+    RequestError for an invalid time or an empty window.
+    """
+    if start is None and end is None:
+        return None
     window = Window(
-        first if start is None else parse_time("--from", start, first),
-        last if end is None else parse_time("--to", end, first),
+        work.start if start is None else parse_time("--from", start, work.start),
+        work.end if end is None else parse_time("--to", end, work.start),
     )
     if window.length <= 0:
         options = " ".join(f"{name} {text}" for name, text in (("--from", start), ("--to", end)) if text)
         raise RequestError(
-            f"{options}: that window is empty; the GPU worked for {duration(last - first)}, "
-            f"from {first} to {last} on the capture's clock"
+            f"{options}: that window is empty; the GPU worked for {duration(work.length)}, "
+            f"from {work.start} to {work.end} on the capture's clock"
         )
     return window
 

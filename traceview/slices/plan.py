@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -16,14 +13,11 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
+from traceview.slices.memory import BYTES_PER_PROCESS
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
 
-# Measured on captures of 1 to 10 million kernels, with some reserve.
-BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export
-BYTES_PER_EVENT = 300  # memory of the analysis of a slice
-BYTES_PER_PROCESS = 200_000_000
-MEMINFO, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+BYTES_PER_EVENT = 300  # memory of the analysis of a slice, measured on 1 to 10 million kernels, with some reserve
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
@@ -43,24 +37,6 @@ def quiet_moments(trace: Trace) -> Times:
     moments = intervals.sorted_unique(moments)
     moments = moments[~_are_in_waits(trace, moments)]
     return moments[~_are_in_restart_gaps(trace, operations, moments)]
-
-
-def free_memory() -> int:
-    """Return the bytes of memory that this machine has free, or its container has left."""
-    try:
-        free = 1024 * int(re.findall(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[0])
-    except (OSError, IndexError):
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # no Linux: half of all memory
-    try:
-        limit, used = ((CONTAINER / name).read_text() for name in ("memory.max", "memory.current"))
-        return max(0, min(free, int(limit) - int(used)))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return free
-
-
-def fits_memory(path: Path, memory: int) -> bool:
-    """Return whether the analysis of a complete export fits into `memory` bytes, by the size of its file."""
-    return path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS <= memory
 
 
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:

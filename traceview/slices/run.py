@@ -24,11 +24,13 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.charts import Charts
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Note, Trace, Window
+from traceview.model.unprofiled import ProfilerCosts
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import Result, find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
 from traceview.slices.merge import merge_slices
+from traceview.slices.model import modelled_part, with_predicted_findings, with_unprofiled_part
 from traceview.slices.timeline import merged_projection, stored_source
 
 THREADS = "POLARS_MAX_THREADS"
@@ -171,12 +173,16 @@ def analyze_slices(
     whole: bool = False,
     flops_per_iteration: int | None = None,
     folder: Path | None = None,
+    costs: ProfilerCosts | None = None,
+    unprofiled_ns: int | None = None,
+    trace_of: Callable[[Window], Trace] | None = None,
 ) -> Analysis:
-    """Analyze a capture in slices. The figures are those of pipeline.analyze without costs; nothing is predicted.
+    """Analyze a capture in slices. The figures are those of pipeline.analyze.
 
     `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. `folder`
-    gets the events of the timeline: the analysis can have a page as long as it exists. The other parameters and the
-    errors are those of `analyze`.
+    gets the events of the timeline: the analysis can have a page as long as it exists. `trace_of` returns the trace of
+    a window; without it nothing is predicted and the time without the profiler is unknown. The other parameters and
+    the errors are those of `analyze`.
     """
     over_slices = runner.over_slices
     devices = sorted(extents.devices)
@@ -194,18 +200,24 @@ def analyze_slices(
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
     analysis = with_tables(*merge_slices(resident, plan, iterations, results))
-    if folder is not None:
-        marks = [result.marks for result in results if result.marks is not None]
-        projected = partial(merged_projection, marks)
-        analysis = replace(
-            analysis,
-            events=stored_source(resident, marks, folder),
-            projected=projected,
-            charts=partial(_charts, iterations),
-            notes=(*analysis.notes, NO_CHARTS),
-        )
+    part = None if trace_of is None else modelled_part(analysis, trace_of)
+    if part is not None and costs is not None:
+        analysis, part = with_unprofiled_part(analysis, part, costs, unprofiled_ns)
     findings, notes = findings_of_slices(analysis, over_slices, runner.in_slice)
-    return with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
+    if part is not None:
+        findings = with_predicted_findings(findings, part)
+    analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
+    if folder is None:
+        return analysis
+    marks = [result.marks for result in results if result.marks is not None]
+    projected = partial(merged_projection, marks)
+    return replace(
+        analysis,
+        events=stored_source(resident, marks, folder),
+        projected=projected,
+        charts=partial(_charts, iterations),
+        notes=(*analysis.notes, NO_CHARTS),
+    )
 
 
 def _charts(iterations: Iterations | NotMeasured) -> Charts:

@@ -1,0 +1,116 @@
+"""The analysis of a capture within a limit of memory: in time slices if the complete capture does not fit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from traceview.errors import RequestError
+from traceview.frozen import frozen
+from traceview.measure.activity import window_of_range
+from traceview.model.analysis import Analysis
+from traceview.model.times import window_between
+from traceview.model.trace import Note, Trace, Window
+from traceview.model.unprofiled import ProfilerCosts
+from traceview.slices.measure import Extents
+from traceview.slices.memory import free_memory
+from traceview.slices.plan import BYTES_PER_EVENT, plan_slices, slice_count
+from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
+from traceview.slices.survey import TIMED_TABLES, NotInPartsError
+from traceview.slices.traces import SliceSource
+
+MAX_PROCESSES = 8
+MIN_EVENTS_FOR_PROCESSES = 1_000_000  # below, processes take longer to start than they save
+
+
+@frozen
+class LimitedCapture:
+    """A capture that is analyzed within `memory` bytes; `folder` gets what is kept of it on disk."""
+
+    source: SliceSource
+    memory: int
+    folder: Path
+
+    @classmethod
+    def open(cls, path: Path, memory: int, folder: Path) -> LimitedCapture | str:
+        """Survey an SQLite export; return the reason instead if it cannot be cut. Raises ReportError."""
+        # A file that is larger than memory would be read from the disk in each pass: a compact copy is made of it.
+        store = folder if path.stat().st_size > free_memory() else None
+        try:
+            return cls(SliceSource.open(path, store=store), memory, folder)
+        except NotInPartsError as error:
+            return str(error)
+
+    def window(self, start: str | None, end: str | None, range_name: str | None) -> Window | None:
+        """Return the window that --from, --to or --range choose; None for the complete capture. Raises RequestError."""
+        if range_name is not None:
+            return window_of_range(self.source.resident, range_name)
+        return window_between(self.work, start, end)
+
+    @property
+    def work(self) -> Window:
+        """The time from the first start to the last end of GPU work."""
+        extents = self.source.extents[0].values()
+        return Window(min(extent.start for extent in extents), max(extent.end for extent in extents))
+
+    def part(self, window: Window) -> Trace:
+        """Return the trace of a window. Raises RequestError if it does not fit into memory."""
+        events = sum(survey.rows for name, survey in self.source.surveys.items() if name in TIMED_TABLES)
+        share = min(window.length / max(self.work.length, 1), 1.0)
+        if events * share * BYTES_PER_EVENT > self.memory:
+            raise RequestError(
+                f"{self.source.resident.info.file}: the chosen window does not fit into memory; choose a shorter one, "
+                "or give more --memory"
+            )
+        trace = self.source.trace(window)
+        note = Note(
+            "window_alone",
+            "The capture is larger than the memory to use: iterations and the kind of the program are those of the "
+            "chosen window.",
+            affects=("iterations",),
+        )
+        return replace(trace, info=replace(trace.info, health=(*trace.info.health, note)))
+
+    def analyze(
+        self,
+        *,
+        device: str | None,
+        iteration: str | None,
+        skip: int | None,
+        top: int,
+        whole: bool,
+        flops_per_iteration: int | None,
+        costs: ProfilerCosts | None,
+        unprofiled_ns: int | None,
+    ) -> Analysis:
+        """Analyze the capture in slices; the options and the errors are those of pipeline.analyze."""
+        source = self.source
+        events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
+        cores = min(os.cpu_count() or 1, MAX_PROCESSES)
+        processes = cores if events >= MIN_EVENTS_FOR_PROCESSES else 1
+        windows = plan_slices(source, slice_count(source, self.memory, processes))
+        processes = min(processes, len(windows))
+        runner = SliceRunner(source, windows, keep_bytes=self.memory // 4 // processes)
+        extents = Extents(*source.extents).select(source.resident, device)
+
+        def run(slices: SliceRunner | ProcessRunner) -> Analysis:
+            return analyze_slices(
+                slices,
+                source.resident,
+                extents,
+                iteration=iteration,
+                skip=skip,
+                top=top,
+                whole=whole,
+                flops_per_iteration=flops_per_iteration,
+                folder=self.folder,
+                costs=costs,
+                unprofiled_ns=unprofiled_ns,
+                trace_of=source.trace,
+            )
+
+        if processes == 1:
+            return run(runner)
+        with ProcessRunner(runner, processes) as workers:
+            return run(workers)

@@ -1,0 +1,48 @@
+"""The memory that an analysis may use, and whether a capture fits into it. The module imports little on purpose."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from traceview.errors import RequestError
+
+BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
+BYTES_PER_PROCESS = 200_000_000
+MIN_MEMORY = 500_000_000  # for two processes and a slice
+HEADER = b"SQLite format 3\0"
+MEMINFO, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that this machine has free, or its container has left."""
+    try:
+        free = 1024 * int(re.findall(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[0])
+    except (OSError, IndexError):
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # no Linux: half of all memory
+    try:
+        limit, used = ((CONTAINER / name).read_text() for name in ("memory.max", "memory.current"))
+        return max(0, min(free, int(limit) - int(used)))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return free
+
+
+def fits_memory(path: Path, memory: int) -> bool:
+    """Return whether the analysis of a complete export fits into `memory` bytes, by the size of its file."""
+    return path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS <= memory
+
+
+def memory_limit(path: Path, given: int | None) -> int | None:
+    """Return the bytes within which an SQLite export is analyzed in slices; None if it fits, or is no such export.
+
+    `given` is the limit that the user states; the default is half of the free memory. Raises RequestError if it is
+    too small for any capture.
+    """
+    if given is not None and given < MIN_MEMORY:
+        raise RequestError(f"--memory {given / 1e6:g}MB is too small; give at least {MIN_MEMORY // 10**6}MB")
+    memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
+    if not path.is_file() or fits_memory(path, memory):
+        return None
+    with path.open("rb") as file:
+        return memory if file.read(len(HEADER)) == HEADER else None
