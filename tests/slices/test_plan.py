@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,8 +10,6 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices import plan
-from traceview.slices.memory import fits_memory
 from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments, slice_count
 from traceview.slices.traces import SliceSource
 
@@ -67,21 +63,7 @@ def test_quiet_moments() -> None:
 
 
 def test_count_of_slices() -> None:
-    path = SAMPLES / "dual.sqlite"
-    source = SliceSource.open(path)
-    assert fits_memory(path, 1 << 30)
-    assert not fits_memory(path, 1 << 20)
+    source = SliceSource.open(SAMPLES / "dual.sqlite")
     assert slice_count(source, 1 << 30, 2) == 1
     assert slice_count(source, 0, 2) <= slice_count(source, 0, 400)
     assert slice_count(source, 0, 400) > 1
-
-
-@pytest.mark.parametrize(("limit", "expected"), [("max", 3072), ("5000", 2000), ("9000", 3072), (None, 3072)])
-def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:    9 kB\nMemFree:   1 kB\nMemAvailable:   3 kB\n")
-    if limit:
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / "memory.current").write_text("3000\n")
-    monkeypatch.setattr(plan, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(plan, "CONTAINER", tmp_path)
-    assert plan.free_memory() == expected

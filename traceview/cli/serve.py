@@ -29,7 +29,7 @@ from traceview.cli.progress import progress
 def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) -> None:
     """Analyze REPORT and serve its page to this machine until Ctrl-C.
 
-    The page loads every event at any zoom from the server. The address contains a random token. No file is written.
+    The page loads every event at any zoom from the server. The address contains a random token. No file stays behind.
     """
     from traceview.serve import Server
 

@@ -14,7 +14,7 @@ from traceview.model.times import window_between
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
-from traceview.slices.memory import free_memory
+from traceview.slices.memory import free_memory, is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, plan_slices, slice_count
 from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
 from traceview.slices.survey import TIMED_TABLES, NotInPartsError
@@ -34,7 +34,9 @@ class LimitedCapture:
 
     @classmethod
     def open(cls, path: Path, memory: int, folder: Path) -> LimitedCapture | str:
-        """Survey an SQLite export; return the reason instead if it cannot be cut. Raises ReportError."""
+        """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
+        if not is_sqlite(path):
+            return "only SQLite exports are read in slices"
         # A file that is larger than memory would be read from the disk in each pass: a compact copy is made of it.
         store = folder if path.stat().st_size > free_memory() else None
         try:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from traceview.errors import RequestError
+from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
@@ -34,15 +35,20 @@ def fits_memory(path: Path, memory: int) -> bool:
 
 
 def memory_limit(path: Path, given: int | None) -> int | None:
-    """Return the bytes within which an SQLite export is analyzed in slices; None if it fits, or is no such export.
+    """Return the bytes within which a capture is analyzed in slices; None if it fits as a whole.
 
-    `given` is the limit that the user states; the default is half of the free memory. Raises RequestError if it is
-    too small for any capture.
+    `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
+    Raises RequestError if the limit is too small for any capture.
     """
     if given is not None and given < MIN_MEMORY:
-        raise RequestError(f"--memory {given / 1e6:g}MB is too small; give at least {MIN_MEMORY // 10**6}MB")
+        raise RequestError(f"--memory {size(given)} is too small; give at least {size(MIN_MEMORY)}")
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
-    if not path.is_file() or fits_memory(path, memory):
+    if not path.is_file() or fits_memory(path, memory) or (given is None and not is_sqlite(path)):
         return None
+    return memory
+
+
+def is_sqlite(path: Path) -> bool:
+    """Return whether a file is an SQLite database."""
     with path.open("rb") as file:
-        return memory if file.read(len(HEADER)) == HEADER else None
+        return file.read(len(HEADER)) == HEADER

@@ -1,0 +1,37 @@
+"""The memory that an analysis may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.captures import SAMPLES
+from traceview.slices import memory
+
+REPORT = SAMPLES / "dual.sqlite"
+
+
+def test_small_export_fits() -> None:
+    assert memory.fits_memory(REPORT, 1 << 30)
+    assert not memory.fits_memory(REPORT, 1 << 20)
+
+
+def test_half_of_the_free_memory_is_the_limit_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.memory_limit(REPORT, None) is None
+    monkeypatch.setattr(memory, "BYTES_PER_FILE_BYTE", 1e10 / REPORT.stat().st_size)
+    monkeypatch.setattr(memory, "free_memory", lambda: 4_000_000_000)
+    assert memory.memory_limit(REPORT, None) == 2_000_000_000
+    assert memory.memory_limit(SAMPLES / "fsdp_tp" / "rank0.json.gz", None) is None
+    assert memory.memory_limit(SAMPLES, None) is None
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max", 3072), ("5000", 2000), ("9000", 3072), (None, 3072)])
+def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:    9 kB\nMemFree:   1 kB\nMemAvailable:   3 kB\n")
+    if limit:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("3000\n")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    assert memory.free_memory() == expected
