@@ -35,7 +35,9 @@ def in_slices(trace: Trace, windows: list[Window]) -> Analysis:
 
 def figures(analysis: Analysis) -> tuple[object, ...]:
     """Return the document, and of findings what does not come from one slice."""
-    costs = [(finding.id, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings]
+    costs = [
+        (finding.id, finding.title, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings
+    ]
     notes = [note.id for note in analysis.notes]
     return document(replace(analysis, findings=(), answer="", notes=())), costs, notes
 
@@ -44,7 +46,7 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
     ("name", "counts", "least"),
     [
         ("dual.sqlite", (1, 50), 50),
-        ("ddp2.sqlite", (7,), 3),
+        ("ddp2.sqlite", (50,), 8),
         ("fsdp_tp/rank0.json.gz", (7,), 7),
         ("trainer/staged.sqlite", (7,), 7),  # with stacks
     ],

@@ -55,14 +55,18 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
 
 
 def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
-    """Return the memory calls in the steady time, with their rows of Trace.api."""
+    """Return the memory calls that start in the steady time, with their rows of Trace.api.
+
+    Of a capture in slices, the trace has calls of the next slices too.
+    """
+    window = facts.analysis.trace.window or device.steady
     return (
         facts.analysis.trace.api.lazy()
         .with_row_index("row")
         .filter(
             (pl.col("role") == "memory")
-            & (pl.col("start") >= device.steady.start)
-            & (pl.col("start") < device.steady.end)
+            & (pl.col("start") >= max(device.steady.start, window.start))
+            & (pl.col("start") < min(device.steady.end, window.end))
             & pl.col("process").is_in(list(device.use.process_ids))
         )
         .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "implicit")
@@ -71,5 +75,5 @@ def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
 
 
 def _frequent_names(counts: dict[str, int]) -> str:
-    names = sorted(counts, key=lambda name: -counts[name])[:MAX_NAMES]
+    names = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_NAMES]
     return join_words([f"{counts[name]} {name}" for name in names])
