@@ -33,7 +33,9 @@ export async function showKernels() {
   const { devices } = await chartFigures();
   const draw = () => {
     const all = devices.map(({ kernels }) => coveredPart(kernels)).filter(({ groupings }) => groupings.length);
-    const lacks = devices.length ? `The capture has no single kernels ${coverWords()}` : "This page has no kernel tables";
+    const lacks = devices.length
+      ? `The capture has no single kernels ${coverWords()}`
+      : "This page has no kernel tables";
     const none = el("p", { text: `${lacks.trim()}${devices.length ? "" : " (see Notes)"}.` });
     byId("kernel-tables").replaceChildren(...(all.length ? all.map(kernelTable) : [none]));
   };
