@@ -12,8 +12,9 @@ from tests.slices.windows import quiet_slices
 from traceview.errors import RequestError
 from traceview.measure.activity import active_devices
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations import build_iterations, measure_iterations
+from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
+from traceview.measure.iterations.figures import build_iterations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace

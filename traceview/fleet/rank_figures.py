@@ -11,7 +11,7 @@ from traceview.fleet.collectives import EMPTY
 from traceview.fleet.iterations import with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
-from traceview.fleet.work import merge_bins
+from traceview.fleet.work import TimeParts, merge_bins, time_parts
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, PackedColumn
@@ -192,54 +192,6 @@ def difference_from_others(values: Times) -> NDArray[np.float64]:
     median = (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
     difference[rows] = values[rows] - median
     return difference
-
-
-@frozen
-class TimeParts:
-    """The parts of a rank's time, in ns."""
-
-    wall: int
-    compute: int
-    exposed_communication: int
-    idle: int
-    causes: tuple[int, ...]
-    kernels: int
-
-    @property
-    def copies(self) -> int:
-        """The rest of the wall time: copies and memsets with nothing else beside them."""
-        return self.wall - self.compute - self.exposed_communication - self.idle
-
-
-def time_parts(rank: RankResult, steady: Times) -> TimeParts:
-    """Return the means over a rank's steady iterations, or the sums over its window if it has no iterations.
-
-    `steady` are the numbers of the steady iterations. Means add up to the wall time; medians would not.
-    """
-    steps = rank.steps
-    rows = np.isin(EMPTY if steps is None else steps.number, steady)
-    if steps is None or not rows.any():
-        return TimeParts(
-            wall=rank.end - rank.start,
-            compute=rank.compute,
-            exposed_communication=rank.exposed_communication,
-            idle=sum(rank.idle),
-            causes=rank.idle,
-            kernels=rank.kernels,
-        )
-
-    def mean(values: Times) -> int:
-        return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
-
-    causes = tuple(mean(column.values()) for column in steps.idle)
-    return TimeParts(
-        wall=mean(steps.figure("wall")),
-        compute=mean(steps.figure("compute")),
-        exposed_communication=mean(steps.figure("exposed_communication")),
-        idle=sum(causes),
-        causes=causes,
-        kernels=mean(steps.figure("kernels")),
-    )
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What a rank's GPU does in equal bins of time, for the timeline of all ranks."""
+"""What a rank's GPU does: in equal bins of time, for the timeline of all ranks, and in a mean iteration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 
 from traceview import intervals
 from traceview.fleet.collectives import EMPTY
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
 from traceview.model.collectives import Clock, PackedColumn
-from traceview.model.fleet import RankWork
+from traceview.model.fleet import RankResult, RankWork
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
 
@@ -73,3 +74,51 @@ def _main_kernels(trace: Trace, device: Activity, start: Times, end: Times) -> t
         np.maximum(longest, time, out=longest)
     texts = categories(trace.operations["name"])
     return tuple(texts[code] for code in costliest.tolist()), kernel
+
+
+@frozen
+class TimeParts:
+    """The parts of a rank's time, in ns."""
+
+    wall: int
+    compute: int
+    exposed_communication: int
+    idle: int
+    causes: tuple[int, ...]
+    kernels: int
+
+    @property
+    def copies(self) -> int:
+        """The rest of the wall time: copies and memsets with nothing else beside them."""
+        return self.wall - self.compute - self.exposed_communication - self.idle
+
+
+def time_parts(rank: RankResult, steady: Times) -> TimeParts:
+    """Return the means over a rank's steady iterations, or the sums over its window if it has no iterations.
+
+    `steady` are the numbers of the steady iterations. Means add up to the wall time; medians would not.
+    """
+    steps = rank.steps
+    rows = np.isin(EMPTY if steps is None else steps.number, steady)
+    if steps is None or not rows.any():
+        return TimeParts(
+            wall=rank.end - rank.start,
+            compute=rank.compute,
+            exposed_communication=rank.exposed_communication,
+            idle=sum(rank.idle),
+            causes=rank.idle,
+            kernels=rank.kernels,
+        )
+
+    def mean(values: Times) -> int:
+        return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
+
+    causes = tuple(mean(column.values()) for column in steps.idle)
+    return TimeParts(
+        wall=mean(steps.figure("wall")),
+        compute=mean(steps.figure("compute")),
+        exposed_communication=mean(steps.figure("exposed_communication")),
+        idle=sum(causes),
+        causes=causes,
+        kernels=mean(steps.figure("kernels")),
+    )

@@ -7,6 +7,7 @@ changes its arguments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -189,3 +190,14 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
 def overlap_length(left: Intervals, right: Intervals) -> int:
     """Return the length that two unions have in common, in ns."""
     return length(intersect(left, right))
+
+
+def merge_disjoint(parts: Sequence[Intervals]) -> Intervals:
+    """Merge disjoint unions into one ascending union."""
+    nonempty = [part for part in parts if len(part.start)]
+    if len(nonempty) < 2:
+        return nonempty[0] if nonempty else EMPTY
+    starts = np.concatenate([part.start for part in nonempty])
+    ends = np.concatenate([part.end for part in nonempty])
+    order = np.argsort(starts, kind="stable")
+    return Intervals(starts[order], ends[order])

@@ -193,7 +193,10 @@ class Ledger:
                 idle_grants.append(self._grant_idle(claim, idle_grants))
         if at_most is not None:
             idle_grants, exposed_grants = _first_granted(idle_grants, exposed_grants, at_most)
-        exposed, (idle, ns) = _merge_disjoint([times for _, times in exposed_grants]), self._sum_idle(idle_grants)
+        exposed, (idle, ns) = (
+            intervals.merge_disjoint([times for _, times in exposed_grants]),
+            self._sum_idle(idle_grants),
+        )
         granted = (tuple(idle_grants), tuple(exposed_grants))
         return Grant(idle, ns, exposed, *granted, computing, compute.astype(np.int64))
 
@@ -293,14 +296,3 @@ def sum_columns(columns: Sequence[Times]) -> Times:
     for column in columns[2:]:
         total += column
     return total
-
-
-def _merge_disjoint(parts: list[Intervals]) -> Intervals:
-    """Merge disjoint unions into one ascending union."""
-    nonempty = [part for part in parts if len(part.start)]
-    if len(nonempty) < 2:
-        return nonempty[0] if nonempty else EMPTY
-    starts = np.concatenate([part.start for part in nonempty])
-    ends = np.concatenate([part.end for part in nonempty])
-    order = np.argsort(starts, kind="stable")
-    return Intervals(starts[order], ends[order])

@@ -57,7 +57,7 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
 def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
     """Return the memory calls that start in the steady time, with their rows of Trace.api.
 
-    Of a capture in slices, the trace has calls of the next slices too.
+    A slice of a capture has calls of its neighbours too, which do not count.
     """
     window = facts.analysis.trace.window or device.steady
     return (

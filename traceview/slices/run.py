@@ -17,8 +17,9 @@ import numpy as np
 from traceview.errors import RequestError
 from traceview.frozen import frozen
 from traceview.measure.charts.iterations import iteration_bars
-from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
+from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
+from traceview.measure.iterations.figures import FIGURES, build_iterations
 from traceview.measure.notes import with_tables
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.charts import Charts

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from itertools import compress, starmap
+from itertools import compress
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.frozen import frozen
@@ -17,7 +16,6 @@ from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations.breakdown import (
-    Breakdown,
     MeasuredDevices,
     breakdown,
     unmeasured_processes,
@@ -31,13 +29,13 @@ from traceview.measure.iterations.candidates import (
     range_phases,
     repeating_ranges,
 )
+from traceview.measure.iterations.figures import build_iterations
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
-from traceview.measure.iterations.times import IterationTimes, finish_times
+from traceview.measure.iterations.times import finish_times
 from traceview.measure.nvtx.projection import Projection, project_operations
-from traceview.model.analysis import ITERATION_FIGURES, Iteration, IterationCandidate, Iterations, NotMeasured, Spread
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import IterationCandidate, Iterations, NotMeasured
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 
@@ -51,7 +49,6 @@ MIN_ALIKE, MIN_OUTLIER, OUTLIER_SPREADS = 4, 1.1, 10
 MAX_WARM_UP = 3  # periods; a quarter of all periods, if that is more
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
-FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
 @frozen
@@ -132,29 +129,6 @@ def measure_iterations(
     parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
     finish = finish_times(trace, where.process, where.start, measured.devices)
     return build_iterations(where, parts, finish)
-
-
-def build_iterations(where: IterationRanges, parts: Breakdown, finish: Times | None) -> Iterations:
-    """Return the iterations at `where` with their figures; `finish` is the result of finish_times."""
-    figures = _iteration_figures(where, parts)
-    rows, spreads = _build_rows(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
-    times = IterationTimes(where.start, where.end, finish, where.skipped)
-    return Iterations(
-        range=where.range,
-        source=where.source,
-        confidence=where.confidence,
-        time_ns=times.time_ns,
-        steady=times.steady,
-        candidates=where.candidates,
-        thread=where.thread,
-        process_id=where.process,
-        count=len(rows),
-        skipped=where.skipped,
-        skipped_why=where.why,
-        wall_ns=spreads["wall_ns"],
-        spreads=spreads,
-        per_iteration=rows,
-    )
 
 
 def find_iterations(
@@ -309,39 +283,3 @@ def _twice_median(values: Times) -> int:
     """Return the sum of the two middle values, because the median may be half a ns above an integer."""
     ordered = np.sort(values)
     return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
-
-
-def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Times]:
-    """Return one value per iteration by the field names of model.Iteration."""
-    wall = where.end - where.start
-    return {"start_ns": where.start, "end_ns": where.end, "wall_ns": wall, "idle_ns": parts.idle.sum(axis=0)} | dict(
-        parts.figures
-    )
-
-
-def _build_rows(where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64]) -> tuple[Iteration, ...]:
-    columns: dict[str, Iterable[object]] = {name: values.tolist() for name, values in figures.items()}
-    columns["name"] = where.names
-    columns["skipped"] = (index < where.skipped for index in range(len(where.names)))
-    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T.tolist())
-    return tuple(starmap(Iteration, zip(*(columns[field.name] for field in fields(Iteration)), strict=True)))
-
-
-def _spreads(figures: Mapping[str, Times], idle: NDArray[np.int64], skipped: int) -> Mapping[str, Spread]:
-    """Return the spread of each figure, and of each cause of idle time as `idle_<cause>_ns`."""
-    columns = {name: figures[name] for name in FIGURES}
-    columns |= {f"idle_{cause}_ns": values for cause, values in zip(CAUSES, idle, strict=True)}
-    return {name: spread(values[skipped:]) for name, values in columns.items()}
-
-
-def spread(values: Times) -> Spread:
-    """Return median, p5 and p95 in ns, linearly interpolated between ranks and rounded down."""
-    ordered = np.sort(values)
-    return Spread(*(_percentile(ordered, percent) for percent in (50, 5, 95)))
-
-
-def _percentile(ordered: Times, percent: int) -> int:
-    where, rest = divmod((len(ordered) - 1) * percent, 100)
-    low = int(ordered[where])
-    high = int(ordered[min(where + 1, len(ordered) - 1)])
-    return low + (high - low) * rest // 100
