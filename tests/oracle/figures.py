@@ -39,12 +39,13 @@ def figures(
         "host": syncs(export, gpus, window),
         "nvtx": nvtx(export, window),
         "iterations": iterations(export, causes, window, iteration, skip),
-        "unmatched": unmatched(export),
+        "unmatched": unmatched(export, window),
     }
 
 
-def unmatched(export: Export) -> dict[str, int]:
-    lost = [one.table for one in export.operations if one.launch is None and one.correlation]
+def unmatched(export: Export, window: Window) -> dict[str, int]:
+    here = [one for one in export.operations if window is None or window[0] <= one.start < window[1]]
+    lost = [one.table for one in here if one.launch is None and one.correlation]
     return {
         "kernels": lost.count("kernel"),
         "copies": lost.count("memcpy"),

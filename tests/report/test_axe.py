@@ -12,10 +12,12 @@ from tests.captures import SAMPLES, analyzed, sample
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
 from traceview.fleet.analyze_reports import analyze_reports
+from traceview.model.analysis import Analysis
 from traceview.model.whatif import WhatIf
 from traceview.report.analysis.page import live, render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
+from traceview.report.timeline.source import PageSource
 from traceview.whatif.prediction import whatif
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -40,10 +42,14 @@ def what_if() -> str:
     return render(analysis, whatif=result)
 
 
+def served(analysis: Analysis) -> str:
+    return live(analysis, PageSource.from_analysis(analysis))[0]
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "analysis": lambda: render(analyzed(sample("ddp2.sqlite"))),
     "what-if": what_if,
-    "serve": lambda: live(analyzed(sample("dual.sqlite")))[0],
+    "serve": lambda: served(analyzed(sample("dual.sqlite"))),
     "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),
     "fleet": lambda: render_fleet(analyze_reports(sorted((SAMPLES / "ranks").glob("slowhost*.sqlite.xz")), workers=1)),
 }
