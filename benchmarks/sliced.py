@@ -1,0 +1,135 @@
+"""Measure `traceview analyze` with and without a bound on memory, against the plain SQL scan.
+
+    python benchmarks/sliced.py [--memory 4GB] [--limit SECONDS] [--page] REPORT.sqlite...
+
+Prints a row for each report and way: wall time, processor time (user and system) and its ratio to the scan's, bytes
+read from the disk, and the peak memory of all processes together. A way that needs more than --limit seconds, or is
+killed for want of memory, has no figures. `benchmarks/repeat_capture.py` makes large reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+BETWEEN_SAMPLES = 0.25  # s
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """What a command took: seconds of wall and processor time, bytes read from the disk, peak bytes of memory."""
+
+    seconds: float
+    processor: float
+    read: int
+    peak: int
+
+
+def measure(command: list[str], limit: float) -> Cost | None:
+    """Run a command with its workers and return their cost; None if it fails or passes the limit."""
+    started = time.perf_counter()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=environment()
+        )
+        processor: dict[int, float] = {}
+        read: dict[int, int] = {}
+        peak = 0
+        while process.poll() is None:
+            if time.perf_counter() - started > limit:
+                os.killpg(process.pid, signal.SIGKILL)
+            memory = 0
+            for member in members(process.pid):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    processor[member], read[member], own = sample(member)
+                    memory += own
+            peak = max(peak, memory)
+            time.sleep(BETWEEN_SAMPLES)
+        if process.returncode:
+            errors.seek(0)
+            print(errors.read().decode(errors="replace").strip().splitlines()[-1:], file=sys.stderr)
+            return None
+    return Cost(time.perf_counter() - started, sum(processor.values()), sum(read.values()), peak)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the commands: they use the package beside this script."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def members(session: int) -> list[int]:
+    """Return the processes of a session."""
+    own = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if folder.name.isdigit() and int(stat(int(folder.name))[3]) == session:
+                own.append(int(folder.name))
+    return own
+
+
+def stat(process: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name: state, parent, group, session, ..."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def sample(process: int) -> tuple[float, int, int]:
+    """Return a process's processor time in s, the bytes that it read from the disk, and its share of memory."""
+    fields = stat(process)
+    folder = Path(f"/proc/{process}")
+    read = next(int(line.split()[1]) for line in (folder / "io").read_text().splitlines() if "read_bytes" in line)
+    rollup = (folder / "smaps_rollup").read_text().splitlines()
+    memory = next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+    return (int(fields[11]) + int(fields[12])) / TICKS, read, memory
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reports", type=Path, nargs="+")
+    parser.add_argument("--memory", default="4GB")
+    parser.add_argument("--limit", type=float, default=3600.0)
+    parser.add_argument("--page", action="store_true", help="write the page, too")
+    parser.add_argument("--only", choices=("scan", "whole", "slices"), action="append", help="may be given again")
+    given = parser.parse_args()
+    print("| report | way | wall | processor | ratio | read | peak memory |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for report in given.reports:
+        with tempfile.TemporaryDirectory() as folder:
+            page = ["--html", f"{folder}/page.html"] if given.page else ["--no-html"]
+            analyze = [sys.executable, "-m", "traceview", "analyze", str(report.resolve()), *page]
+            ways = {
+                "scan": [sys.executable, "benchmarks/plain_scan.py", str(report.resolve())],
+                "whole": [*analyze, "--json", f"{folder}/whole.json", "--memory", "1000GB"],
+                "slices": [*analyze, "--json", f"{folder}/slices.json", "--memory", given.memory],
+            }
+            scan: Cost | None = None
+            for way, command in ways.items():
+                if given.only and way not in given.only:
+                    continue
+                cost = measure(command, given.limit)
+                scan = cost if way == "scan" else scan
+                print(row(report, way, cost, scan), flush=True)
+
+
+def row(report: Path, way: str, cost: Cost | None, scan: Cost | None) -> str:
+    """Return a row of the table."""
+    if cost is None:
+        return f"| {report.name} | {way} | - | - | - | - | - |"
+    ratio = f"{cost.processor / scan.processor:.1f}" if scan and scan.processor else ""
+    return (
+        f"| {report.name} | {way} | {cost.seconds:.1f} s | {cost.processor:.1f} s | {ratio} | "
+        f"{cost.read / 1e9:.2f} GB | {cost.peak / 1e9:.2f} GB |"
+    )
+
+
+if __name__ == "__main__":
+    main()
