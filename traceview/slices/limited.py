@@ -15,7 +15,7 @@ from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
 from traceview.slices.memory import free_memory, is_sqlite
-from traceview.slices.plan import BYTES_PER_EVENT, plan_slices, slice_count
+from traceview.slices.plan import BYTES_PER_EVENT, KEPT_SHARE, plan_slices, slice_count
 from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
 from traceview.slices.survey import TIMED_TABLES, NotInPartsError
 from traceview.slices.traces import SliceSource
@@ -93,7 +93,7 @@ class LimitedCapture:
         processes = cores if events >= MIN_EVENTS_FOR_PROCESSES else 1
         windows = plan_slices(source, slice_count(source, self.memory, processes))
         processes = min(processes, len(windows))
-        runner = SliceRunner(source, windows, keep_bytes=self.memory // 4 // processes)
+        runner = SliceRunner(source, windows, keep_bytes=self.memory // KEPT_SHARE // processes)
         extents = Extents(*source.extents).select(source.resident, device)
 
         def run(slices: SliceRunner | ProcessRunner) -> Analysis:

@@ -17,7 +17,8 @@ from traceview.slices.memory import BYTES_PER_PROCESS
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
 
-BYTES_PER_EVENT = 300  # memory of the analysis of a slice, measured on 1 to 10 million kernels, with some reserve
+BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at 100 million kernels
+KEPT_SHARE = 8  # a part of the memory, for traces that are kept from pass to pass
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
@@ -42,7 +43,7 @@ def quiet_moments(trace: Trace) -> Times:
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     """Return how many slices there must be for this many at once to fit into `memory` bytes, with a parent process."""
     events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
-    left = max(memory - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
+    left = max(memory - memory // KEPT_SHARE - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
     return max(1, math.ceil(events * BYTES_PER_EVENT * processes / left))
 
 
