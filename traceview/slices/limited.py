@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from traceview.model.times import window_between
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
-from traceview.slices.memory import free_memory, is_sqlite
+from traceview.slices.memory import is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, KEPT_SHARE, plan_slices, slice_count
 from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
 from traceview.slices.survey import TIMED_TABLES, NotInPartsError
@@ -37,8 +38,9 @@ class LimitedCapture:
         """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
         if not is_sqlite(path):
             return "only SQLite exports are read in slices"
-        # A file that is larger than memory would be read from the disk in each pass: a compact copy is made of it.
-        store = folder if path.stat().st_size > free_memory() else None
+        # Each pass would read a large file from the disk again: a compact copy, a fifth of the file, is made of it.
+        size = path.stat().st_size
+        store = folder if size > memory and shutil.disk_usage(folder).free > size else None
         try:
             return cls(SliceSource.open(path, store=store), memory, folder)
         except NotInPartsError as error:
