@@ -49,11 +49,11 @@ def _without_frame(device: DeviceUse) -> DeviceUse:
     return replace(device, gaps=replace(device.gaps, frame=none), steady=steady)
 
 
-def figures(found: Sequence[Finding]) -> list[tuple[Any, ...]]:
+def figures(findings: Sequence[Finding]) -> list[tuple[Any, ...]]:
     """Return what must be equal, finding by finding on each device, in order."""
     names = ("id", "device", "severity", "cost_ns", "cost_fraction", "change", "claims", "unsure_because")
     names += ("cost_per_iteration_ns", "unprofiled_cost_ns", "unprofiled_cost_per_iteration_ns")
-    return [tuple(getattr(each, name) for name in names) for first in found for each in first.by_device]
+    return [tuple(getattr(each, name) for name in names) for first in findings for each in first.by_device]
 
 
 @pytest.mark.parametrize(

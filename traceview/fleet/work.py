@@ -89,7 +89,7 @@ class TimeParts:
 
     @property
     def copies(self) -> int:
-        """The rest of the wall time: copies and memsets with nothing else beside them."""
+        """The rest of the wall time, in which only copies and memsets run."""
         return self.wall - self.compute - self.exposed_communication - self.idle
 
 

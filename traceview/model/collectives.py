@@ -116,7 +116,7 @@ class Collectives:
         return (start, end) if clock is None else (clock.to_common(start), clock.to_common(end))
 
     def hidden(self, places: PackedColumn) -> Times:
-        """Return the ns in which compute runs beside the collectives at `places`."""
+        """Return the ns of the collectives at `places` during which compute runs."""
         return self.column("hidden")[places.values()]
 
     def __len__(self) -> int:

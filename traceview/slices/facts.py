@@ -27,6 +27,7 @@ from traceview.model.trace import Trace, Window
 from traceview.pricing.base import CaptureFacts, DeviceFacts, RuleSums, Sum, collect_facts
 from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
+from traceview.slices.measure import activities_in_slice
 from traceview.speedups import KernelSequence
 
 MAX_NEARBY = 256  # operations around a slice that show which kernels belong together
@@ -188,7 +189,8 @@ def slice_facts(
                 first_gap=int(part.ghost),
             )
         )
-    host, whole = measure_host(trace, _activities_in(trace, context.analysis)), context.analysis.host
+    extents = {use.device: use.window for use in context.analysis.devices}
+    host, whole = measure_host(trace, activities_in_slice(trace, extents)), context.analysis.host
     analysis = replace(
         context.analysis,
         trace=trace,
@@ -201,15 +203,3 @@ def slice_facts(
     )
     shared = collect_facts(replace(analysis, devices=()))
     return CaptureFacts(analysis, tuple(devices), context.counted, context.sizes, shared.annotating, shared.nesting)
-
-
-def _activities_in(trace: Trace, analysis: Analysis) -> list[Activity]:
-    """Return the work of each device in a slice."""
-    complete, window = replace(trace, window=None), trace.window
-    assert window is not None, "a slice has a window"
-    works = [(device_activity(complete, use.device), use.window) for use in analysis.devices]
-    return [
-        work.clip(Window(max(own.start, window.start), min(own.end, window.end)))
-        for work, own in works
-        if work is not None and max(own.start, window.start) < min(own.end, window.end)
-    ]

@@ -157,8 +157,8 @@ def _layers(
 ) -> tuple[NDArray[np.bool_], dict[int, Times]]:
     """Return the gaps that stay single, and by limited claim those that can be split into two layers.
 
-    A gap can be split if one limited claim has it, with the same limit as more than MAX_SINGLE gaps, and no earlier
-    claim takes from the same causes.
+    A gap can be split on three conditions: exactly one limited claim has it, this claim has the same limit for more
+    than MAX_SINGLE gaps, and no earlier claim takes from the same causes.
     """
     count = member.shape[1]
     limited = member[list(limit)].sum(axis=0) if limit else np.zeros(count, np.int64)

@@ -18,7 +18,7 @@ from traceview.slices.measure import Extents
 from traceview.slices.memory import is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, KEPT_SHARE, plan_slices, slice_count
 from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
-from traceview.slices.survey import TIMED_TABLES, NotInPartsError
+from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
 
 MAX_PROCESSES = 8
@@ -55,14 +55,12 @@ class LimitedCapture:
     @property
     def work(self) -> Window:
         """The time from the first start to the last end of GPU work."""
-        extents = self.source.extents[0].values()
-        return Window(min(extent.start for extent in extents), max(extent.end for extent in extents))
+        return self.source.whole.work
 
     def part(self, window: Window) -> Trace:
         """Return the trace of a window. Raises RequestError if it does not fit into memory."""
-        events = sum(survey.rows for name, survey in self.source.surveys.items() if name in TIMED_TABLES)
         share = min(window.length / max(self.work.length, 1), 1.0)
-        if events * share * BYTES_PER_EVENT > self.memory:
+        if self.source.events * share * BYTES_PER_EVENT > self.memory:
             raise RequestError(
                 f"{self.source.resident.info.file}: the chosen window does not fit into memory; choose a shorter one, "
                 "or give more --memory"
@@ -90,9 +88,8 @@ class LimitedCapture:
     ) -> Analysis:
         """Analyze the capture in slices; the options and the errors are those of pipeline.analyze."""
         source = self.source
-        events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
         cores = min(os.cpu_count() or 1, MAX_PROCESSES)
-        processes = cores if events >= MIN_EVENTS_FOR_PROCESSES else 1
+        processes = cores if source.events >= MIN_EVENTS_FOR_PROCESSES else 1
         windows = plan_slices(source, slice_count(source, self.memory, processes))
         processes = min(processes, len(windows))
         runner = SliceRunner(source, windows, keep_bytes=self.memory // KEPT_SHARE // processes)

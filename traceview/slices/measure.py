@@ -108,8 +108,9 @@ class SlicePlan:
 class SliceResult:
     """The figures of a slice, which are small: no frame has a row for each event.
 
-    The gaps of devices have no frames. `gaps` has, by device, the gaps that may be among the longest of the capture,
-    and the pieces of gaps that cross an edge of the slice (gap_candidates; `continues`: beyond the slice).
+    `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
+    the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
+    that go on in the next slice.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -123,7 +124,7 @@ class SliceResult:
 
 def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
     """Measure a slice, the window of `trace`, with the measures of a complete capture."""
-    activities = _activities(trace, plan.extents)
+    activities = activities_in_slice(trace, plan.extents.devices)
     threads = ThreadStates.from_trace(trace)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
@@ -172,10 +173,13 @@ def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
     )
 
 
-def _activities(trace: Trace, extents: Extents) -> tuple[Activity, ...]:
-    """Return the work of each device whose extent has a part in the slice, also of one that is idle there."""
+def activities_in_slice(trace: Trace, extents: Mapping[int, Window]) -> tuple[Activity, ...]:
+    """Return the work of each device whose extent reaches into the slice, also of one that is idle there.
+
+    The keys of `extents` are rows of Trace.devices.
+    """
     complete = replace(trace, window=None)
-    inside = {row: extent.within(trace.window or EVERYTHING) for row, extent in extents.devices.items()}
+    inside = {row: extent.within(trace.window or EVERYTHING) for row, extent in extents.items()}
     works = ((device_activity(complete, row), window) for row, window in inside.items() if window.length)
     return tuple(work.clip(window) for work, window in works if work is not None)
 

@@ -42,9 +42,8 @@ def quiet_moments(trace: Trace) -> Times:
 
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     """Return how many slices there must be for this many at once to fit into `memory` bytes, with a parent process."""
-    events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
     left = max(memory - memory // KEPT_SHARE - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
-    return max(1, math.ceil(events * BYTES_PER_EVENT * processes / left))
+    return max(1, math.ceil(source.events * BYTES_PER_EVENT * processes / left))
 
 
 def plan_slices(source: SliceSource, count: int) -> tuple[Window, ...]:
@@ -117,9 +116,8 @@ def _targets(source: SliceSource, count: int) -> list[int]:
 
 def _quiet_moment(source: SliceSource, target: int, limit: int) -> int | None:
     """Return the first quiet moment at or after `target` and before `limit`; None if there is none."""
-    events = sum(survey.rows for name, survey in source.surveys.items() if name in TIMED_TABLES)
     work = source.whole.work
-    around = work.length * NEAR_EVENTS // events + 1
+    around = work.length * NEAR_EVENTS // source.events + 1
     end = min(limit, work.end)
     while True:
         moments = quiet_moments(source.trace(Window(target - around, target + around)))

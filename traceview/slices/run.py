@@ -104,7 +104,7 @@ def _size(trace: Trace) -> int:
 
 
 class ProcessRunner:
-    """Runs functions of a slice's trace in worker processes, each of which has slices of its own.
+    """Runs functions of a slice's trace in worker processes. Each process has slices of its own.
 
     The processes get `runner` once, and a function for each slice; results are sent back. They are new processes, not
     copies of this one, whose threads may hold locks.

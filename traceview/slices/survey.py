@@ -167,7 +167,7 @@ def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
 
 
 def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> SurveyedGroup:
-    """Survey the rows of adjoining parts, of which part `first` + i begins at row `edges[i]`."""
+    """Survey adjoining parts of a table. Part `first` + i begins at row `edges[i]`."""
     values = {column: integers(frame[column]) for column in (CORRELATION, *IDENTITY[name])}
     extremes = [("low", values[CORRELATION], np.minimum), ("high", values[CORRELATION], np.maximum)]
     if name in TIMED_TABLES:

@@ -40,6 +40,7 @@ from traceview.slices.survey import (
     CORRELATION,
     LINKED_TABLES,
     PARTED_TABLES,
+    TIMED_TABLES,
     Table,
     TableSurvey,
     event_summary,
@@ -79,6 +80,11 @@ class SliceSource:
         rows = {name: surveys[name].rows if name in surveys else len(frame) for name, frame in capture.tables.items()}
         info = replace(whole.trace.info, tables=rows)
         return cls(tables, surveys, rest, replace(whole, trace=replace(whole.trace, info=info)))
+
+    @property
+    def events(self) -> int:
+        """The number of events that windows read: GPU work and calls."""
+        return sum(self.surveys[name].rows for name in TIMED_TABLES if name in self.surveys)
 
     @property
     def resident(self) -> Trace:
@@ -188,7 +194,7 @@ class WindowReader:
         )
 
     def _near_work(self, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the work in the window, and of that beside it which measures look at."""
+        """Return a mask of the operations in the window, and of the neighbouring ones that measures need."""
         self._read(name, self._parts_of_work(name))
         return self._are_near(self._rows(name), DEVICE_COLUMNS, RAW_COLUMNS)
 

@@ -56,7 +56,7 @@ def _costliest_first(totals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _module_totals(given: PartInput) -> pl.DataFrame:
-    """Return place_totals; nothing if the capture has no ops and no modules."""
+    """Return the result of place_totals, or an empty frame if the capture has neither ops nor modules."""
     return pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given)
 
 
