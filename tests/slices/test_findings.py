@@ -22,6 +22,7 @@ from traceview.slices.claims import claims_of_slice, collect_sums, with_sums
 from traceview.slices.facts import SliceContext
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.measure import EVERYTHING
+from traceview.slices.slice import Slice
 
 
 @cache
@@ -32,13 +33,13 @@ def analyzed(name: str) -> tuple[Trace, Analysis]:
 
 def found_in_slices(name: str, count: int) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     trace, analysis = analyzed(name)
-    slices = quiet_slices(trace, count)
+    parts = quiet_slices(trace, count)
     resident = replace(trace, operations=trace.operations.clear(), api=trace.api.clear())
     small = [_without_frame(device) for device in analysis.devices]
     notes = tuple(note for note in analysis.notes if note not in with_findings(replace(analysis, notes=())).notes)
     merged = replace(analysis, trace=resident, devices=tuple(small), host_time=None, findings=(), notes=notes)
     return findings_of_slices(
-        merged, lambda function: map(function, slices), lambda number, function: function(slices[number])
+        merged, lambda function: map(function, parts), lambda number, function: function(parts[number])
     )
 
 
@@ -91,9 +92,10 @@ def test_findings_state_the_part_that_their_details_describe() -> None:
 
 def test_slices_send_what_can_be_pickled() -> None:
     trace, analysis = analyzed("dual.sqlite")
+    only = Slice(trace.with_window(EVERYTHING))
     context = pickle.loads(pickle.dumps(SliceContext.from_analysis(analysis)))
-    context = with_sums(context, [pickle.loads(pickle.dumps(collect_sums(trace.with_window(EVERYTHING), context)))])
-    claims = pickle.dumps(claims_of_slice(trace.with_window(EVERYTHING), context))
+    context = with_sums(context, [pickle.loads(pickle.dumps(collect_sums(only, context)))])
+    claims = pickle.dumps(claims_of_slice(only, context))
     assert len(claims) < 500_000
 
 

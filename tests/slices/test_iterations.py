@@ -19,6 +19,7 @@ from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 from traceview.slices.iterations import find_iterations_in_slices, measure_iteration_part, merge_iteration_parts
+from traceview.slices.slice import Slice
 
 
 @cache
@@ -27,7 +28,7 @@ def capture(name: str, ranges: bool = True) -> Trace:
     return trace if ranges else replace(trace, ranges=trace.ranges.clear())
 
 
-def iterations_of_slices(trace: Trace, slices: list[Trace], **options: int) -> Iterations | NotMeasured:
+def iterations_of_slices(trace: Trace, slices: list[Slice], **options: int) -> Iterations | NotMeasured:
     resident = replace(trace, operations=trace.operations.clear(), api=trace.api.clear())
     devices = [work.device for work in active_devices(trace)]
     found = find_iterations_in_slices(resident, devices, lambda function: map(function, slices), **options)
@@ -36,9 +37,8 @@ def iterations_of_slices(trace: Trace, slices: list[Trace], **options: int) -> I
     where, finish = found
     parts = []
     for part in slices:
-        threads = ThreadStates.from_trace(part)
-        measured = MeasuredDevices.from_trace(part, threads)
-        parts.append(measure_iteration_part(part, threads, measured, devices, where))
+        measured = MeasuredDevices.from_trace(part.trace, part.threads)
+        parts.append(measure_iteration_part(part.trace, part.threads, measured, devices, where))
     return build_iterations(where, merge_iteration_parts(where, parts), finish)
 
 
@@ -66,7 +66,9 @@ def test_devices_that_are_idle_in_a_slice_count() -> None:
     start = trace.operations.filter(trace.operations["device"] == 1)["start"].to_numpy()
     before = trace.with_window(Window(-(1 << 62), int(start[0])))
     after = trace.with_window(Window(int(start[0]), 1 << 62))
-    assert iterations_of_slices(trace, [before, after]) == measure_iterations(trace, ThreadStates.from_trace(trace))
+    assert iterations_of_slices(trace, [Slice(before), Slice(after)]) == measure_iterations(
+        trace, ThreadStates.from_trace(trace)
+    )
 
 
 def test_too_many_skipped_iterations_are_an_error_in_slices_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
 from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
-from traceview.slices.run import ProcessRunner, SliceRunner, TraceInMemory, analyze_slices
+from traceview.slices.run import analyze_slices
+from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
 from traceview.slices.traces import SliceSource
 
 
@@ -61,12 +63,13 @@ def test_figures_of_slices_equal_those_in_memory(name: str, counts: tuple[int, .
     assert len(windows) >= least
 
 
-def test_processes_measure_what_this_process_does() -> None:
+def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     path = sample("dual.sqlite")
     source = SliceSource.open(path, 16)
-    slices = SliceRunner(source, plan_slices(source, 3), keep_bytes=1 << 20)
+    slices = SliceRunner(source, plan_slices(source, 3), folder=tmp_path)
     extents = Extents(*source.extents)
     here = analyze_slices(slices, source.resident, extents)
     with ProcessRunner(slices, 2) as runner:
         assert document(analyze_slices(runner, source.resident, extents)) == document(here)
+    assert len(list(tmp_path.iterdir())) == 3  # one trace each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))

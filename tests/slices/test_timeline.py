@@ -23,7 +23,8 @@ from traceview.report.timeline.summary import Index, device_lanes, device_sums
 from traceview.serve import answers
 from traceview.serve.answers import Answers
 from traceview.slices.measure import Extents
-from traceview.slices.run import SliceRunner, TraceInMemory, analyze_slices
+from traceview.slices.run import analyze_slices
+from traceview.slices.runner import SliceRunner, TraceInMemory
 
 BUDGET = 60_000
 

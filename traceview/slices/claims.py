@@ -11,7 +11,7 @@ import numpy as np
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Trace, Window
+from traceview.model.trace import Note, Window
 from traceview.pricing.accounts import exposed_work
 from traceview.pricing.base import DeviceFacts, FindingDraft
 from traceview.pricing.findings import Price, WorkEnds, describe, end_of_work, open_ledger, work_ends
@@ -21,6 +21,7 @@ from traceview.rules import all_rules
 from traceview.slices.facts import OwnPart, SliceContext, SliceRuleSums, own_part, slice_facts
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import CompactLedger, compact_ledger
+from traceview.slices.slice import Slice
 
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
 
@@ -35,13 +36,13 @@ class Decision(NamedTuple):
 class _SliceRules:
     """The drafts of all rules in one slice, and the ledgers of its devices."""
 
-    def __init__(self, trace: Trace, context: SliceContext) -> None:
+    def __init__(self, part: Slice, context: SliceContext) -> None:
         self.context = context
-        parts = {device: own_part(trace, use) for device, use in context.uses.items()}
-        self.parts = {device: part for device, part in parts.items() if part is not None}
+        parts = {device: own_part(part.trace, use) for device, use in context.uses.items()}
+        self.parts = {device: own for device, own in parts.items() if own is not None}
         known = context.totals
         self.totals = {row: SliceRuleSums(None if known is None else known.get(row, {})) for row in self.parts}
-        self.facts = slice_facts(trace, context, self.parts, self.totals)
+        self.facts = slice_facts(part, context, self.parts, self.totals)
         self.exposed = {
             device.use.device: exposed_work(device.activity, device.copies) for device in self.facts.devices
         }
@@ -74,9 +75,9 @@ class SliceSums:
     sizes: dict[str, int]
 
 
-def collect_sums(trace: Trace, context: SliceContext) -> SliceSums:
+def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
     """Return the sums of a slice."""
-    rules = _SliceRules(trace, context)
+    rules, trace = _SliceRules(part, context), part.trace
     ends, streams = {}, {}
     for device in rules.facts.devices:
         row, work = device.use.device, device.activity
@@ -139,7 +140,7 @@ class SliceClaims:
 
 
 def claims_of_slice(
-    trace: Trace,
+    part: Slice,
     context: SliceContext,
     decisions: Sequence[Decision] = (),
     borders: Mapping[Key, tuple[int, ...]] | None = None,
@@ -148,28 +149,28 @@ def claims_of_slice(
 
     `borders` are those of the next slice.
     """
-    rules = _SliceRules(trace, context)
+    rules = _SliceRules(part, context)
     _grant_decided(rules, decisions, borders or {})
     decided = {decision.key for decision in decisions}
-    windows = [part.work.window for part in rules.parts.values()]
+    windows = [own.work.window for own in rules.parts.values()]
     window = Window(min((own.start for own in windows), default=0), max((own.end for own in windows), default=0))
     claims = SliceClaims({}, {}, {}, {}, rules.notes, window)
     for device in rules.facts.devices:
         row = device.use.device
-        part = rules.parts[row]
+        mine = rules.parts[row]
         own = {key: draft for key, draft in rules.drafts.items() if key[1] == row and key not in decided}
         for number, (key, draft) in enumerate(own.items()):
             claims.place[key] = number
             claims.drafts[key] = replace(draft, device=None, claims=(), evidence=())  # type: ignore[arg-type]
-            ghost = tuple(at for at, claim in enumerate(draft.claims) if part.ghost and _claims_first_gap(claim))
+            ghost = tuple(at for at, claim in enumerate(draft.claims) if mine.ghost and _claims_first_gap(claim))
             if ghost:
                 claims.borders[key] = ghost
         ledger = rules.ledgers[row]
-        if part.ghost:
+        if mine.ghost:
             ledger = _without_first_gap(ledger)
         steady = device.steady_gaps
         claims.ledgers[row] = compact_ledger(
-            ledger, [draft.claims for draft in own.values()], steady, device.steady, _border_gap(device, part)
+            ledger, [draft.claims for draft in own.values()], steady, device.steady, _border_gap(device, mine)
         )
     return claims
 
@@ -220,14 +221,14 @@ def with_border_gap(claims: Sequence[Claim], places: Sequence[int], gap: int) ->
 
 
 def describe_in_slice(
-    trace: Trace,
+    part: Slice,
     context: SliceContext,
     decisions: Sequence[Decision],
     borders: Mapping[Key, tuple[int, ...]],
     prices: Mapping[Key, Price],
 ) -> dict[Key, tuple[FindingDraft, Finding]]:
     """Return findings with the places that a slice shows, and their drafts without claims on rows."""
-    rules = _SliceRules(trace, context)
+    rules = _SliceRules(part, context)
     _grant_decided(rules, (), borders)
     described = {}
     for decision in decisions:

@@ -15,8 +15,6 @@ from traceview.frozen import frozen
 from traceview.intervals import Rows
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host import HostIdle
 from traceview.measure.overlap import Copies
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, NotMeasured
@@ -28,6 +26,7 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, RuleSums, Sum, col
 from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
 from traceview.slices.measure import activities_in_slice
+from traceview.slices.slice import Slice
 from traceview.speedups import KernelSequence
 
 MAX_NEARBY = 256  # operations around a slice that show which kernels belong together
@@ -158,18 +157,18 @@ def _starts_at(work: Activity, moment: int) -> bool:
 
 
 def slice_facts(
-    trace: Trace, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, RuleSums]
+    part: Slice, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, RuleSums]
 ) -> CaptureFacts:
     """Return the facts of a slice, with the figures of the whole capture; parts and totals are by device."""
-    threads = ThreadStates.from_trace(trace)
+    trace, threads = part.trace, part.threads
     devices = []
-    for row, part in parts.items():
-        use, work = context.uses[row], part.work
+    for row, own in parts.items():
+        use, work = context.uses[row], own.work
         frame = device_gaps(trace, find_idle_gaps(trace, threads, work)).frame.rechunk()
         gap_start = frame["start"].to_numpy()
         steady = use.steady.window
-        nearby = KernelSequence.from_rows(trace, row, part.nearby)
-        nearby = nearby.among(part.before, len(work.rows), totals[row].total)
+        nearby = KernelSequence.from_rows(trace, row, own.nearby)
+        nearby = nearby.among(own.before, len(work.rows), totals[row].total)
         first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
         devices.append(
             DeviceFacts(
@@ -181,12 +180,12 @@ def slice_facts(
                 gap_end=frame["end"].to_numpy(),
                 gap_operation=frame["operation"].fill_null(-1).to_numpy(),
                 gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-                steady_gaps=slice(max(first, int(part.ghost)), max(last, int(part.ghost))),
+                steady_gaps=slice(max(first, int(own.ghost)), max(last, int(own.ghost))),
                 kernels=nearby.alone,
                 nearby=nearby,
                 totals=totals[row],
-                previous=part.previous,
-                first_gap=int(part.ghost),
+                previous=own.previous,
+                first_gap=int(own.ghost),
             )
         )
     extents = {use.device: use.window for use in context.analysis.devices}
@@ -199,7 +198,7 @@ def slice_facts(
             sync=replace(whole.sync, frame=host.sync.frame),
             implicit_sync=replace(whole.implicit_sync, frame=host.implicit_sync.frame),
         ),
-        host_time=HostIdle.build(trace, threads),
+        host_time=part.host_idle,
     )
     shared = collect_facts(replace(analysis, devices=()))
     return CaptureFacts(analysis, tuple(devices), context.counted, context.sizes, shared.annotating, shared.nesting)

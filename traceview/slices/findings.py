@@ -8,15 +8,14 @@ which that part ends is looked at again. At last the slice in which a finding co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Trace
+from traceview.model.trace import Note
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.findings import GrantSums, Price, decisive_cost, fill_in, join_devices, stated_doubt
 from traceview.pricing.ledger import Grant
@@ -31,15 +30,8 @@ from traceview.slices.claims import (
     with_sums,
 )
 from traceview.slices.facts import SliceContext
-from traceview.slices.iterations import OverSlices, Result
+from traceview.slices.slice import InSlice, OverSlices
 from traceview.units import duration
-
-
-class InSlice(Protocol):
-    """Runs a function over the trace of one slice."""
-
-    def __call__(self, number: int, function: Callable[[Trace], Result], /) -> Result:
-        """Return the result for the slice with this number, from 0 in the order of time."""
 
 
 def findings_of_slices(

@@ -6,10 +6,9 @@ parts add up. An operation belongs to the slice in which it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -28,15 +27,7 @@ from traceview.measure.nvtx.projection import project_operations
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window
-
-Result = TypeVar("Result")
-
-
-class OverSlices(Protocol):
-    """Runs a function over the traces of all slices."""
-
-    def __call__(self, function: Callable[[Trace], Result], /) -> Iterable[Result]:
-        """Return the results in the order of time."""
+from traceview.slices.slice import OverSlices, Slice
 
 
 @frozen
@@ -63,9 +54,9 @@ def own_operations(trace: Trace) -> Trace:
     return replace(trace, operations=trace.operations[first:last])
 
 
-def measure_launches(trace: Trace, devices: Collection[int]) -> SliceLaunches:
+def measure_launches(part: Slice, devices: Collection[int]) -> SliceLaunches:
     """Return what a slice launches; `devices` are the measured ones, rows of Trace.devices."""
-    own = own_operations(trace)
+    trace, own = part.trace, own_operations(part.trace)
     starts = _range_starts(trace)
     counts = compute_counts(own)
     return SliceLaunches(
@@ -140,8 +131,8 @@ def find_iterations_in_slices(
     return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_slices))
 
 
-def _launches_of_process(trace: Trace, process: int, calls: bool) -> LaunchPart:
-    return launch_part(own_operations(trace), process, calls)
+def _launches_of_process(part: Slice, process: int, calls: bool) -> LaunchPart:
+    return launch_part(own_operations(part.trace), process, calls)
 
 
 def _last_ends(
@@ -161,8 +152,8 @@ def _last_ends(
     return reduce(np.maximum, over_slices(function))
 
 
-def _ends_in_slice(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times:
-    return last_ends(own_operations(trace), process, start, devices)
+def _ends_in_slice(part: Slice, process: int, start: Times, devices: Collection[int]) -> Times:
+    return last_ends(own_operations(part.trace), process, start, devices)
 
 
 @frozen

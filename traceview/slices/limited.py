@@ -17,7 +17,8 @@ from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
 from traceview.slices.memory import is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, KEPT_SHARE, plan_slices, slice_count
-from traceview.slices.run import ProcessRunner, SliceRunner, analyze_slices
+from traceview.slices.run import analyze_slices
+from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
 
@@ -92,7 +93,7 @@ class LimitedCapture:
         processes = cores if source.events >= MIN_EVENTS_FOR_PROCESSES else 1
         windows = plan_slices(source, slice_count(source, self.memory, processes))
         processes = min(processes, len(windows))
-        runner = SliceRunner(source, windows, keep_bytes=self.memory // KEPT_SHARE // processes)
+        runner = SliceRunner(source, windows, self.memory // KEPT_SHARE // processes, self.folder)
         extents = Extents(*source.extents).select(source.resident, device)
 
         def run(slices: SliceRunner | ProcessRunner) -> Analysis:

@@ -25,8 +25,7 @@ from traceview.measure.devices import (
     steady_window,
     with_steady_part,
 )
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host import HostIdle, with_host_states
+from traceview.measure.host import with_host_states
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations
@@ -38,6 +37,7 @@ from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.slices.iterations import IterationPart, measure_iteration_part
 from traceview.slices.plan import FIRST, LAST
+from traceview.slices.slice import Slice
 from traceview.slices.timeline import SliceMarks, write_slice
 
 EVERYTHING = Window(FIRST, LAST)  # from the first slice to the last, unless the user gives a window
@@ -122,13 +122,12 @@ class SliceResult:
     marks: SliceMarks | None = None
 
 
-def measure_slice(trace: Trace, plan: SlicePlan) -> SliceResult:
-    """Measure a slice, the window of `trace`, with the measures of a complete capture."""
+def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
+    """Measure a slice with the measures of a complete capture."""
+    trace, threads, host_idle = part.trace, part.threads, part.host_idle
     activities = activities_in_slice(trace, plan.extents.devices)
-    threads = ThreadStates.from_trace(trace)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
-    host_idle = HostIdle.build(trace, threads)
     devices = measure_devices(trace, threads, activities, places, plan.extents.streams)
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     iterations = None
