@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.frozen import frozen
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import EMPTY, Intervals, Rows, Times
+from traceview.intervals.arrays import Positions, first_equal_rows, number_distinct, row_hashes
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing.findings import GrantSums
@@ -84,9 +84,9 @@ def compact_ledger(ledger: Ledger, claims: Claims, steady: slice, part: Window, 
     """
     groups = _group_gaps(ledger, claims, steady, border)
     exposed, exposed_claims, steady_exposed = _group_exposed(ledger, claims, part)
-    own, left, compute_claims = _group_kernels(ledger, claims)
+    left, compute_claims = _group_kernels(ledger, claims)
     every: dict[tuple[int, int], Claim] = {**groups.claims, **exposed_claims, **compute_claims}
-    compact = Ledger(len(groups.weights), groups.idle, exposed, own, left)
+    compact = Ledger(len(groups.weights), groups.idle, exposed, left, left)
     of_drafts = [tuple(every[number, place] for place in range(len(draft))) for number, draft in enumerate(claims)]
     return CompactLedger(compact, groups.weights, groups.steady, steady_exposed, of_drafts, groups.border)
 
@@ -102,98 +102,104 @@ def _numbered(claims: Claims, kind: type[Kind]) -> list[tuple[int, int, Kind]]:
 
 
 def _group_gaps(ledger: Ledger, claims: Claims, steady: slice, border: int) -> _Groups:
-    count = ledger.count
-    accounts = {cause: ledger.idle.get(cause, np.zeros(count, np.int64)) for cause in CAUSES}
-    idle = _numbered(claims, IdleClaim)
-    member = np.zeros((len(idle), count), np.bool_)
+    count, idle = ledger.count, _numbered(claims, IdleClaim)
+    words = _claim_bits([slice(None) if claim.rows is None else claim.rows for _, _, claim in idle], count)
     limit: dict[int, Times] = {}
     for at, (_, _, claim) in enumerate(idle):
-        member[at, slice(None) if claim.rows is None else claim.rows] = True
         if claim.at_most is not None:
             limit[at] = np.zeros(count, np.int64)
             limit[at][claim.rows] = claim.at_most
-    single, layered = _layers(idle, member, limit)
+    single, layered = _layers(idle, words, limit)
+    row = np.where(single, np.arange(count), -1)
     if border >= 0:
-        single[border] = True
+        row[border] = border
     in_steady = np.zeros(count, np.bool_)
     in_steady[steady] = True
-    first = {cause: ns.copy() for cause, ns in accounts.items()}
-    pieces = []
+    # Split gaps: what the limited claim takes, and behind all gaps the rest, which it cannot take.
+    split = np.concatenate([EMPTY.start, *layered.values()])
+    words, in_steady = np.append(words, words[:, split], axis=1), np.append(in_steady, in_steady[split])
+    row, none = np.append(row, np.full(len(split), -1)), np.zeros(len(split), np.int64)
+    claimed = dict.fromkeys(cause for _, _, claim in idle for cause in claim.causes if cause in ledger.idle)
+    accounts = {cause: np.append(ledger.idle[cause], none) for cause in claimed}
+    end = count
     for at, rows in layered.items():
-        # Split these gaps: what the limited claim takes, and the rest, which it cannot.
-        rest, room = {cause: np.zeros(len(rows), np.int64) for cause in CAUSES}, limit[at][rows]
+        rest, room = slice(end, end + len(rows)), limit[at][rows]
+        end = rest.stop
+        words[at // 64, rest] &= ~_bit(at)
         for cause in idle[at][2].causes:
-            taken = np.minimum(accounts[cause][rows], room)
-            room = room - taken
-            rest[cause] = accounts[cause][rows] - taken
-            first[cause][rows] = taken
-        others = member[:, rows]
-        others[at] = False
-        pieces.append(_keyed(rest, others, in_steady[rows], np.zeros(len(rows), np.int64), single[rows]))
-    pieces = [_keyed(first, member, in_steady, np.ones(count, np.int64), single), *pieces]
-    table = pl.concat(pieces).filter(pl.any_horizontal(pl.col(CAUSES) > 0) | (pl.col("row") >= 0))
-    keys = [name for name in table.columns if name not in (*CAUSES, "weight")]
-    table = table.group_by(keys, maintain_order=True).agg(pl.col(*CAUSES, "weight").sum())
-    row = table["row"].to_numpy()
+            if cause in accounts:
+                taken = np.minimum(accounts[cause][rows], room)
+                accounts[cause][rest] = accounts[cause][rows] - taken
+                accounts[cause][rows] = taken
+                room = room - taken
+    mask = in_steady.astype(np.int64)
+    for code, ns in enumerate(accounts.values()):
+        mask |= (ns > 0).astype(np.int64) << (code + 1)
+    first, group = _equal_rows([*words, mask, row])
+    keys = words[:, first]
     grouped = {}
     for at, (number, place, claim) in enumerate(idle):
-        word = table[f"word{at // 64}"].to_numpy()
-        rows = np.flatnonzero((word >> np.uint64(at % 64)) & np.uint64(1))
+        rows = np.flatnonzero(keys[at // 64] & _bit(at))
         at_most = None
         if at in limit:
-            at_most = np.where(row[rows] >= 0, limit[at][np.maximum(row[rows], 0)] if count else 0, NO_LIMIT)
+            at_most = np.where(row[first[rows]] >= 0, limit[at].take(first[rows], mode="clip"), NO_LIMIT)
         grouped[number, place] = IdleClaim(claim.causes, rows, at_most)
     return _Groups(
-        {cause: table[cause].to_numpy().copy() for cause in CAUSES},
-        table["weight"].to_numpy(),
-        table["steady"].to_numpy(),
+        {cause: _sums(group, len(first), accounts.get(cause, 0)) for cause in CAUSES},
+        np.bincount(group[:count], minlength=len(first)),
+        in_steady[first],
         grouped,
-        int(np.flatnonzero(row == border)[0]) if border >= 0 else -1,
+        int(group[border]) if border >= 0 else -1,
     )
 
 
+def _bit(claim: int) -> np.uint64:
+    return np.uint64(1 << claim % 64)
+
+
+def _claim_bits(rows: Sequence[Times | Rows | slice], count: int) -> NDArray[np.uint64]:
+    """Return the claims on each of `count` members as bits, in words of 64 claims; `rows` are those of each claim."""
+    words = np.zeros((len(rows) // 64 + 1, count), np.uint64)
+    for at, members in enumerate(rows):
+        words[at // 64, members] |= _bit(at)
+    return words
+
+
+def _equal_rows(keys: Sequence[NDArray[Any]]) -> tuple[Positions, Positions]:
+    """Return the first of the rows with equal keys, in the order of rows, and for each row the index of that one."""
+    return number_distinct(first_equal_rows(row_hashes(keys)))
+
+
+def _sums(group: Positions, count: int, ns: Times | int) -> Times:
+    """Return the sum of ns for each of `count` groups."""
+    sums = np.zeros(count, np.int64)
+    if not isinstance(ns, int):
+        np.add.at(sums, group, ns)
+    return sums
+
+
 def _layers(
-    idle: Sequence[tuple[int, int, IdleClaim]], member: NDArray[np.bool_], limit: Mapping[int, Times]
+    idle: Sequence[tuple[int, int, IdleClaim]], words: NDArray[np.uint64], limit: Mapping[int, Times]
 ) -> tuple[NDArray[np.bool_], dict[int, Times]]:
     """Return the gaps that stay single, and by limited claim those that can be split into two layers.
 
     A gap can be split on three conditions: exactly one limited claim has it, this claim has the same limit for more
     than MAX_SINGLE gaps, and no earlier claim takes from the same causes.
     """
-    count = member.shape[1]
-    limited = member[list(limit)].sum(axis=0) if limit else np.zeros(count, np.int64)
-    single = limited > 1
+    member = {at: (words[at // 64] & _bit(at)) > 0 for at in limit}
+    single = np.sum([np.zeros(words.shape[1], np.int64), *member.values()], axis=0) > 1
     layered = {}
     for at in limit:
-        earlier = [n for n in range(at) if set(idle[n][2].causes) & set(idle[at][2].causes)]
-        taken = member[earlier].any(axis=0) if earlier else np.zeros(count, np.bool_)
-        limits = limit[at][member[at]]
+        rows = np.flatnonzero(member[at])
+        taken = np.zeros(len(rows), np.bool_)
+        for earlier in range(at):
+            if set(idle[earlier][2].causes) & set(idle[at][2].causes):
+                taken |= (words[earlier // 64, rows] & _bit(earlier)) > 0
+        limits = limit[at][rows]
         can_split = len(limits) > MAX_SINGLE and limits.min() == limits.max()
-        single |= member[at] & (taken | (not can_split))
-        layered[at] = np.flatnonzero(member[at] & ~single)
-    return single, {at: rows[~single[rows]] for at, rows in layered.items() if len(rows[~single[rows]])}
-
-
-def _keyed(
-    accounts: Mapping[str, Times],
-    member: NDArray[np.bool_],
-    steady: NDArray[np.bool_],
-    weight: Times,
-    single: NDArray[np.bool_],
-) -> pl.DataFrame:
-    """Return the gaps with what groups them: claims as bits, causes as bits, and the row of those that stay single."""
-    count = len(steady)
-    words = {}
-    for first in range(0, max(len(member), 1), 64):
-        word = np.zeros(count, np.uint64)
-        for at in range(first, min(first + 64, len(member))):
-            word |= member[at].astype(np.uint64) << np.uint64(at % 64)
-        words[f"word{first // 64}"] = word
-    mask = np.zeros(count, np.uint16)
-    for code, cause in enumerate(CAUSES):
-        mask |= (accounts[cause] > 0).astype(np.uint16) << np.uint16(code)
-    row = np.where(single, np.arange(count), -1)
-    return pl.DataFrame({**words, "mask": mask, "steady": steady, "row": row, **accounts, "weight": weight})
+        single[rows] |= taken | (not can_split)
+        layered[at] = rows
+    return single, {at: rows[~single[rows]] for at, rows in layered.items()}
 
 
 def _group_exposed(
@@ -225,24 +231,12 @@ def _group_exposed(
 
 def _atoms(times: Intervals, limits: Sequence[Intervals]) -> list[tuple[tuple[bool, ...], int]]:
     """Return the ns of times by the unions that contain them: a flag for each union."""
-    edges = np.unique(np.concatenate([*times, *(side for union in limits for side in union)]))
-    inside = [_contains(union, edges[:-1]) for union in (times, *limits)]
-    lengths: dict[tuple[bool, ...], int] = {}
-    code = np.zeros(max(len(edges) - 1, 0), np.int64)
-    for at, flags in enumerate(inside[1:]):
-        code |= flags.astype(np.int64) << at
-    ns = np.where(inside[0], np.diff(edges), 0)
-    for value in np.unique(code[ns > 0]).tolist():
-        lengths[tuple(bool(value >> at & 1) for at in range(len(limits)))] = int(ns[code == value].sum())
-    return list(lengths.items())
-
-
-def _contains(union: Intervals, moments: Times) -> NDArray[np.bool_]:
-    place = np.searchsorted(union.start, moments, side="right") - 1
-    if len(union.start) == 0:
-        return np.zeros(len(moments), np.bool_)
-    inside: NDArray[np.bool_] = (place >= 0) & (moments < union.end[np.maximum(place, 0)])
-    return inside
+    pieces: list[tuple[tuple[bool, ...], Intervals]] = [((), times)]
+    for union in limits:
+        inside = [((*flags, True), intervals.intersect(piece, union)) for flags, piece in pieces]
+        outside = [((*flags, False), intervals.subtract(piece, union)) for flags, piece in pieces]
+        pieces = [(flags, piece) for flags, piece in (*inside, *outside) if len(piece.start)]
+    return [(flags, intervals.length(piece)) for flags, piece in pieces if len(piece.start)]
 
 
 def _intervals(pieces: Sequence[tuple[int, int]]) -> Intervals:
@@ -250,51 +244,54 @@ def _intervals(pieces: Sequence[tuple[int, int]]) -> Intervals:
     return Intervals(edges[:, 0].copy(), edges[:, 1].copy())
 
 
-def _group_kernels(ledger: Ledger, claims: Claims) -> tuple[Times, Times, dict[tuple[int, int], AmountClaim]]:
-    """Return the own times of groups of kernels, what is left of them, and the claims on them."""
+def _group_kernels(ledger: Ledger, claims: Claims) -> tuple[Times, dict[tuple[int, int], AmountClaim]]:
+    """Return what is left of groups of kernels, and the claims on them."""
     compute = _numbered(claims, ComputeClaim)
-    count = len(ledger.own_compute)
+    left, count = ledger.compute, len(ledger.compute)
+    claimed = _claim_bits([claim.rows for _, _, claim in compute], count)[0]
     amounts = np.zeros((len(compute), count), np.int64)
-    member = np.zeros((len(compute), count), np.bool_)
-    for at, (_, _, claim) in enumerate(compute):
-        amounts[at, claim.rows] = claim.wanted(ledger.own_compute).astype(np.int64)
-        member[at, claim.rows] = True
-    rows = np.flatnonzero(member.any(axis=0))
-    left = ledger.compute[rows]
-    key, names = _compute_keys(amounts[:, rows], member[:, rows], left)
-    table = pl.DataFrame({**key, "own": left, **{f"claim{at}": amounts[at, rows] for at in range(len(compute))}})
-    table = table.group_by(names, maintain_order=True).agg(pl.exclude(names).sum()) if len(rows) else table
+    for ns, (_, _, claim) in zip(amounts, compute, strict=True):
+        ns[claim.rows] = np.minimum(claim.wanted(ledger.own_compute).astype(np.int64), left[claim.rows])
+    first, group = _equal_rows([claimed, *_too_little_left(claimed, amounts, left)])
     grouped = {}
     for at, (number, place, _) in enumerate(compute):
-        chosen = np.flatnonzero((table["claims"].to_numpy() >> np.uint64(at)) & np.uint64(1))
-        wanted = table[f"claim{at}"].to_numpy()[chosen].copy()
-        grouped[number, place] = AmountClaim(chosen, np.ones(len(chosen)), wanted)
-    own = table["own"].to_numpy().copy()
-    return own, own, grouped
+        chosen = np.flatnonzero(claimed[first] & _bit(at))
+        grouped[number, place] = AmountClaim(
+            chosen, np.ones(len(chosen)), _sums(group, len(first), amounts[at])[chosen]
+        )
+    return _sums(group, len(first), left), grouped
 
 
-def _compute_keys(
-    amounts: NDArray[np.int64], member: NDArray[np.bool_], left: Times
-) -> tuple[dict[str, NDArray[np.generic]], list[str]]:
-    """Return what groups kernels: their claims, and which claims find too little left, for each choice of others.
+def _too_little_left(
+    claimed: NDArray[np.uint64], amounts: NDArray[np.int64], left: Times
+) -> tuple[NDArray[np.uint64], Times]:
+    """Return which claims find too little left of a kernel, for each choice of claims that are granted before.
 
-    Kernels with more than MAX_PATTERNS claims stay single.
+    No kernel has too little for its first claim. Kernels with more than MAX_PATTERNS claims stay single: the second
+    result is their row, -1 for others.
     """
-    count = len(left)
-    claims, binding = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-    for at in range(len(member)):
-        claims |= member[at].astype(np.uint64) << np.uint64(at)
-    single = np.where(member.sum(axis=0) > MAX_PATTERNS, np.arange(count), -1)
-    for value in np.unique(claims).tolist():
-        own = [at for at in range(len(member)) if value >> at & 1]
-        if not 1 < len(own) <= MAX_PATTERNS:
-            continue
-        rows = np.flatnonzero(claims == value)
-        for choice in product((False, True), repeat=len(own) - 1):
-            rest = left[rows].copy()
-            for at, granted in zip(own, (*choice, False), strict=True):
-                short = rest < amounts[at, rows]
-                # A different random-looking mix for each pattern keeps the keys apart.
-                binding[rows] = binding[rows] * np.uint64(0x9E3779B97F4A7C15) + short + np.uint64(1)
-                rest -= np.minimum(rest, amounts[at, rows]) if granted else 0
-    return {"claims": claims, "binding": binding, "single": single}, ["claims", "binding", "single"]
+    binding, single = np.zeros(len(left), np.uint64), np.full(len(left), -1)
+    for value in _distinct(claimed):
+        own, rows = [at for at in range(len(amounts)) if value >> at & 1], np.flatnonzero(claimed == np.uint64(value))
+        if len(own) > MAX_PATTERNS:
+            single[rows] = rows
+        elif len(own) > 1:
+            asked = amounts[own][:, rows]
+            short = binding[rows]
+            for choice in product((False, True), repeat=len(own) - 1):
+                rest = left[rows]
+                for ns, granted in zip(asked, (*choice, False), strict=True):
+                    # A different random-looking mix for each pattern keeps the keys apart.
+                    short = short * np.uint64(0x9E3779B97F4A7C15) + (rest < ns) + np.uint64(1)
+                    rest = rest - np.minimum(rest, ns) if granted else rest
+            binding[rows] = short
+    return binding, single
+
+
+def _distinct(values: NDArray[np.uint64]) -> list[int]:
+    """Return the distinct values; a few are fast."""
+    different: list[int] = []
+    while len(values):
+        different.append(int(values[0]))
+        values = values[values != values[0]]
+    return different
