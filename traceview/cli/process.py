@@ -5,7 +5,6 @@ The module imports only small standard modules at the top, so that Ctrl-C is han
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -15,12 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from traceview.allocators import limit_memory_and_threads
+
 EXIT_ERROR = 2
 SIGNAL_EXIT_CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
-M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
-MMAP_THRESHOLD_BYTES = 32 << 20  # the largest that glibc accepts
-TRIM_THRESHOLD_BYTES = 64 << 20
-MAX_POLARS_THREADS = 4
 _received: list[int] = []  # signals, in order
 
 
@@ -51,7 +48,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, _handle_signal)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
             signal.signal(signal.SIGINT, _handle_signal)
-        _limit_memory_and_threads()
+        limit_memory_and_threads()
         from traceview.cli import cli
 
         cli(prog_name="traceview", standalone_mode=False)
@@ -122,26 +119,3 @@ def _unexpected_error_text(error: BaseException) -> str:
     frames = [frame for frame in extract_tb(error.__traceback__) if "traceview" in Path(frame.filename).parts]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"internal error ({type(error).__name__}{where}); run again with TRACEVIEW_DEBUG=1 and report what it prints"
-
-
-def _limit_memory_and_threads() -> None:
-    """Configure the allocators and thread pools for one short command; this saves a quarter of the memory.
-
-    - glibc: all threads share one heap, which keeps some freed memory for the next arrays: the system clears each page
-      that it gives, which takes a tenth of the time. Larger arrays return to the system when they are freed.
-    - jemalloc, which polars uses: freed memory returns to the system after 0.2 s, so that the next arrays can use it.
-    - The cyclic garbage collector is off: one command creates almost no cycles.
-    - OpenBLAS gets one thread, because nothing multiplies matrices.
-    """
-    import ctypes
-
-    gc.disable()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if (os.cpu_count() or 1) > MAX_POLARS_THREADS:  # 32 threads use 1.5 times the processor time of 4
-        os.environ.setdefault("POLARS_MAX_THREADS", str(MAX_POLARS_THREADS))
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
-    with suppress(AttributeError, OSError):  # C libraries other than glibc have no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_ARENA_MAX, 1)
-        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
-        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from traceview.allocators import limit_memory_and_threads
 from traceview.errors import RequestError
 from traceview.frozen import frozen
 from traceview.model.trace import Trace, Window
@@ -69,6 +70,10 @@ class SliceRunner:
     def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:
         """Yield the results for all slices in the order of time."""
         return (self.in_slice(number, function) for number in range(len(self.windows)))
+
+    def in_slices(self, calls: Iterable[tuple[int, Callable[[Slice], Result]]]) -> Iterator[Result]:
+        """Yield the results of functions of single slices, each with the number of its slice."""
+        return (self.in_slice(number, function) for number, function in calls)
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
@@ -149,6 +154,11 @@ class ProcessRunner:
         futures.reverse()  # a result is freed as soon as the caller has it
         return (_result(futures.pop()) for _ in range(self.count))
 
+    def in_slices(self, calls: Iterable[tuple[int, Callable[[Slice], Result]]]) -> Iterator[Result]:
+        """Yield the results of functions of single slices, each with the number of its slice. All begin at once."""
+        futures = [self._pool(number).submit(_run_in_worker, number, function) for number, function in calls]
+        return (_result(future) for future in futures)
+
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
         return _result(self._pool(number).submit(_run_in_worker, number, function))
@@ -170,7 +180,8 @@ _function: Callable[[Slice], Any] | None = None
 
 
 def _keep_runner(runner: SliceRunner) -> None:
-    """Keep the slices in a worker process."""
+    """Keep the slices in a worker process, which has the memory settings of the command."""
+    limit_memory_and_threads()
     global _runner
     _runner = runner
 
