@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,12 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, Window
-from traceview.pricing.accounts import exposed_work
 from traceview.pricing.base import DeviceFacts, FindingDraft
 from traceview.pricing.findings import Price, WorkEnds, describe, end_of_work, open_ledger, work_ends
 from traceview.pricing.ledger import Claim, ExposedClaim, IdleClaim, Ledger
 from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
 from traceview.rules import all_rules
-from traceview.slices.facts import OwnPart, SliceContext, SliceRuleSums, own_part, slice_facts
+from traceview.slices.facts import OwnPart, RuleRows, SliceContext, SliceRuleSums, slice_facts
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import CompactLedger, compact_ledger
 from traceview.slices.slice import Slice
@@ -38,14 +38,10 @@ class _SliceRules:
 
     def __init__(self, part: Slice, context: SliceContext) -> None:
         self.context = context
-        parts = {device: own_part(part.trace, use) for device, use in context.uses.items()}
-        self.parts = {device: own for device, own in parts.items() if own is not None}
-        known = context.totals
+        self.rows = part.once("rule rows", lambda: RuleRows.build(part, context))
+        self.parts, known = self.rows.parts, context.totals
         self.totals = {row: SliceRuleSums(None if known is None else known.get(row, {})) for row in self.parts}
-        self.facts = slice_facts(part, context, self.parts, self.totals)
-        self.exposed = {
-            device.use.device: exposed_work(device.activity, device.copies) for device in self.facts.devices
-        }
+        self.facts = slice_facts(self.rows, context, self.totals)
         self.drafts: dict[Key, FindingDraft] = {}
         self.notes: list[Note] = []
         for number, rule in enumerate(all_rules()):
@@ -54,9 +50,13 @@ class _SliceRules:
                     self.notes.append(draft)
                 else:
                     self.drafts[number, draft.device.use.device, draft.id, draft.key] = draft
-        self.ledgers = {
+
+    @cached_property
+    def ledgers(self) -> dict[int, Ledger]:
+        """The ledgers of devices, from which claims are granted."""
+        return {
             device.use.device: open_ledger(
-                device, self.exposed[device.use.device], context.until.get(device.use.device)
+                device, self.rows.exposed[device.use.device], self.context.until.get(device.use.device)
             )
             for device in self.facts.devices
         }
@@ -81,7 +81,7 @@ def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
     ends, streams = {}, {}
     for device in rules.facts.devices:
         row, work = device.use.device, device.activity
-        ends[row] = work_ends(device, rules.exposed[row])
+        ends[row] = work_ends(device, rules.rows.exposed[row])
         counted = reach_into(trace, work, device.use.window)
         streams[row] = {use.stream: stream_figures(trace, work, counted, use.stream) for use in device.use.streams}
     sizes = {"operations": len(own_operations(trace).operations), "calls": len(trace.api)}

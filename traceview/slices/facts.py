@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from traceview.frozen import frozen
-from traceview.intervals import Rows
-from traceview.measure.activity import Activity, device_activity
+from traceview.intervals import Intervals, Rows
+from traceview.measure.activity import Activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.overlap import Copies
-from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Window
+from traceview.pricing.accounts import exposed_work
 from traceview.pricing.base import CaptureFacts, DeviceFacts, RuleSums, Sum, collect_facts
 from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
-from traceview.slices.measure import activities_in_slice
+from traceview.slices.measure import host_in_slice
 from traceview.slices.slice import Slice
 from traceview.speedups import KernelSequence
 
@@ -124,11 +124,11 @@ class OwnPart:
     ends_at_border: bool
 
 
-def own_part(trace: Trace, use: DeviceUse) -> OwnPart | None:
+def own_part(slice_: Slice, use: DeviceUse) -> OwnPart | None:
     """Return the part of a device's time in `use` that a slice accounts for; None if it has none."""
-    window, part = trace.window, use.window
+    window, part = slice_.trace.window, use.window
     assert window is not None, "a slice has a window"
-    whole = device_activity(replace(trace, window=None), use.device)
+    whole = slice_.work(use.device)
     if whole is None or window.end <= part.start or window.start >= part.end:
         return None
     before = int(np.searchsorted(whole.start, window.start))
@@ -156,49 +156,69 @@ def _starts_at(work: Activity, moment: int) -> bool:
     return place < len(work.nonempty_start) and int(work.nonempty_start[place]) == moment
 
 
-def slice_facts(
-    part: Slice, context: SliceContext, parts: Mapping[int, OwnPart], totals: Mapping[int, RuleSums]
-) -> CaptureFacts:
-    """Return the facts of a slice, with the figures of the whole capture; parts and totals are by device."""
-    trace, threads = part.trace, part.threads
-    devices = []
-    for row, own in parts.items():
-        use, work = context.uses[row], own.work
-        frame = device_gaps(trace, find_idle_gaps(trace, threads, work)).frame.rechunk()
-        gap_start = frame["start"].to_numpy()
-        steady = use.steady.window
-        nearby = KernelSequence.from_rows(trace, row, own.nearby)
-        nearby = nearby.among(own.before, len(work.rows), totals[row].total)
-        first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
-        devices.append(
-            DeviceFacts(
-                use=replace(use, gaps=replace(use.gaps, frame=frame)),
-                activity=work,
-                copies=Copies.from_activity(trace, work),
-                steady=steady,
-                gap_start=gap_start,
-                gap_end=frame["end"].to_numpy(),
-                gap_operation=frame["operation"].fill_null(-1).to_numpy(),
-                gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-                steady_gaps=slice(max(first, int(own.ghost)), max(last, int(own.ghost))),
-                kernels=nearby.alone,
-                nearby=nearby,
-                totals=totals[row],
-                previous=own.previous,
-                first_gap=int(own.ghost),
-            )
-        )
-    extents = {use.device: use.window for use in context.analysis.devices}
-    host, whole = measure_host(trace, activities_in_slice(trace, extents)), context.analysis.host
-    analysis = replace(
-        context.analysis,
-        trace=trace,
-        host=replace(
-            whole,
-            sync=replace(whole.sync, frame=host.sync.frame),
-            implicit_sync=replace(whole.implicit_sync, frame=host.implicit_sync.frame),
-        ),
-        host_time=part.host_idle,
+@frozen
+class RuleRows:
+    """What rules read of the rows of a slice, by device. It is the same before and after sums are known.
+
+    The figures in `devices` are to be replaced. `exposed` has the results of exposed_work.
+    """
+
+    parts: Mapping[int, OwnPart]
+    devices: Mapping[int, DeviceFacts]
+    exposed: Mapping[int, Mapping[str, Intervals]]
+    shared: CaptureFacts
+
+    @classmethod
+    def build(cls, part: Slice, context: SliceContext) -> RuleRows:
+        """Prepare the rows."""
+        parts = {device: own for device, use in context.uses.items() if (own := own_part(part, use)) is not None}
+        devices = {row: _device_rows(part, context.uses[row], own) for row, own in parts.items()}
+        exposed = {row: exposed_work(device.activity, device.copies) for row, device in devices.items()}
+        extents = {use.device: use.window for use in context.analysis.devices}
+        host = host_in_slice(part, extents)
+        analysis = replace(context.analysis, trace=part.trace, host=host, host_time=part.host_idle, devices=())
+        return cls(parts, devices, exposed, collect_facts(analysis))
+
+
+def _device_rows(part: Slice, use: DeviceUse, own: OwnPart) -> DeviceFacts:
+    trace, work, steady = part.trace, own.work, use.steady.window
+    frame = device_gaps(trace, find_idle_gaps(trace, part.threads, work)).frame.rechunk()
+    gap_start = frame["start"].to_numpy()
+    first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
+    nearby = KernelSequence.from_rows(trace, use.device, own.nearby)
+    return DeviceFacts(
+        use=replace(use, gaps=replace(use.gaps, frame=frame)),
+        activity=work,
+        copies=Copies.from_activity(trace, work),
+        steady=steady,
+        gap_start=gap_start,
+        gap_end=frame["end"].to_numpy(),
+        gap_operation=frame["operation"].fill_null(-1).to_numpy(),
+        gap_thread=frame["thread"].fill_null(-1).to_numpy(),
+        steady_gaps=slice(max(first, int(own.ghost)), max(last, int(own.ghost))),
+        kernels=nearby,
+        nearby=nearby,
+        previous=own.previous,
+        first_gap=int(own.ghost),
     )
-    shared = collect_facts(replace(analysis, devices=()))
+
+
+def slice_facts(rows: RuleRows, context: SliceContext, totals: Mapping[int, RuleSums]) -> CaptureFacts:
+    """Return the facts of a slice, with the figures of the whole capture; totals are by device."""
+    devices = []
+    for row, device in rows.devices.items():
+        use, own = context.uses[row], rows.parts[row]
+        nearby = device.nearby.among(own.before, len(own.work.rows), totals[row].total)
+        gaps = replace(use.gaps, frame=device.use.gaps.frame)
+        devices.append(
+            replace(device, use=replace(use, gaps=gaps), kernels=nearby.alone, nearby=nearby, totals=totals[row])
+        )
+    host, whole = rows.shared.analysis.host, context.analysis.host
+    host = replace(
+        whole,
+        sync=replace(whole.sync, frame=host.sync.frame),
+        implicit_sync=replace(whole.implicit_sync, frame=host.implicit_sync.frame),
+    )
+    shared = rows.shared
+    analysis = replace(context.analysis, trace=shared.analysis.trace, host=host, host_time=shared.analysis.host_time)
     return CaptureFacts(analysis, tuple(devices), context.counted, context.sizes, shared.annotating, shared.nesting)

@@ -16,7 +16,7 @@ import polars as pl
 
 from traceview.frozen import frozen
 from traceview.measure import all_measures
-from traceview.measure.activity import Activity, active_devices, chosen_devices, device_activity
+from traceview.measure.activity import Activity, active_devices, chosen_devices
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
 from traceview.measure.devices import (
     count_unmatched,
@@ -125,7 +125,7 @@ class SliceResult:
 def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     """Measure a slice with the measures of a complete capture."""
     trace, threads, host_idle = part.trace, part.threads, part.host_idle
-    activities = activities_in_slice(trace, plan.extents.devices)
+    activities = activities_in_slice(part, plan.extents.devices)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
     devices = measure_devices(trace, threads, activities, places, plan.extents.streams)
@@ -139,7 +139,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         for device, part in zip(devices, parts, strict=True)
     )
     devices = tuple(with_host_states(host_idle, device) for device in devices)
-    host = measure_host(trace, activities)
+    host = host_in_slice(part, plan.extents.devices)
     given = CaptureInput(
         trace,
         host,
@@ -172,15 +172,19 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     )
 
 
-def activities_in_slice(trace: Trace, extents: Mapping[int, Window]) -> tuple[Activity, ...]:
+def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Activity, ...]:
     """Return the work of each device whose extent reaches into the slice, also of one that is idle there.
 
     The keys of `extents` are rows of Trace.devices.
     """
-    complete = replace(trace, window=None)
-    inside = {row: extent.within(trace.window or EVERYTHING) for row, extent in extents.items()}
-    works = ((device_activity(complete, row), window) for row, window in inside.items() if window.length)
+    inside = {row: extent.within(part.trace.window or EVERYTHING) for row, extent in extents.items()}
+    works = ((part.work(row), window) for row, window in inside.items() if window.length)
     return tuple(work.clip(window) for work, window in works if work is not None)
+
+
+def host_in_slice(part: Slice, extents: Mapping[int, Window]) -> HostUse:
+    """Return the blocking calls of a slice; `extents` are those of activities_in_slice."""
+    return part.once(("host", *extents.items()), lambda: measure_host(part.trace, activities_in_slice(part, extents)))
 
 
 def _gap_continues(work: Activity, extent: Window) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.model.trace import Trace
 
 Result = TypeVar("Result")
+Made = TypeVar("Made")
 
 
 class Slice:
@@ -18,6 +21,23 @@ class Slice:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` returns at the first call with this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+    @cached_property
+    def complete(self) -> Trace:
+        """The trace without its window: it has operations around the slice."""
+        return replace(self.trace, window=None)
+
+    def work(self, device: int) -> Activity | None:
+        """Return the work of a device, also around the slice; None if it has none."""
+        return self.once(("work", device), lambda: device_activity(self.complete, device))
 
     @cached_property
     def threads(self) -> ThreadStates:
