@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import pickle
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -30,9 +31,8 @@ from traceview.fleet.dask_workers import DaskWorkers
 from traceview.fleet.local_workers import LocalWorkers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge_reports
-from traceview.fleet.partials import FleetReports
-from traceview.fleet.serialization import serialize
-from traceview.fleet.worker import Job, header_of
+from traceview.fleet.partials import FleetReports, header
+from traceview.fleet.worker import Job, StoredResult, work_on_cluster
 from traceview.intervals import Times
 from traceview.model.collectives import COLLECTIVE_COLUMNS, PackedColumn
 from traceview.model.fleet import ReportResult
@@ -75,13 +75,18 @@ def sample_reports() -> list[ReportResult]:
     return [measure_report(path, None, None) for path in sorted((ROOT / "samples/ranks").glob("slowhost*"))]
 
 
-def made_result(index: int, collectives: int) -> bytes:
-    """Return what a worker keeps of a report."""
+def made_result(index: int, collectives: int) -> ReportResult:
+    """Return the result of a report."""
     reports = sample_reports()
     ranks = [report.ranks[0] for report in reports]
     period = max(rank.end for rank in ranks) - min(rank.start for rank in ranks) + SECOND
     shift = index * 7_654_321_987 % (100 * SECOND)
-    return serialize(repeated_report(reports[index % len(reports)], collectives, period, shift))
+    return repeated_report(reports[index % len(reports)], collectives, period, shift)
+
+
+def made_on_worker(index: int, collectives: int) -> StoredResult:
+    """Return what a Dask worker keeps of a report."""
+    return StoredResult(pickle.dumps(made_result(index, collectives), pickle.HIGHEST_PROTOCOL))
 
 
 class MadeLocally(LocalWorkers):
@@ -89,12 +94,12 @@ class MadeLocally(LocalWorkers):
 
     collectives = 0
 
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, ReportResult | str], None, None]:
         """Yield the headers of made results, which are kept in files like those of reports."""
         for index in range(len(paths)):
-            data = made_result(index, self.collectives)
-            self.kept(index).write_bytes(data)
-            yield index, header_of(data)
+            result = made_result(index, self.collectives)
+            self.kept(index).write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+            yield index, header(result)
 
 
 class MadeOnCluster(DaskWorkers):
@@ -102,12 +107,11 @@ class MadeOnCluster(DaskWorkers):
 
     collectives = 0
 
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the headers of made results, which stay on the workers."""
-        self._kept = {index: self._submit(made_result, index, self.collectives) for index in range(len(paths))}
-        headers = [self._submit(header_of, result) for result in self._kept.values()]
-        for index, future in enumerate(headers):
-            yield index, future.result()
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function is work_on_cluster:
+            number = int(Path(arguments[0]).stem.removeprefix("rank"))
+            return super()._submit(made_on_worker, number, self.collectives)
+        return super()._submit(function, *arguments)
 
 
 def peak_mb() -> int:
@@ -138,11 +142,16 @@ def measure(size: int, collectives: int, workers: int, dask: bool) -> None:
         merged = time.perf_counter()
         at_merge = peak_mb()
         worker_mb = max(client.run(peak_mb).values()) if dask else 0
-    digest = hashlib.sha256((to_json(fleet) + render(fleet)).encode()).hexdigest()[:12]
-    written = time.perf_counter()
+    digest = hashlib.sha256()
+    for written in (to_json, render):
+        digest.update(written(fleet).encode())
+    end = time.perf_counter()
     worker_mb = worker_mb or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    times = "".join(f"{value:>9.2f} s" for value in (received - begin, merged - received, written - merged))
-    print(f"{size:>6,}{times}{before:>8} MB{at_merge:>7} MB{peak_mb():>7} MB{worker_mb:>7} MB  {digest}", flush=True)
+    times = "".join(f"{value:>9.2f} s" for value in (received - begin, merged - received, end - merged))
+    print(
+        f"{size:>6,}{times}{before:>8} MB{at_merge:>7} MB{peak_mb():>7} MB{worker_mb:>7} MB  {digest.hexdigest()[:12]}",
+        flush=True,
+    )
 
 
 def distributed_cluster(workers: int) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from traceview.errors import OutputError
 
 STDOUT = "-"
+MAX_ENCODED = 1 << 22  # letters at once
 
 
 def is_stdout(path: Path | None) -> bool:
@@ -70,7 +71,8 @@ def _check_parent(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8 (see `write_pieces`)."""
-    write_pieces(path, (text.encode("utf-8", "replace"),))
+    parts = (text[first : first + MAX_ENCODED] for first in range(0, len(text), MAX_ENCODED))
+    write_pieces(path, (part.encode("utf-8", "replace") for part in parts))
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:

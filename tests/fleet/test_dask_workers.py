@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
 from traceview.errors import RequestError
-from traceview.fleet import dask_workers
-from traceview.fleet.serialization import deserialize, serialize
+from traceview.fleet import dask_workers, local_workers
+from traceview.fleet.dask_workers import DaskWorkers
+from traceview.fleet.local_workers import LocalWorkers
+from traceview.fleet.partials import ranks_of
 from traceview.fleet.worker import Job, work, work_on_cluster
 
 ADDRESS = "tcp://127.0.0.1:8786"
@@ -31,13 +37,13 @@ class Client:
 @dataclass
 class Future:
     status: str
-    data: bytes = b""
+    outcome: str = ""
     error: type[Exception] = Exception
 
-    def result(self, timeout: float) -> bytes:
-        if not self.data:
+    def result(self, timeout: float) -> str:
+        if not self.outcome:
             raise TimeoutError(timeout)
-        return self.data
+        return self.outcome
 
     def exception(self, timeout: float) -> Exception:
         return self.error(timeout)
@@ -75,22 +81,42 @@ def test_lost_workers_or_scheduler_are_errors() -> None:
     with pytest.raises(RequestError, match="8786: the scheduler ended or was restarted"):
         dask_workers._wait_for_next(SimpleQueue(), Client([]), ADDRESS)
     with pytest.raises(RequestError, match="the scheduler ended or was restarted"):
-        dask_workers._serialized_result(Future("cancelled"), ADDRESS)
+        dask_workers._header(Future("cancelled"), ADDRESS)
+
+
+def test_worker_that_fails_while_merging_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(local_workers, "MAX_MEASURED_HERE", 0)
+    monkeypatch.setattr(local_workers, "_process_pool", lambda _: nullcontext(SimpleNamespace(submit=fail)))
+    with LocalWorkers(2) as local, pytest.raises(RequestError, match=r"merges results died, .* use fewer --workers"):
+        local.run(ranks_of, [(0, local.kept(0))])  # type: ignore[type-var]
+
+    class Failed(Future):
+        key = "leaf"
+
+        def add_done_callback(self, call: Callable[[Future], None]) -> None:
+            call(self)
+
+    cluster = DaskWorkers(ADDRESS)
+    futures = SimpleNamespace(nthreads=lambda: {"a": 1}, who_has=lambda _: {}, submit=lambda *_, **__: Failed("error"))
+    monkeypatch.setattr(cluster, "_client", futures, raising=False)
+    with pytest.raises(RequestError, match=r"8786: the workers could not merge the results \(TimeoutError\)"):
+        cluster.run(ranks_of, [(0, Failed("finished"))])  # type: ignore[type-var]
 
 
 def test_worker_without_access_to_the_report(tmp_path: Path) -> None:
     path = str(tmp_path / "rank0.sqlite")
-    client_sees_it = deserialize(work_on_cluster(path, Job(), exists_here=True))
-    assert str(client_sees_it).startswith("the worker does not see it; ")
+    assert str(work_on_cluster(path, Job(), exists_here=True)).startswith("the worker does not see it; ")
     # A missing file gives the same error as on one machine.
     nowhere = work_on_cluster(path, Job(), exists_here=False)
-    assert nowhere == work(path, Job()) and str(deserialize(nowhere)).startswith("no such file; ")
+    assert nowhere == work(path, Job()) and str(nowhere).startswith("no such file; ")
 
 
-def test_result_of_a_report() -> None:
-    assert dask_workers._serialized_result(Future("finished", serialize("why")), ADDRESS) == serialize("why")
-    assert deserialize(dask_workers._serialized_result(Future("finished"), ADDRESS)) == dask_workers.WORKERS_LOST
-    killed = dask_workers._serialized_result(Future("error", error=KilledWorker), ADDRESS)
-    assert deserialize(killed) == dask_workers.WORKERS_LOST
-    late = deserialize(dask_workers._serialized_result(Future("error", error=ModuleNotFoundError), ADDRESS))
-    assert str(late).startswith("a worker could not run traceview ") and str(late).endswith("(ModuleNotFoundError)")
+def test_header_of_a_report() -> None:
+    assert dask_workers._header(Future("finished", "why"), ADDRESS) == "why"
+    assert dask_workers._header(Future("finished"), ADDRESS) == dask_workers.WORKERS_LOST
+    assert dask_workers._header(Future("error", error=KilledWorker), ADDRESS) == dask_workers.WORKERS_LOST
+    late = str(dask_workers._header(Future("error", error=ModuleNotFoundError), ADDRESS))
+    assert late.startswith("a worker could not run traceview ") and late.endswith("(ModuleNotFoundError)")

@@ -19,6 +19,7 @@ from unittest import mock
 if TYPE_CHECKING:
     from traceview.fleet.local_workers import LocalWorkers
     from traceview.fleet.worker import Job
+    from traceview.model.fleet import ReportResult
 
 Way = Literal["sqlite", "pages", "apart"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,13 +84,11 @@ def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
     return Ended(ended.returncode, out, err, err if "Traceback" in err else "")
 
 
-def _read_here(workers: LocalWorkers, paths: Sequence[Path], job: Job) -> Iterator[tuple[int, bytes]]:
-    from traceview.fleet.worker import header_of, work
+def _read_here(workers: LocalWorkers, paths: Sequence[Path], job: Job) -> Iterator[tuple[int, ReportResult | str]]:
+    from traceview.fleet.worker import read_and_keep
 
     for place, path in enumerate(paths):
-        data = work(str(path), job)
-        workers.kept(place).write_bytes(data)
-        yield place, header_of(data)
+        yield place, read_and_keep(str(path), job, workers.kept(place))
 
 
 @contextmanager

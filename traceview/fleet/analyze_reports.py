@@ -13,7 +13,6 @@ from traceview.fleet.dask_workers import DaskWorkers, Tls
 from traceview.fleet.local_workers import LocalWorkers
 from traceview.fleet.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
 from traceview.fleet.partials import FleetReports, SharedColumns, Work
-from traceview.fleet.serialization import deserialize
 from traceview.fleet.sources import find_reports, report_names
 from traceview.fleet.worker import Job
 from traceview.model.fleet import Fleet, ReportResult, Skipped
@@ -80,7 +79,7 @@ def analyze_reports(
 
 
 def _collect(
-    files: Sequence[str], packed: Generator[tuple[int, bytes], None, None], step: Progress
+    files: Sequence[str], outcomes: Generator[tuple[int, ReportResult | str], None, None], step: Progress
 ) -> tuple[dict[int, ReportResult], dict[int, Skipped]]:
     """Return the headers of the results and the skipped reports, by index in `files`."""
     headers: dict[int, ReportResult] = {}
@@ -88,9 +87,8 @@ def _collect(
     shared = SharedColumns()
     step(f"read 0 of {len(files)}", 0.0)
     # Closing the generator ends the workers at once when an interrupt arrives here.
-    with closing(packed):
-        for index, data in packed:
-            header = deserialize(data)
+    with closing(outcomes):
+        for index, header in outcomes:
             if isinstance(header, str):
                 skipped[index] = Skipped(files[index], header)
             else:
@@ -106,8 +104,8 @@ def _collect(
 class Workers(Protocol):
     """Processes that read reports and keep the results."""
 
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
-        """Yield (index in `paths`, serialized header) as reports complete."""
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, ReportResult | str], None, None]:
+        """Yield (index in `paths`, header or the reason why there is none) as reports complete."""
 
     def kept(self, index: int) -> Any:
         """Return where the result of a report is kept."""

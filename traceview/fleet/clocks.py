@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS, ends_of
+from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
 from traceview.fleet.match import MatchedCollectives
-from traceview.fleet.partials import ByKey, FleetReports, Minimum, NumberedReports, ranks_of
+from traceview.fleet.partials import ByKey, FleetReports, NumberedReports, ranks_of
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import SECOND, Clock, PackedColumn
 
@@ -77,31 +78,19 @@ def _set_unknown_clocks(
     }
     settled_places, places = (group.places_of(np.flatnonzero(rows).tolist()) for rows in (known, ~known))
     reference = _median_settled_ends(settled_places, settled, reports)
-    fits = reports.measure(partial(_fit_reports, places, reference, _rows_by_kind(np.array(group.kind))), places)
-    fitted: dict[int, Clock] = {}
-    for first_rank, fit in sorted(fits.items()):
-        report = int(reports.report_of[first_rank])
-        fitted[first_rank] = Clock(
-            files[report],
-            "collectives",
-            fit.offset,
-            fit.drift,
-            0,
-            fit.collectives,
-            sessions[report],
-            fit.scatter,
-            fit.origin,
-        )
-    errors: ByKey[Minimum] = ByKey()
+    fitted: ByKey[Clock] = ByKey()
+    # The first of the settled ranks, usually all of them, are compared in the pass that fits the clocks.
     for some in _portions(list(settled), len(group.step)):
         times = reports.measure(partial(_times_of, {rank: settled_places[rank] for rank in some}, settled), some)
-        known_error = np.array([settled[rank].uncertainty or 0 for rank in some])
         start, end = (np.stack([times[rank][column] for rank in some]) for column in range(2))
-        work = partial(_clock_errors, places, fitted, start, end, known_error)
-        errors = errors.merged(reports.measure(work, places))
+        known_times = _KnownTimes(start, end, np.array([settled[rank].uncertainty or 0 for rank in some]))
+        rows_by_kind = _rows_by_kind(np.array(group.kind))
+        fit = partial(_fit_clocks, places, reference, rows_by_kind, known_times, fitted)
+        fitted = reports.measure(fit, places)
     for first_rank, clock in fitted.items():
-        error = int(errors[first_rank].values[0])
-        clocks[reports.report_of[first_rank]] = replace(clock, uncertainty=max(error, clock.scatter))
+        report = reports.report_of[first_rank]
+        error = max(clock.uncertainty or 0, clock.scatter)
+        clocks[report] = replace(clock, file=files[report], session=sessions[report], uncertainty=error)
 
 
 def _median_settled_ends(
@@ -142,40 +131,51 @@ def _portions(ranks: Sequence[int], collectives: int) -> Iterator[Sequence[int]]
         yield ranks[first : first + portion]
 
 
-def _fit_reports(
+@frozen
+class _KnownTimes:
+    """Times of ranks with known clocks on the common clock, a row for each, and the error of each clock."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    error: Times
+
+
+def _fit_clocks(
     places: Mapping[int, PackedColumn],
     reference: NDArray[np.float64],
     rows_by_kind: Sequence[NDArray[np.intp]],
-    reports: NumberedReports,
-) -> ByKey[_ClockFit]:
-    """Fit the clock of each report, by its first rank, to the reference: the kind with the least scatter decides."""
-    fitted: ByKey[_ClockFit] = ByKey()
-    for first, report in reports:
-        own = ends_of(places, [(first, report)])
-        at = np.median(np.stack(list(own.values())), axis=0)
-        fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in rows_by_kind]
-        fitted[first] = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
-    return fitted
-
-
-def _clock_errors(
-    places: Mapping[int, PackedColumn],
+    known: _KnownTimes,
     fitted: Mapping[int, Clock],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    known_error: Times,
     reports: NumberedReports,
-) -> ByKey[Minimum]:
-    """Return the largest error of each report's clock, by its first rank, relative to ranks with these times."""
-    errors: ByKey[Minimum] = ByKey()
+) -> ByKey[Clock]:
+    """Return the clock of each report, by its first rank, with its smallest error relative to `known` as uncertainty.
+
+    A clock that `fitted` lacks is fitted to the reference: the kind with the least scatter decides. File and session
+    are not set.
+    """
+    clocks: ByKey[Clock] = ByKey()
     for first, report in reports:
-        clocks = dict.fromkeys(range(first, first + len(report.ranks)), fitted[first])
-        own = _times_of(places, clocks, [(first, report)]).values()
-        # The earliest end and the latest start of the report's own ranks, which share its clock.
-        latest, earliest = reduce(np.maximum, (row[0] for row in own)), reduce(np.minimum, (row[1] for row in own))
-        error = (_largest_error(latest, earliest, start, end) + known_error).min()
-        errors[first] = Minimum(np.array([error]))
-    return errors
+        own = [rank.collectives.times(places[index]) for index, rank in ranks_of([(first, report)]) if index in places]
+        if (clock := fitted.get(first)) is None:
+            ends = own[0][1].astype(np.float64) if len(own) == 1 else np.median([end for _, end in own], axis=0)
+            clock = _fitted_clock(ends, reference, rows_by_kind)
+        # The latest start and the earliest end of the report's own ranks, which share its clock.
+        start = reduce(np.maximum, (clock.to_common(start) for start, _ in own))
+        end = reduce(np.minimum, (clock.to_common(end) for _, end in own))
+        errors = [int((_largest_error(start, end, known.start, known.end) + known.error).min())]
+        if clock.uncertainty is not None:
+            errors.append(clock.uncertainty)
+        clocks[first] = replace(clock, uncertainty=min(errors))
+    return clocks
+
+
+def _fitted_clock(
+    at: NDArray[np.float64], reference: NDArray[np.float64], rows_by_kind: Sequence[NDArray[np.intp]]
+) -> Clock:
+    """Return the clock of a report whose collectives end at `at`, without its uncertainty."""
+    fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in rows_by_kind]
+    fit = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
+    return Clock("", "collectives", fit.offset, fit.drift, None, fit.collectives, None, fit.scatter, fit.origin)
 
 
 def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:

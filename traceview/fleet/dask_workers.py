@@ -20,23 +20,22 @@ from typing import Any, cast
 from traceview import __version__
 from traceview.errors import RequestError
 from traceview.fleet.partials import P, Work
-from traceview.fleet.serialization import serialize
 from traceview.fleet.worker import (
     Job,
     header_of,
     installed_version,
     measure_results,
-    merge_partials,
     unwatched,
     work_on_cluster,
 )
 from traceview.frozen import frozen
+from traceview.model.fleet import ReportResult
 
 CONNECT_TIMEOUT = "10s"
 POLL_SECONDS = 5
 MAX_SECONDS_WITHOUT_WORKERS = 60
 REPORTS_PER_LEAF = 32
-PARTIALS_PER_MERGE = 8
+LEAVES_PER_THREAD = 2
 REPORTS_PER_THREAD = 4  # submitted at once, for each thread of the cluster
 RETRIES = 2
 WORKERS_LOST = "the workers that read it were lost, probably out of memory; give them more memory or fewer threads"
@@ -53,7 +52,7 @@ class Tls:
 
 
 class DaskWorkers:
-    """The workers of a cluster. They keep the results: Dask reads a report again if its worker is lost."""
+    """The workers of a cluster. They keep the results in files: Dask reads a report again if its worker is lost."""
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
         """`address` is that of the scheduler."""
@@ -71,17 +70,19 @@ class DaskWorkers:
         self._open.__exit__(*error)
 
     def kept(self, index: int) -> Any:
-        """Return the future of a report's serialized result."""
+        """Return the future of a report's result."""
         return self._kept[index]
 
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, bytes], None, None]:
-        """Yield (index in `paths`, serialized header) as reports complete. Another worker takes over from a lost one.
+    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, ReportResult | str], None, None]:
+        """Yield (index in `paths`, header or the reason why there is none) as reports complete.
+
+        Another worker takes over from a lost one.
 
         Raises RequestError if the scheduler is lost, or if no worker is left.
         """
         client = self._client
         waiting = deque(range(len(paths)))
-        max_running = REPORTS_PER_THREAD * max(sum(client.nthreads().values()), 1)
+        max_running = REPORTS_PER_THREAD * self._threads()
         running: dict[str, tuple[int, Any]] = {}
         ended: SimpleQueue[str] = SimpleQueue()
         while waiting or running:
@@ -94,35 +95,56 @@ class DaskWorkers:
                 running[future.key] = index, future
                 future.add_done_callback(lambda done: ended.put(done.key))
             index, future = running.pop(_wait_for_next(ended, client, self._address))
-            yield index, _serialized_result(future, self._address)
+            yield index, _header(future, self._address)
             future.release()
 
     def run(self, work: Work[P], kept: Sequence[tuple[int, Any]]) -> P:
-        """Measure kept results on the workers that have them, and merge the partial measures there, as a tree.
+        """Measure kept results on the workers that have them, and merge the partial measures as they come.
 
         Raises RequestError if workers or the scheduler are lost for good.
         """
         shared = self._submit(_identity, work)  # once for all tasks
-        leaves = [kept[first : first + REPORTS_PER_LEAF] for first in range(0, len(kept), REPORTS_PER_LEAF)]
-        level = [
-            self._submit(measure_results, shared, [first for first, _ in leaf], [result for _, result in leaf])
-            for leaf in leaves
-        ]
-        while len(level) > 1:
-            level = [
-                self._submit(merge_partials, level[first : first + PARTIALS_PER_MERGE])
-                for first in range(0, len(level), PARTIALS_PER_MERGE)
-            ]
+        leaves = self._leaves(kept)
+        running: dict[str, Any] = {}
         ended: SimpleQueue[str] = SimpleQueue()
-        level[0].add_done_callback(lambda done: ended.put(done.key))
-        _wait_for_next(ended, self._client, self._address)
+        total: P | None = None
+        while leaves or running:
+            while leaves and len(running) < LEAVES_PER_THREAD * self._threads():
+                first, results = zip(*leaves.popleft(), strict=True)
+                future = self._submit(measure_results, shared, first, results)
+                running[future.key] = future
+                future.add_done_callback(lambda done: ended.put(done.key))
+            future = running.pop(_wait_for_next(ended, self._client, self._address))
+            try:
+                part = cast("P", future.result(timeout=MAX_SECONDS_WITHOUT_WORKERS))
+            except Exception as error:  # the type depends on the version of distributed
+                raise RequestError(
+                    f"--scheduler {self._address[:200]}: the workers could not merge the results "
+                    f"({type(error).__name__}); give them more memory"
+                ) from None
+            total = part if total is None else total.merged(part)
+            future.release()
+        assert total is not None
+        return total
+
+    def _leaves(self, kept: Sequence[tuple[int, Any]]) -> deque[list[tuple[int, Any]]]:
+        """Return the results in groups of REPORTS_PER_LEAF at most that one worker has."""
         try:
-            return cast("P", level[0].result(timeout=MAX_SECONDS_WITHOUT_WORKERS))
+            holders = self._client.who_has([result for _, result in kept])
         except Exception as error:  # the type depends on the version of distributed
-            raise RequestError(
-                f"--scheduler {self._address[:200]}: the workers could not merge the results ({type(error).__name__}); "
-                "give them more memory"
-            ) from None
+            raise _scheduler_lost(self._address) from error
+        by_worker: dict[tuple[str, ...], list[tuple[int, Any]]] = {}
+        for first, result in kept:
+            by_worker.setdefault(tuple(holders.get(result.key, ())), []).append((first, result))
+        return deque(
+            some[start : start + REPORTS_PER_LEAF]
+            for some in by_worker.values()
+            for start in range(0, len(some), REPORTS_PER_LEAF)
+        )
+
+    def _threads(self) -> int:
+        threads: int = sum(self._client.nthreads().values())
+        return max(threads, 1)
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self._client.submit(unwatched, function, *arguments, pure=False, retries=RETRIES)
@@ -152,18 +174,17 @@ def _wait_for_next(ended: SimpleQueue[str], client: Any, address: str) -> str:
             )
 
 
-def _serialized_result(future: Any, address: str) -> bytes:
-    """Return the serialized result of a report, or the reason why there is none."""
+def _header(future: Any, address: str) -> ReportResult | str:
+    """Return the header of a report, or the reason why there is none."""
     if future.status == "finished":
         try:
-            return bytes(future.result(timeout=MAX_SECONDS_WITHOUT_WORKERS))
+            return cast("ReportResult | str", future.result(timeout=MAX_SECONDS_WITHOUT_WORKERS))
         except Exception:  # the worker that held the result is gone and was not replaced
-            return serialize(WORKERS_LOST)
+            return WORKERS_LOST
     if future.status != "error":
         raise _scheduler_lost(address)
     name = type(future.exception(timeout=MAX_SECONDS_WITHOUT_WORKERS)).__name__
-    failure = f"a worker could not run traceview {__version__} ({name})"
-    return serialize(WORKERS_LOST if name == "KilledWorker" else failure)
+    return WORKERS_LOST if name == "KilledWorker" else f"a worker could not run traceview {__version__} ({name})"
 
 
 def _scheduler_lost(address: str) -> RequestError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 
 import numpy as np
 
 from traceview.fleet.match import MatchedCollectives
-from traceview.fleet.partials import ByKey, FleetReports, Minimum, NumberedReports, ranks_of
+from traceview.fleet.partials import ByKey, FleetReports, NumberedReports, ranks_of
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import PackedColumn
 
@@ -54,30 +55,25 @@ def split_by_common_ends(
 def _rows_with_common_ends(matched: MatchedCollectives, reports: FleetReports) -> list[Times]:
     """Return groups of rows that end together, each with the first row that is not yet in a group."""
     left = np.arange(len(matched.ranks))
-    shortest = reports.measure(partial(_shortest, matched.places_of(left)), matched.ranks)
-    tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(shortest.values)) // TRANSFER_SHARE)
-    groups = []
+    tolerance = 0
+    groups: list[Times] = []
     while len(left):
         first = int(matched.ranks[left[0]])
         reference = reports.measure(partial(ends_of, matched.places_of(left[:1])), [first])[first]
-        work = partial(_spreads, matched.places_of(left), reference)
-        spread = reports.measure(work, matched.ranks[left])
+        work = partial(_compare_ends, matched.places_of(left), reference)
+        ends = reports.measure(work, matched.ranks[left])
+        if not groups:
+            tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(ends.shortest)) // TRANSFER_SHARE)
         same_clock = reports.report_of[matched.ranks[left]] == reports.report_of[first]
         joined = np.array(
             [
-                _end_together(*spread[rank], tolerance, same)
+                _end_together(*ends.spread[rank], tolerance, same)
                 for rank, same in zip(matched.ranks[left].tolist(), same_clock.tolist(), strict=True)
             ]
         )
         groups.append(left[joined])
         left = left[~joined]
     return groups
-
-
-def _shortest(places: Mapping[int, PackedColumn], reports: NumberedReports) -> Minimum:
-    """Return the shortest kernel of each collective on the ranks with places."""
-    times = [rank.collectives.times(places[index]) for index, rank in ranks_of(reports) if index in places]
-    return Minimum(reduce(np.minimum, (end - start for start, end in times)))
 
 
 def ends_of(places: Mapping[int, PackedColumn], reports: NumberedReports) -> ByKey[Times]:
@@ -87,17 +83,33 @@ def ends_of(places: Mapping[int, PackedColumn], reports: NumberedReports) -> ByK
     )
 
 
-def _spreads(
-    places: Mapping[int, PackedColumn], reference: Times, reports: NumberedReports
-) -> ByKey[tuple[float, float]]:
-    """Return the median and its deviation of each rank's ends minus the reference."""
-    spreads: ByKey[tuple[float, float]] = ByKey()
+@frozen
+class _ComparedEnds:
+    """The shortest kernel of each collective, and how each rank's ends differ from a reference.
+
+    `spread` has the median of the differences of each rank, and the median absolute deviation from it.
+    """
+
+    shortest: Times
+    spread: ByKey[tuple[float, float]]
+
+    def merged(self, other: _ComparedEnds) -> _ComparedEnds:
+        """Return the comparison of the ranks of both."""
+        return _ComparedEnds(np.minimum(self.shortest, other.shortest), self.spread.merged(other.spread))
+
+
+def _compare_ends(places: Mapping[int, PackedColumn], reference: Times, reports: NumberedReports) -> _ComparedEnds:
+    """Compare the ends of the ranks with places."""
+    shortest = np.full(len(reference), np.iinfo(np.int64).max)
+    spread: ByKey[tuple[float, float]] = ByKey()
     for index, rank in ranks_of(reports):
         if index in places:
-            difference = rank.collectives.times(places[index])[1] - reference
+            start, end = rank.collectives.times(places[index])
+            np.minimum(shortest, end - start, out=shortest)
+            difference = end - reference
             median = np.median(difference)
-            spreads[index] = float(median), float(np.median(np.abs(difference - median)))
-    return spreads
+            spread[index] = float(median), float(np.median(np.abs(difference - median)))
+    return _ComparedEnds(shortest, spread)
 
 
 def _end_together(median: float, spread: float, tolerance: int, same_clock: bool) -> bool:

@@ -16,17 +16,17 @@ from typing import Any
 from traceview.errors import RequestError
 from traceview.fleet.lifetime import signals_deferred
 from traceview.fleet.partials import P, Work
-from traceview.fleet.serialization import serialize
 from traceview.fleet.worker import Job, loaded, measure_in_process, prepare_process, work_in_process
+from traceview.model.fleet import ReportResult
 
-MAX_MEASURED_HERE = 64  # reports; new processes start more slowly than so many are measured
+MAX_MEASURED_HERE = 256  # reports; new processes start more slowly than so many are measured
 REPORTS_PER_LEAF = 32
 REPORTS_PER_WORKER = 64  # then a new process replaces the worker, because its heap only grows
 POLL_SECONDS = 0.2
 MAX_TERMINATE_ATTEMPTS = 10
 DIED = "the process that read it died twice, probably out of memory; use fewer --workers"
 
-IndexedResult = tuple[int, bytes]
+IndexedResult = tuple[int, ReportResult | str]
 
 
 class LocalWorkers:
@@ -50,7 +50,7 @@ class LocalWorkers:
         return self._folder / str(index)
 
     def read(self, paths: Sequence[Path], job: Job) -> Generator[IndexedResult, None, None]:
-        """Yield (index in `paths`, serialized header) as reports complete.
+        """Yield (index in `paths`, header or the reason why there is none) as reports complete.
 
         A process that dies breaks its pool. The reports that were in progress are then read again, one at a time, and a
         report whose process dies again is given up.
@@ -61,7 +61,7 @@ class LocalWorkers:
             suspects = yield from self._read_batch(paths, job, batch, min(self._workers, len(batch)))
             for index in suspects:
                 failed = yield from self._read_batch(paths, job, deque([index]), 1)
-                yield from ((again, serialize(DIED)) for again in failed)
+                yield from ((again, DIED) for again in failed)
             waiting.extendleft(reversed(batch))
 
     def _read_batch(
@@ -71,14 +71,14 @@ class LocalWorkers:
 
         At most one report per worker is in progress, so that few reports are read again.
         """
-        running: dict[Future[bytes], int] = {}
+        running: dict[Future[ReportResult | str], int] = {}
         with _process_pool(workers) as pool:
             try:
                 while indices or running:
                     while indices and len(running) < workers:
                         index = indices.popleft()
                         with signals_deferred():  # the first calls start the workers
-                            running[pool.submit(work_in_process, str(paths[index]), job, str(self.kept(index)))] = index
+                            running[pool.submit(work_in_process, str(paths[index]), job, self.kept(index))] = index
                     # A timeout lets Ctrl-C through: polars makes interrupted system calls restart.
                     for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
                         result = future.result()

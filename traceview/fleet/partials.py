@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import ORDER_COLUMNS, PackedColumn
 from traceview.model.fleet import RankResult, ReportResult
@@ -43,17 +42,6 @@ class ByKey(dict[int, V], Generic[V]):
         for key, value in other.items():
             both[key] = both[key].merged(value) if key in both else value  # type: ignore[attr-defined]
         return both
-
-
-@frozen
-class Minimum:
-    """The smallest value at each place."""
-
-    values: Times
-
-    def merged(self, other: Minimum) -> Minimum:
-        """Return the smaller value at each place."""
-        return Minimum(np.minimum(self.values, other.values))
 
 
 def ranks_of(reports: NumberedReports) -> Iterator[tuple[int, RankResult]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from traceview.model.fleet import Heat, Rank, RankResult, RankWork, Steps
 
 HEAT_FIGURES = ("wall", "own", "compute", "wait")
 MAX_ITERATIONS = 4000  # distinct iterations of all ranks together
+MAX_INT32 = np.iinfo(np.int32).max
 MIN_ITERATIONS = 3  # a rank with fewer is not judged
 STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
 
@@ -131,14 +133,17 @@ def _heat_rows(steps: Steps | None, numbers: Times, wait: Times) -> tuple[Packed
 
 
 def build_heat(rows: Sequence[RankRow], iterations: FleetIterations) -> Heat | None:
-    """Return the matrices, or None if no rank has iterations."""
+    """Return the matrices, in 32 bits if that is enough, or None if no rank has iterations."""
     numbers = iterations.numbers
     if len(numbers) == 0:
         return None
-    matrices = {name: np.empty((len(rows), len(numbers)), np.int64) for name in HEAT_FIGURES}
+    matrices: dict[str, NDArray[Any]] = {name: np.empty((len(rows), len(numbers)), np.int32) for name in HEAT_FIGURES}
     for index, row in enumerate(rows):
         for name, column in zip(HEAT_FIGURES, row.heat, strict=True):
-            matrices[name][index] = column.values()
+            values = column.values()
+            if values.max() >= MAX_INT32:  # less by one, because the page adds one
+                matrices[name] = matrices[name].astype(np.int64, copy=False)
+            matrices[name][index] = values
     return Heat(steps=numbers, steady=np.isin(numbers, iterations.steady).astype(np.int64), **matrices)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from traceview.model.fleet import CollectiveGroup, Pair
 
 MAX_PAIRS = 1000  # the longest are kept
 PRUNE_AT = 8 * MAX_PAIRS
+MAX_UNPACKED = 16  # groups; neighbouring ranks share most of theirs
 ABSENT = -1
 
 
@@ -212,6 +214,7 @@ class WaitSums:
         self._by_figure = np.zeros(self._first_figure[-1], np.int64)
         self._pairs: NDArray[np.int64] = np.empty((4, 0), np.int64)
         self._pair_count = 0
+        self._unpacked = lru_cache(MAX_UNPACKED)(self._unpack)
 
     def total(self) -> Waits:
         """Return the waits of the ranks so far."""
@@ -235,33 +238,77 @@ class WaitSums:
         self, rank: int, collectives: Collectives, clock: Clock, number: int, row: int, by_iteration: Times
     ) -> NDArray[np.int64]:
         """Add the waits of one rank in one group; return the time and the number of its waits for every rank."""
-        arrived, sums = self._groups[number], self._sums
-        places = arrived.group.places[row]
+        places, sums, in_mean = self._groups[number].group.places[row], self._sums, self._in_mean[rank]
+        group = self._unpacked(number)
         start, end = collectives.times(places, clock)
-        wait = np.minimum(arrived.last.values() - start, end - start)
+        wait = np.minimum(group.last - start, end - start)
         bare = np.maximum(wait - collectives.hidden(places), 0)
-        latest, iteration, figure = arrived.latest.values(), arrived.iteration.values(), arrived.figure.values()
-        last = arrived.group.ranks[latest]
-        known = iteration != ABSENT
-        np.add.at(by_iteration, iteration[known], wait[known])
-        in_own_mean = np.flatnonzero(known)[self._in_mean[rank, iteration[known]]]
-        in_last_mean = np.flatnonzero(arrived.in_mean.values())
-        for name, caused, values in (("mean_wait", "mean_caused", wait), ("mean_bare", "mean_bare_caused", bare)):
-            sums[name][rank] += values[in_own_mean].sum()
-            np.add.at(sums[caused], last[in_last_mean], values[in_last_mean])
-        counted = figure != ABSENT
-        wait, bare, last = wait[counted], bare[counted], last[counted]
-        np.add.at(self._by_figure, figure[counted] + self._first_figure[number], wait)
         waited = np.zeros((2, len(self._in_mean)), np.int64)
-        np.add.at(waited[0], last, wait)
-        np.add.at(waited[1], last, wait > 0)
-        sums["wait"][rank] += wait.sum()
-        sums["bare"][rank] += bare.sum()
-        sums["matched"][rank] += len(wait)
-        sums["last"][rank] += np.count_nonzero(latest[counted] == row)
+        for name, caused, values in (("mean_wait", "mean_caused", wait), ("mean_bare", "mean_bare_caused", bare)):
+            each = group.by_iteration.sums(values)
+            sums[name][rank] += each[in_mean[group.by_iteration.keys]].sum()
+            group.by_last_in_mean.add(values, sums[caused])
+        group.by_iteration.add(wait, by_iteration)
+        group.by_figure.add(wait, self._by_figure)
+        group.by_last.add(wait, waited[0])
+        group.by_last.add(wait > 0, waited[1])
+        group.by_last.add(bare, sums["bare_caused"])
+        sums["wait"][rank] += waited[0].sum()
+        sums["bare"][rank] += group.by_last.sums(bare).sum()
+        sums["matched"][rank] += len(group.by_last.order)
+        sums["last"][rank] += group.last_counts[row]
         sums["caused"] += waited[0]
-        np.add.at(sums["bare_caused"], last, bare)
         return waited
+
+    def _unpack(self, number: int) -> _UnpackedGroup:
+        arrived = self._groups[number]
+        latest, iteration, figure = arrived.latest.values(), arrived.iteration.values(), arrived.figure.values()
+        last, counted = arrived.group.ranks[latest], figure != ABSENT
+        return _UnpackedGroup(
+            arrived.last.values(),
+            np.bincount(latest[counted], minlength=len(arrived.group.ranks)),
+            _Buckets.of_keys(iteration, iteration != ABSENT),
+            _Buckets.of_keys(last, arrived.in_mean.values() == 1),
+            _Buckets.of_keys(last, counted),
+            _Buckets.of_keys(figure + self._first_figure[number], counted),
+        )
+
+
+@frozen
+class _Buckets:
+    """The places of values with a key: in the order of the keys, where each key begins, and the keys."""
+
+    order: Times
+    begin: Times
+    keys: Times
+
+    @classmethod
+    def of_keys(cls, keys: Times, counts: NDArray[np.bool_]) -> _Buckets:
+        """Return the places where `counts` is true."""
+        places = np.flatnonzero(counts)
+        order = places[np.argsort(keys[places], kind="stable")]
+        distinct, begin = np.unique(keys[order], return_index=True)
+        return cls(order, begin, distinct)
+
+    def sums(self, values: Times | NDArray[np.bool_]) -> Times:
+        """Return the sum of the values of each key."""
+        return np.add.reduceat(values[self.order], self.begin, dtype=np.int64)
+
+    def add(self, values: Times | NDArray[np.bool_], totals: Times) -> None:
+        """Add the sum of the values of each key to its total."""
+        totals[self.keys] += self.sums(values)
+
+
+@frozen
+class _UnpackedGroup:
+    """The arrivals of a group, and how often each row is last; the buckets have what counts in each sum."""
+
+    last: Times
+    last_counts: Times
+    by_iteration: _Buckets
+    by_last_in_mean: _Buckets
+    by_last: _Buckets
+    by_figure: _Buckets
 
 
 def _pairs_of(waiter: int, waited: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,24 +1,28 @@
-"""Runs in a worker, on this machine or another: takes a path and returns bytes, also when a report is unreadable.
+"""Runs in a worker, on this machine or another: measures a report, or returns one line that says why it cannot.
 
+Results are kept as pickles, in files of the worker's machine: a worker holds one at a time, however many it has read.
 The module imports nothing that loads polars, so that a worker can limit its threads first.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from traceview.frozen import frozen
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from traceview.fleet.partials import P, Work
     from traceview.model.fleet import ReportResult
 
 Result = TypeVar("Result")
+NO_ROOM = "its result cannot be kept in the temporary folder, see TMPDIR ({})"
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -54,30 +58,26 @@ def prepare_process() -> None:
     use_one_thread()
 
 
-def work_in_process(path: str, job: Job, kept: str) -> bytes:
-    """Read one report in a process that `prepare_process` prepared; keep its result in a file and return its header."""
-    from pathlib import Path
-
+def work_in_process(path: str, job: Job, kept: Path) -> ReportResult | str:
+    """Do `read_and_keep` in a process that `prepare_process` prepared."""
     from traceview.fleet.lifetime import ends_in_order
 
     with ends_in_order():
-        data = work(path, job)
-        try:
-            Path(kept).write_bytes(data)
-        except OSError as error:
-            from traceview.fleet.serialization import serialize
-
-            return serialize(f"its result cannot be kept in the temporary folder, see TMPDIR ({error.strerror})")
-        return header_of(data)
+        return read_and_keep(path, job, kept)
 
 
-def header_of(data: bytes) -> bytes:
-    """Return the serialized header of a serialized result, or the same error."""
+def read_and_keep(path: str, job: Job, kept: Path) -> ReportResult | str:
+    """Read one report and keep its result in a file; return its header, or an error as one line."""
+    result = work(path, job)
+    if isinstance(result, str):
+        return result
     from traceview.fleet.partials import header
-    from traceview.fleet.serialization import deserialize, serialize
 
-    result = deserialize(data)
-    return data if isinstance(result, str) else serialize(header(result))
+    try:
+        kept.write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+    except OSError as error:
+        return NO_ROOM.format(error.strerror)
+    return header(result)
 
 
 def measure_in_process(work: Work[P], kept: Sequence[tuple[int, Path]]) -> P:
@@ -88,24 +88,17 @@ def measure_in_process(work: Work[P], kept: Sequence[tuple[int, Path]]) -> P:
         return work(loaded(kept))
 
 
-def loaded(kept: Iterable[tuple[int, Path | bytes]]) -> Iterator[tuple[int, ReportResult]]:
-    """Yield results, given serialized or as a file, with the index of their first rank; holds one at a time."""
-    from traceview.fleet.serialization import deserialize
-
-    for first, data in kept:
-        result = deserialize(data if isinstance(data, bytes) else data.read_bytes())
-        assert not isinstance(result, str)
-        yield first, result
+def loaded(kept: Iterable[tuple[int, Path | StoredResult]]) -> Iterator[tuple[int, ReportResult]]:
+    """Yield kept results with the index of their first rank; holds one at a time."""
+    for first, place in kept:
+        yield first, pickle.loads(place.read_bytes())
 
 
-def work(path: str, job: Job) -> bytes:
-    """Read one report; return its serialized result, or an error as one serialized line."""
+def work(path: str, job: Job) -> ReportResult | str:
+    """Read one report; return its result, or an error as one line."""
     use_one_thread()
-    from pathlib import Path
-
     from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.fleet.measure_report import measure_report
-    from traceview.fleet.serialization import serialize
     from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
     from traceview.read.source import display_name
@@ -113,16 +106,16 @@ def work(path: str, job: Job) -> bytes:
     limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
-        return serialize(measure_report(Path(path), job.iteration, job.skip))
+        return measure_report(Path(path), job.iteration, job.skip)
     except TraceviewError as error:
         # The fleet names the file itself.
-        return serialize(str(error).removeprefix(f"{display_name(Path(path))}: "))
+        return str(error).removeprefix(f"{display_name(Path(path))}: ")
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # PanicException of polars does not derive from Exception; the fleet must go on
         if is_out_of_memory(error):
-            return serialize("not enough memory to read it")
-        return serialize(f"internal error ({type(error).__name__})")
+            return "not enough memory to read it"
+        return f"internal error ({type(error).__name__})"
     finally:
         CHOSEN.reset(nsys_token)
         MAX_DECODED.reset(limit_token)
@@ -139,31 +132,68 @@ async def unwatched(function: Callable[..., Result], *arguments: Any) -> Result:
     return await asyncio.to_thread(function, *arguments)
 
 
-def work_on_cluster(path: str, job: Job, exists_here: bool) -> bytes:
-    """Run `work` on a Dask worker.
+class StoredResult:
+    """The result of a report in a temporary file of a Dask worker. Sent to another process, it has a file there."""
+
+    def __init__(self, data: bytes) -> None:
+        """`data` is the pickled result. Raises OSError if there is no room for it."""
+        handle, path = tempfile.mkstemp(prefix="traceview-fleet-", dir=_folder_of_worker())
+        self._path = Path(path)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+
+    def read_bytes(self) -> bytes:
+        """Return the pickled result."""
+        return self._path.read_bytes()
+
+    def __reduce__(self) -> tuple[type[StoredResult], tuple[bytes]]:
+        return StoredResult, (self.read_bytes(),)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            self._path.unlink()
+
+
+def _folder_of_worker() -> str | None:
+    """Return the folder that Dask removes with its worker, or None for TMPDIR outside a task."""
+    try:
+        from distributed import get_worker
+
+        return str(get_worker().local_directory)
+    except (ImportError, ValueError):
+        return None
+
+
+def work_on_cluster(path: str, job: Job, exists_here: bool) -> StoredResult | str:
+    """Run `work` on a Dask worker and keep the result there.
 
     `exists_here` says whether the client sees the report: then a worker that does not see it reports a different error
     than a mistyped path.
     """
-    from pathlib import Path
-
     if exists_here and not Path(path).exists():
-        from traceview.fleet.serialization import serialize
+        return "the worker does not see it; all workers need the reports under the same absolute paths"
+    result = work(path, job)
+    if isinstance(result, str):
+        return result
+    try:
+        return StoredResult(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+    except OSError as error:
+        return NO_ROOM.format(error.strerror)
 
-        return serialize("the worker does not see it; all workers need the reports under the same absolute paths")
-    return work(path, job)
+
+def header_of(stored: StoredResult | str) -> ReportResult | str:
+    """Return the header of a result, or the reason why there is none."""
+    from traceview.fleet.partials import header
+
+    if isinstance(stored, str):
+        return stored
+    [(_, result)] = loaded([(0, stored)])
+    return header(result)
 
 
-def measure_results(work: Work[P], first: Sequence[int], kept: Sequence[bytes]) -> P:
-    """Measure serialized results; `first` has the index of each one's first rank."""
+def measure_results(work: Work[P], first: Sequence[int], kept: Sequence[StoredResult]) -> P:
+    """Measure results; `first` has the index of each one's first rank."""
     return work(loaded(zip(first, kept, strict=True)))
-
-
-def merge_partials(partials: Sequence[P]) -> P:
-    """Merge partial measures."""
-    from functools import reduce
-
-    return reduce(lambda total, part: total.merged(part), partials)
 
 
 def installed_version() -> str:

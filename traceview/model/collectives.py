@@ -40,13 +40,16 @@ class PackedColumn:
     def pack(cls, values: Times) -> PackedColumn:
         """Return the column of these values. A difference beyond int64 wraps, and wraps back when it is added."""
         first = int(values[0]) if len(values) else 0
-        steps = np.diff(values, prepend=first)
+        steps = np.zeros(len(values), np.int64)
+        np.subtract(values[1:], values[:-1], out=steps[1:])
         best: np.dtype[Any]
         best, wide_at = np.dtype("int64"), np.empty(0, np.int64)
         for kind in NARROW:
             outside = np.flatnonzero(steps != steps.astype(kind))
             if len(steps) * kind.itemsize + len(outside) * WIDE_BYTES < _bytes(len(steps), best, wide_at):
                 best, wide_at = kind, outside.astype(np.int64)
+            if len(outside) == 0:
+                break
         wide = steps[wide_at]
         steps[wide_at] = 0
         return cls(first, steps.astype(best), wide_at, wide)

@@ -1,7 +1,6 @@
 """The results of a fleet analysis: one ReportResult for each report, and one Fleet for all.
 
-Times are whole ns. A rank is one GPU of one report. traceview.fleet.serialization defines how results travel between
-processes and machines.
+Times are whole ns. A rank is one GPU of one report.
 """
 
 from __future__ import annotations

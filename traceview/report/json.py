@@ -58,19 +58,30 @@ def result_text(result: object) -> str:
 
 def row_text(document: Json) -> str:
     """Return JSON with one row of a list per line; the same values give the same bytes."""
-    return _rows(document, 0) + "\n"
+    pieces: list[str] = []
+    _add_rows(pieces, document, 0)
+    return "".join([*pieces, "\n"])
 
 
-def _rows(value: Json, depth: int) -> str:
-    """Write lists of objects over several lines, other values on one. The indentation of `json` is much slower."""
-    if isinstance(value, dict) and list in map(type, value.values()):
-        parts = [f"{ENCODE(key)}: {_rows(inner, depth + 1)}" for key, inner in value.items()]
-        return _over_lines("{", parts, "}", depth)
-    if isinstance(value, list) and dict in map(type, value):
-        return _over_lines("[", [_rows(inner, depth + 1) for inner in value], "]", depth)
-    return ENCODE(value)
+def _add_rows(pieces: list[str], value: Json, depth: int) -> None:
+    """Write lists of objects over several lines, other values on one. The indentation of `json` is much slower.
 
-
-def _over_lines(first: str, parts: list[str], last: str, depth: int) -> str:
+    The pieces are joined once, because a document may have tens of megabytes.
+    """
     margin = "\n" + " " * depth
-    return f"{first}{margin} " + f",{margin} ".join(parts) + f"{margin}{last}"
+    if isinstance(value, dict) and list in map(type, value.values()):
+        before = "{"
+        for key, inner in value.items():
+            pieces.append(f"{before}{margin} {ENCODE(key)}: ")
+            _add_rows(pieces, inner, depth + 1)
+            before = ","
+        pieces.append(f"{margin}}}")
+    elif isinstance(value, list) and dict in map(type, value):
+        before = "["
+        for inner in value:
+            pieces.append(f"{before}{margin} ")
+            _add_rows(pieces, inner, depth + 1)
+            before = ","
+        pieces.append(f"{margin}]")
+    else:
+        pieces.append(ENCODE(value))
