@@ -19,6 +19,7 @@ from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
 from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
 from traceview.slices.traces import SliceSource
+from traceview.slices.workers import WorkerProcesses
 
 
 def cut(trace: Trace, count: int) -> list[Window]:
@@ -67,9 +68,13 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     path = sample("dual.sqlite")
     source = SliceSource.open(path, 16)
     slices = SliceRunner(source, plan_slices(source, 3), folder=tmp_path)
+    assert len(slices.windows) == 3
     extents = Extents(*source.extents)
     here = analyze_slices(slices, source.resident, extents)
-    with ProcessRunner(slices, 2) as runner:
-        assert document(analyze_slices(runner, source.resident, extents)) == document(here)
+    with WorkerProcesses(2) as workers:
+        there = SliceSource.open(path, 16, workers=workers)
+        assert plan_slices(there, 3, workers) == tuple(slices.windows)
+        runner = ProcessRunner(SliceRunner(there, slices.windows, folder=tmp_path), workers)
+        assert document(analyze_slices(runner, there.resident, extents)) == document(here)
     assert len(list(tmp_path.iterdir())) == 3  # one trace each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))

@@ -187,10 +187,11 @@ def measure_report(
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
     """Return the capture, to be analyzed in slices, or the reason why it cannot be."""
     from traceview.read.source import private_folder
-    from traceview.slices.limited import LimitedCapture
+    from traceview.slices.limited import LimitedCapture, worker_processes
 
-    folder = click.get_current_context().with_resource(private_folder(report))
-    return LimitedCapture.open(report, memory, folder)
+    context = click.get_current_context()
+    folder = context.with_resource(private_folder(report))
+    return LimitedCapture.open(report, memory, folder, context.with_resource(worker_processes(report)))
 
 
 def _to_html(analysis: Analysis, detail: int | None) -> str:

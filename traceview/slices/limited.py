@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from traceview.errors import RequestError
@@ -21,21 +23,28 @@ from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
+from traceview.slices.workers import WorkerProcesses
 
 MAX_PROCESSES = 8
-MIN_EVENTS_FOR_PROCESSES = 1_000_000  # below, processes take longer to start than they save
+MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
 
 
 @frozen
 class LimitedCapture:
-    """A capture that is analyzed within `memory` bytes; `folder` gets what is kept of it on disk."""
+    """A capture that is analyzed within `memory` bytes; `folder` gets what is kept of it on disk.
+
+    `workers` are the processes that measure it; None for this process.
+    """
 
     source: SliceSource
     memory: int
     folder: Path
+    workers: WorkerProcesses | None = None
 
     @classmethod
-    def open(cls, path: Path, memory: int, folder: Path) -> LimitedCapture | str:
+    def open(
+        cls, path: Path, memory: int, folder: Path, workers: WorkerProcesses | None = None
+    ) -> LimitedCapture | str:
         """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
         if not is_sqlite(path):
             return "only SQLite exports are read in slices"
@@ -43,7 +52,7 @@ class LimitedCapture:
         size = path.stat().st_size
         store = folder if size > memory and shutil.disk_usage(folder).free > size else None
         try:
-            return cls(SliceSource.open(path, store=store), memory, folder)
+            return cls(SliceSource.open(path, store=store, workers=workers), memory, folder, workers)
         except NotInPartsError as error:
             return str(error)
 
@@ -89,30 +98,33 @@ class LimitedCapture:
     ) -> Analysis:
         """Analyze the capture in slices; the options and the errors are those of pipeline.analyze."""
         source = self.source
-        cores = min(os.cpu_count() or 1, MAX_PROCESSES)
-        processes = cores if source.events >= MIN_EVENTS_FOR_PROCESSES else 1
-        windows = plan_slices(source, slice_count(source, self.memory, processes))
+        processes = self.workers.count if self.workers else 1
+        windows = plan_slices(source, slice_count(source, self.memory, processes), self.workers)
         processes = min(processes, len(windows))
         runner = SliceRunner(source, windows, self.memory // KEPT_SHARE // processes, self.folder)
         extents = Extents(*source.extents).select(source.resident, device)
 
-        def run(slices: SliceRunner | ProcessRunner) -> Analysis:
-            return analyze_slices(
-                slices,
-                source.resident,
-                extents,
-                iteration=iteration,
-                skip=skip,
-                top=top,
-                whole=whole,
-                flops_per_iteration=flops_per_iteration,
-                folder=self.folder,
-                costs=costs,
-                unprofiled_ns=unprofiled_ns,
-                trace_of=source.trace,
-            )
+        return analyze_slices(
+            ProcessRunner(runner, self.workers) if self.workers else runner,
+            source.resident,
+            extents,
+            iteration=iteration,
+            skip=skip,
+            top=top,
+            whole=whole,
+            flops_per_iteration=flops_per_iteration,
+            folder=self.folder,
+            costs=costs,
+            unprofiled_ns=unprofiled_ns,
+            trace_of=source.trace,
+        )
 
-        if processes == 1:
-            return run(runner)
-        with ProcessRunner(runner, processes) as workers:
-            return run(workers)
+
+def worker_processes(path: Path) -> AbstractContextManager[WorkerProcesses | None]:
+    """Return the processes that measure a capture; None for a small one, which this process measures."""
+    cores = min(os.cpu_count() or 1, MAX_PROCESSES)
+    if cores == 1 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
+        return nullcontext()
+    workers = WorkerProcesses(cores)
+    workers.in_each(import_module, __name__)  # while this process reads the small tables
+    return workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from traceview.model.trace import ROLES, Trace, Window
 from traceview.slices.memory import BYTES_PER_PROCESS
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
+from traceview.slices.workers import WorkerProcesses
 
 BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at 100 million kernels
 KEPT_SHARE = 8  # a part of the memory, for traces that are kept from pass to pass
@@ -46,14 +48,14 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     return max(1, math.ceil(source.events * BYTES_PER_EVENT * processes / left))
 
 
-def plan_slices(source: SliceSource, count: int) -> tuple[Window, ...]:
-    """Return up to `count` adjoining windows with about the same number of events, whose borders are quiet moments."""
-    borders: list[int] = []
-    targets = [*_targets(source, count), LAST]
-    for target, limit in pairwise(targets):
-        if not borders or target > borders[-1]:
-            border = _quiet_moment(source, target, limit)
-            borders += [] if border is None else [border]
+def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:
+    """Return up to `count` adjoining windows with about the same number of events, whose borders are quiet moments.
+
+    With `workers`, these processes find the borders.
+    """
+    stretches = pairwise([*_targets(source, count), LAST])
+    run = partial(workers.map, _quiet_moment, source) if workers else partial(map, partial(_quiet_moment, source))
+    borders = [moment for moment in run(stretches) if moment is not None]
     return tuple(Window(*edges) for edges in pairwise([FIRST, *borders, LAST]))
 
 
@@ -114,8 +116,9 @@ def _targets(source: SliceSource, count: int) -> list[int]:
     return sorted(set(np.interp(wanted, begun, moments).astype(np.int64).tolist()))
 
 
-def _quiet_moment(source: SliceSource, target: int, limit: int) -> int | None:
-    """Return the first quiet moment at or after `target` and before `limit`; None if there is none."""
+def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
+    """Return the first quiet moment of a stretch of time [target, limit); None if there is none."""
+    target, limit = stretch
     work = source.whole.work
     around = work.length * NEAR_EVENTS // source.events + 1
     end = min(limit, work.end)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
 
-from traceview.allocators import limit_memory_and_threads
-from traceview.errors import RequestError
 from traceview.frozen import frozen
 from traceview.model.trace import Trace, Window
 from traceview.slices.slice import Result, Slice
+from traceview.slices.workers import WorkerProcesses, result_of
 
-THREADS = "POLARS_MAX_THREADS"
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 
@@ -121,82 +115,36 @@ def _read_trace(file: Path, resident: Trace) -> Trace:
 
 
 class ProcessRunner:
-    """Runs functions of a slice in worker processes. Each process has slices of its own.
+    """Runs functions of a slice in worker processes. Each process has slices of its own, which it may keep."""
 
-    The processes get `runner` and each function once; results are sent back. They are new processes, not copies of
-    this one, whose threads may hold locks.
-    """
-
-    def __init__(self, runner: SliceRunner, workers: int) -> None:
-        """Prepare `workers` processes; `runner` has the slices, and the bytes that each process may keep."""
-        self.count, context = len(runner.windows), get_context("spawn")
-        self.pools = [ProcessPoolExecutor(1, context, _keep_runner, (runner,)) for _ in range(workers)]
-
-    def __enter__(self) -> ProcessRunner:
-        # New processes inherit it. The processes share the processors.
-        self.threads = os.environ.get(THREADS)
-        os.environ[THREADS] = str(max((os.cpu_count() or 1) // len(self.pools), 1))
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        os.environ.pop(THREADS)
-        if self.threads is not None:
-            os.environ[THREADS] = self.threads
-        for pool in self.pools:
-            pool.shutdown(cancel_futures=True)
+    def __init__(self, runner: SliceRunner, workers: WorkerProcesses) -> None:
+        """Send `runner` to the processes: it has the slices, and the bytes that each process may keep."""
+        self.count, self.workers = len(runner.windows), workers
+        workers.in_each(_keep_runner, runner)
 
     def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:
         """Yield the results for all slices in the order of time. All slices begin at once."""
-        content = pickle.dumps(function, pickle.HIGHEST_PROTOCOL)
-        for pool in self.pools[: self.count]:
-            pool.submit(_keep_function, content)
-        futures = [self._pool(number).submit(_run_kept, number) for number in range(self.count)]
-        futures.reverse()  # a result is freed as soon as the caller has it
-        return (_result(futures.pop()) for _ in range(self.count))
+        return self.workers.map(_run_in_worker, function, range(self.count))
 
     def in_slices(self, calls: Iterable[tuple[int, Callable[[Slice], Result]]]) -> Iterator[Result]:
         """Yield the results of functions of single slices, each with the number of its slice. All begin at once."""
-        futures = [self._pool(number).submit(_run_in_worker, number, function) for number, function in calls]
-        return (_result(future) for future in futures)
+        futures = [self.workers.submit(number, _run_in_worker, function, number) for number, function in calls]
+        return (result_of(future) for future in futures)
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
-        return _result(self._pool(number).submit(_run_in_worker, number, function))
-
-    def _pool(self, number: int) -> ProcessPoolExecutor:
-        """Return the process that has a slice, and may have kept its trace."""
-        return self.pools[number % len(self.pools)]
-
-
-def _result(future: Future[Result]) -> Result:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise RequestError("a process that measures slices died, probably out of memory; use less --memory") from None
+        return next(self.in_slices([(number, function)]))
 
 
 _runner: SliceRunner | None = None
-_function: Callable[[Slice], Any] | None = None
 
 
 def _keep_runner(runner: SliceRunner) -> None:
-    """Keep the slices in a worker process, which has the memory settings of the command."""
-    limit_memory_and_threads()
+    """Keep the slices in a worker process."""
     global _runner
     _runner = runner
 
 
-def _keep_function(content: bytes) -> None:
-    """Keep the function of the calls of _run_kept that follow; a process runs its calls in order."""
-    global _function
-    _function = pickle.loads(content)
-
-
-def _run_kept(number: int) -> Any:
-    assert _function is not None, "the process has a function"
-    return _run_in_worker(number, _function)
-
-
-def _run_in_worker(number: int, function: Callable[[Slice], Result]) -> Result:
+def _run_in_worker(function: Callable[[Slice], Result], number: int) -> Result:
     assert _runner is not None, "the process has slices"
     return _runner.in_slice(number, function)

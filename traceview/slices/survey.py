@@ -7,7 +7,6 @@ it needs, also where the rows of a table are not in the order of time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from traceview.normalise.valid_rows import MAX_DISTANCE, MAX_TIME
 from traceview.read import raw
 from traceview.read.sqlite.parts import DecodedFrames, PartedTable
 from traceview.read.sqlite.store import StoredGroup, StoredTable, store_parts
+from traceview.slices.workers import WorkerProcesses
 
 TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
 LINKED_TABLES = (raw.SYNCHRONIZATION, raw.CUDA_EVENT)  # without times: found by the correlation ids of calls
@@ -40,8 +40,7 @@ NAMES = {raw.KERNEL: ("shortName",), raw.RUNTIME: ("nameId",)}
 RESULT = {"returnValue"}
 NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
-PARTS_AT_ONCE = 64  # larger groups cost less for each row
-SURVEY_THREADS = 2
+PARTS_AT_ONCE = 16  # 16 MiB: larger groups cost hardly less for each row
 
 
 Table = PartedTable | StoredTable | pl.DataFrame  # a frame is a small table, which was read whole
@@ -116,17 +115,19 @@ class SurveyedGroup(NamedTuple):
 
 
 def survey_tables(
-    tables: Mapping[str, Table], store: Path | None = None
+    tables: Mapping[str, PartedTable | pl.DataFrame], store: Path | None = None, workers: WorkerProcesses | None = None
 ) -> tuple[dict[str, TableSurvey], dict[str, Table]]:
     """Survey tables in parts, and small tables (frames), which are one part each; return the surveys and the tables.
 
     `store` is a folder for a compact copy of the tables in parts, from which the returned tables are read. Raises
     NotInPartsError if a row has an invalid time, or the table of an event is not ordered by time.
     """
-    jobs = [(name, table, first, store) for name, table in tables.items() for first in _firsts(table)]
-    with ThreadPoolExecutor(SURVEY_THREADS) as threads:
-        done = list(threads.map(lambda job: _survey_group(*job), jobs))
-    groups = {name: [group for (own, *_), group in zip(jobs, done, strict=True) if own == name] for name in tables}
+    jobs = [(name, first) for name, table in tables.items() for first in _firsts(table)]
+    survey = _Survey(tables, store)
+    done = workers.map(_Survey.group, survey, jobs) if workers else map(survey.group, jobs)
+    groups: dict[str, list[SurveyedGroup]] = {name: [] for name in tables}
+    for (name, _), group in zip(jobs, done, strict=True):
+        groups[name].append(group)
     surveys = {name: TableSurvey.join(own) for name, own in groups.items()}
     _check(surveys)
     if store is None:
@@ -142,17 +143,27 @@ def _firsts(table: Table) -> range:
     return range(0, len(table.parts) if isinstance(table, PartedTable) else 1, PARTS_AT_ONCE)
 
 
-def _survey_group(name: str, table: PartedTable | pl.DataFrame, first: int, store: Path | None) -> SurveyedGroup:
-    if isinstance(table, pl.DataFrame):
-        return _survey_frame(name, table, np.zeros(1, np.int64), 0)
-    columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
-    light = table.with_columns([*columns, *(RESULT & set(table.decoder.columns))])
-    frames, edges = _read_group(light if store is None else table, first)
-    stored = None if store is None else store_parts(store / f"{name}.{first}", frames, edges)
-    rows = frames.columns
-    if frames.groups is not None:
-        rows = rows.with_columns(frames.groups["shortName"][rows[raw.SHAPE]].alias("shortName"))
-    return _survey_frame(name, rows, edges, first)._replace(stored=stored)
+@frozen
+class _Survey:
+    """The survey of `tables`; `store` is the folder for their compact copy, if one is made."""
+
+    tables: Mapping[str, PartedTable | pl.DataFrame]
+    store: Path | None
+
+    def group(self, job: tuple[str, int]) -> SurveyedGroup:
+        """Survey the parts of a table (name, first part)."""
+        name, first = job
+        table = self.tables[name]
+        if isinstance(table, pl.DataFrame):
+            return _survey_frame(name, table, np.zeros(1, np.int64), 0)
+        columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
+        light = table.with_columns([*columns, *(RESULT & set(table.decoder.columns))])
+        frames, edges = _read_group(light if self.store is None else table, first)
+        stored = None if self.store is None else store_parts(self.store / f"{name}.{first}", frames, edges)
+        rows = frames.columns
+        if frames.groups is not None:
+            rows = rows.with_columns(frames.groups["shortName"][rows[raw.SHAPE]].alias("shortName"))
+        return _survey_frame(name, rows, edges, first)._replace(stored=stored)
 
 
 def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:

@@ -46,6 +46,7 @@ from traceview.slices.survey import (
     event_summary,
     survey_tables,
 )
+from traceview.slices.workers import WorkerProcesses
 
 # Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
 NEIGHBOURS = 128
@@ -66,15 +67,22 @@ class SliceSource:
     whole: WholeCapture
 
     @classmethod
-    def open(cls, path: Path, pages_per_part: int = PAGES_PER_PART, store: Path | None = None) -> SliceSource:
+    def open(
+        cls,
+        path: Path,
+        pages_per_part: int = PAGES_PER_PART,
+        store: Path | None = None,
+        workers: WorkerProcesses | None = None,
+    ) -> SliceSource:
         """Survey an export. Raises ReportError, or NotInPartsError if it must be read as a whole.
 
         With `store`, a folder, the survey writes a compact copy there, from which windows are read: a file that is
-        larger than memory is then read once.
+        larger than memory is then read once. With `workers`, these processes survey it.
         """
         capture, parted = read_in_parts(path, PARTED_TABLES, pages_per_part)
         frames = {name: frame for name, frame in capture.tables.items() if name in PARTED_TABLES and frame.width}
-        surveys, tables = survey_tables({name: parted.get(name, frame) for name, frame in frames.items()}, store)
+        in_parts = {name: parted.get(name, frame) for name, frame in frames.items()}
+        surveys, tables = survey_tables(in_parts, store, workers)
         others = {name: frame for name, frame in capture.tables.items() if name not in frames}
         whole, rest = WholeCapture.build(replace(capture, tables=others), event_summary(surveys))
         rows = {name: surveys[name].rows if name in surveys else len(frame) for name, frame in capture.tables.items()}
