@@ -25,7 +25,7 @@ from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
 
-MAX_PROCESSES = 8
+MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
 
 
