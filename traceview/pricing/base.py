@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,24 +28,8 @@ from traceview.normalise.codes import categories
 from traceview.pricing.figures import fold_numbers
 from traceview.pricing.ledger import Claim, sum_columns
 from traceview.pricing.part import use_in_steady_part
+from traceview.pricing.sums import RuleSums, Sum
 from traceview.speedups import KernelSequence
-
-Sum = TypeVar("Sum", int, dict[str, int])
-
-
-class RuleSums:
-    """Sums over rows that decide what rules claim. Where a capture is analysed in slices, they are those of all slices.
-
-    A device's rules compute each sum from the rows that they see, and go on with what `total` returns.
-    """
-
-    def total(self, _key: str, value: Sum) -> Sum:
-        """Return the sum for the whole capture; `value` is that of the rows at hand, a number or numbers by name."""
-        return value
-
-    def choices(self, decided: bool) -> tuple[bool, ...]:
-        """Return the outcomes of a decision that rests on a sum: the decided one; both while the sums are collected."""
-        return (decided,)
 
 
 @frozen
@@ -78,6 +62,10 @@ class DeviceFacts:
     def total(self, key: str, value: Sum) -> Sum:
         """Return a sum over rows of the whole capture (see RuleSums)."""
         return self.totals.total(key, value)
+
+    def shown(self, key: str, value: Sum) -> Sum:
+        """Return a sum over rows of the whole capture for a text (see RuleSums)."""
+        return self.totals.shown(key, value)
 
     def own_gaps(self, gaps: Times) -> Times:
         """Return the gaps, which ascend, without one that belongs to the slice before."""

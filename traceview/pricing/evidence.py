@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from traceview.measure.activity import COMPUTE
 from traceview.model.findings import Place
-from traceview.pricing.base import CaptureFacts, DeviceFacts
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import largest_positions
 from traceview.pricing.ledger import Grant
 from traceview.units import duration
@@ -14,8 +16,12 @@ from traceview.units import duration
 MAX_PLACES = 5
 
 
-def largest_places(facts: CaptureFacts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
+CostedPlace = tuple[int, Place]  # with the ns that a finding is granted there
+
+
+def largest_places(facts: CaptureFacts, draft: FindingDraft, grant: Grant) -> list[CostedPlace]:
     """Return the MAX_PLACES places with the most granted time, largest first."""
+    device, label = draft.device, draft.place_label
     costs = ((grant.gap_row(at), int(grant.idle[at])) for at in largest_positions(grant.idle, MAX_PLACES))
     places = [(cost, _idle_place(facts, device, row, cost, label)) for row, cost in costs]
     for piece in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
@@ -23,8 +29,12 @@ def largest_places(facts: CaptureFacts, device: DeviceFacts, grant: Grant, label
         places.append((end - start, _exposed_place(facts, device, start, end, label)))
     for at in largest_positions(grant.compute, MAX_PLACES):
         places.append((int(grant.compute[at]), _compute_place(facts, device, int(grant.computing[at]), label)))
-    places.sort(key=lambda pair: (-pair[0], pair[1].start_ns))
-    return tuple(place for _, place in places[:MAX_PLACES])
+    return select_places(places)
+
+
+def select_places(places: Iterable[CostedPlace]) -> list[CostedPlace]:
+    """Return the MAX_PLACES places with the most time, largest first; equal ones in the order of time."""
+    return sorted(places, key=lambda pair: (-pair[0], pair[1].start_ns))[:MAX_PLACES]
 
 
 def _idle_place(facts: CaptureFacts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import HostTime
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
@@ -99,34 +100,63 @@ class FindingPlace(NamedTuple):
 NOWHERE = FindingPlace()
 
 
-def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> FindingPlace:
-    """Return where the host was in the granted idle time, if the capture shows it."""
-    claims = [claim for claim in draft.claims if isinstance(claim, IdleClaim)]
-    causes = {cause for claim in claims for cause in claim.causes}
-    host_time = analysis.host_time
-    if host_time is None or len(grant.idle) == 0 or causes <= NOT_OF_THE_HOST:
-        return NOWHERE
+class IdleHost(NamedTuple):
+    """What the host did in the idle time of a finding: its ns, and those that were looked at, by source line.
+
+    `states` returns the states of threads in the looked-at time with the cause `host`, or in the part at a line.
+    """
+
+    idle_ns: int
+    looked_ns: int
+    lines: tuple[SourceLine, ...]
+    states: Callable[[SourceLine | None], HostStates]
+
+
+def asks_for_host(draft: FindingDraft) -> bool:
+    """Return whether a draft claims idle time that lines of the program can explain."""
+    return not claimed_causes(draft) <= NOT_OF_THE_HOST
+
+
+def claimed_causes(draft: FindingDraft) -> set[str]:
+    """Return the causes of idle time that a draft claims."""
+    return {cause for claim in draft.claims if isinstance(claim, IdleClaim) for cause in claim.causes}
+
+
+def granted_gaps(draft: FindingDraft, grant: Grant) -> tuple[pl.DataFrame, int]:
+    """Return the gaps of a grant to look at, rows of Gaps.frame, and the ns that are granted of them."""
     positions = _sample_gaps(grant.idle)
     rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
-    gaps = draft.device.use.gaps.frame[rows]
-    total = int(grant.idle[positions].sum())
-    if total == 0:
+    return draft.device.use.gaps.frame[rows], int(grant.idle[positions].sum())
+
+
+def find_host(host_time: HostTime | None, draft: FindingDraft, grant: Grant) -> IdleHost | None:
+    """Return what the host did in the granted idle time; None if the capture does not show it."""
+    if host_time is None or len(grant.idle) == 0 or not asks_for_host(draft):
+        return None
+    gaps, looked = granted_gaps(draft, grant)
+    if looked == 0:
+        return None
+    return IdleHost(int(grant.idle.sum()), looked, host_time.lines([gaps]), lambda line: host_time.states(gaps, line))
+
+
+def name_place(evidence: HostEvidence, draft: FindingDraft, host: IdleHost | None) -> FindingPlace:
+    """Return where the host was in the idle time of a finding, if the capture shows it."""
+    if host is None:
         return NOWHERE
-    share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in claims[0].causes else "both"]
-    lines = host_time.lines([gaps])
-    line = max(filter(_names_who, lines), key=share, default=None)
-    scale = int(grant.idle.sum()) / total
+    total, scale = host.looked_ns, host.idle_ns / host.looked_ns
+    first, causes = next(claim for claim in draft.claims if isinstance(claim, IdleClaim)), claimed_causes(draft)
+    share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
+    line = max(filter(_names_who, host.lines), key=share, default=None)
     # The part is one of the cost. A title without it has another figure, which can be less.
     whole = "it" if "{cost}" in draft.title else "the cost"
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
-            states = host_time.states(gaps, line)
-            return _host_line(line, time_ns, states, analysis.trace.evidence, whole)
-        mostly = share(line) > MOSTLY * sum(map(share, lines))
+            return _host_line(line, time_ns, host.states(line), evidence, whole)
+        mostly = share(line) > MOSTLY * sum(map(share, host.lines))
         where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of {whole} at {_words(line)}"
-        return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, analysis.trace.evidence))
-    return _state_place(host_time.states(gaps), total, scale, whole) if causes == {"host"} else NOWHERE
+        return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, evidence))
+    return _state_place(host.states(None), total, scale, whole) if causes == {"host"} else NOWHERE
 
 
 def _sample_gaps(idle: Times) -> Times:

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
@@ -23,6 +21,7 @@ from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
+from traceview.pricing.sums import Counts
 from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 from traceview.units import duration, rate, size
@@ -77,12 +76,13 @@ def _repeated_copies(facts: CaptureFacts, device: DeviceFacts) -> str:
     trace, counted = facts.analysis.trace, facts.counted
     if facts.program.training is not False or not counted:
         return ""
-    sizes = device.column(trace, "bytes")[device.column(trace, "kind") == ALL_KINDS.index("h2d")]
-    _, counts = np.unique(sizes, return_counts=True)
+    own = device.column(trace, "bytes")[device.column(trace, "kind") == ALL_KINDS.index("h2d")]
+    sizes, counts = device.shown("sizes of copies", Counts.from_values(own))
+    count = int(counts.sum())
     repeated = int(counts[counts >= counted].sum())
-    if len(sizes) < MIN_WEIGHTS * counted or repeated < MIN_REPEATED * len(sizes):
+    if count < MIN_WEIGHTS * counted or repeated < MIN_REPEATED * count:
         return ""
     return (
-        f"{len(sizes) / counted:.0f} copies ({size(int(sizes.sum()) // counted)}) have the same sizes in each "
+        f"{count / counted:.0f} copies ({size(int((sizes * counts).sum()) // counted)}) have the same sizes in each "
         "iteration: if they are weights, keep the layers that fit on the GPU, or quantize them. "
     )

@@ -25,7 +25,6 @@ from traceview import intervals
 from traceview.model.rows import CopyOverlap
 from traceview.pricing.accounts import MEMSET, copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import median_reordering
 from traceview.pricing.fixes import Fix, Fixes
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import (
@@ -95,12 +94,14 @@ def _fix_for_kernel_gaps(facts: CaptureFacts, device: DeviceFacts, copies: CopyO
     exposed = intervals.subtract(copying, work.compute)
     lengths = exposed.end - exposed.start
     short = lengths[lengths < MAX_KERNEL_GAP]
-    if 2 * int(short.sum()) < copies.exposed_ns or len(short) == 0:
+    name = f"short pieces {copies.kind} {copies.memory}"
+    figures = device.total(name, {"ns": int(short.sum()), "count": len(short)})
+    if 2 * figures["ns"] < copies.exposed_ns or figures["count"] == 0:
         return None
-    typical = duration(int(median_reordering(short)))
+    typical = duration(int(device.totals.median(name, short)))
     fix = BETWEEN_KERNELS.choose(facts.program)
-    gaps = fix.advice.replace("{pieces}", f"{len(short):,}").replace("{typical}", typical)
-    return replace(fix, advice=f"{duration(int(short.sum()))} {gaps}")
+    gaps = fix.advice.replace("{pieces}", f"{figures['count']:,}").replace("{typical}", typical)
+    return replace(fix, advice=f"{duration(figures['ns'])} {gaps}")
 
 
 def _mostly_on_compute_streams(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap) -> bool:
@@ -108,7 +109,9 @@ def _mostly_on_compute_streams(facts: CaptureFacts, device: DeviceFacts, copies:
     stream = facts.analysis.trace.operations["stream"].to_numpy()
     streams = stream[device.activity.rows[device.copies.select(copies.kind, copies.memory)]]
     computing = [use.stream for use in device.use.streams if use.compute_ns]
-    return 2 * int(np.count_nonzero(np.isin(streams, computing))) > len(streams)
+    figures = {"count": len(streams), "computing": int(np.count_nonzero(np.isin(streams, computing)))}
+    figures = device.shown(f"streams of copies {copies.kind} {copies.memory}", figures)
+    return 2 * figures["computing"] > figures["count"]
 
 
 def _fixes(copies: CopyOverlap, mixed: bool) -> Fixes:

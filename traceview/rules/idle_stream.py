@@ -14,20 +14,22 @@ rule skips streams that only copy or communicate, and streams used less than onc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
 from traceview.frozen import frozen
-from traceview.intervals import Times
+from traceview.intervals import Intervals, Times
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import join_words
+from traceview.pricing.figures import join_words, largest_positions
 from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.sums import Counts
 from traceview.rules.advice.launches import IDLE_STREAM, UNUSED_STREAM
 from traceview.units import duration, quantity, share
 
@@ -115,12 +117,13 @@ def _autograd_evidence(facts: CaptureFacts, device: DeviceFacts, busiest: Stream
     work = trace.operations[device.activity.rows].filter(
         (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
     )
-    thread = trace.api["thread"].to_numpy()[work["launch"].to_numpy()]
+    thread = trace.api["thread"].to_numpy()[work["launch"].to_numpy()].astype(np.int64)
     on_busiest = (work["stream"] == busiest.stream).to_numpy()
-    counts = []
-    for index in np.unique(thread).tolist():
-        own = thread == index
-        counts.append((index, int((own & on_busiest).sum()), int(own.sum())))
+    launched = device.shown(f"kernels by thread {busiest.label}", Counts.from_values(thread))
+    there = device.shown(f"busiest stream by thread {busiest.label}", Counts.from_values(thread[on_busiest]))
+    inside = dict(zip(*(column.tolist() for column in there), strict=True))
+    every = zip(*(column.tolist() for column in launched), strict=True)
+    counts = [(index, inside.get(index, 0), total) for index, total in every]
     followers = [row for row in counts if row[1] >= (1 - MAX_IDLE_SHARE) * row[2] and row[2] > MIN_KERNELS]
     others = [row for row in counts if row[1] and row not in followers]
     if not followers or not others:
@@ -132,7 +135,8 @@ def _autograd_evidence(facts: CaptureFacts, device: DeviceFacts, busiest: Stream
 def _switching_gaps(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) -> Times:
     """Return the gaps before this stream's operations and before the device's next operation after each."""
     own = device.column(facts.analysis.trace, "stream") == use.stream
-    after = np.concatenate([[False], own[:-1]])
+    before = facts.analysis.trace.operations["stream"][device.previous] if device.previous >= 0 else -1
+    after = np.concatenate([[before == use.stream], own[:-1]]) if len(own) else own
     return device.gaps_before(device.activity.rows[own | after])
 
 
@@ -141,14 +145,19 @@ def _longest_pauses(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) ->
     work = device.activity
     rows = np.flatnonzero(device.column(facts.analysis.trace, "stream") == use.stream)
     start, end = work.start[rows], work.end[rows]
-    if len(rows) == 0:
-        return ()
     own = intervals.union(start, end, ordered=True)
-    frame = pl.DataFrame(intervals.complement(own, int(start[0]), int(end.max()))._asdict())
-    longest = frame.with_columns((pl.col("end") - pl.col("start")).alias("length")).sort("length", descending=True)
+    pauses = Intervals(own.end[:-1], own.start[1:])
+    longest = largest_positions(pauses.end - pauses.start, MAX_PLACES)
+    ends = {str(pauses.start[at]): int(pauses.end[at]) for at in longest}
+    ends = device.shown(f"pauses of {use.label}", ends)
+    # The stream also pauses from one slice of the capture to the next.
+    spans = device.shown(f"work of {use.label}", {str(own.start[0]): int(own.end[-1])} if len(rows) else {})
+    between = pairwise(sorted((int(begin), until) for begin, until in spans.items()))
+    every = [*((int(begin), until) for begin, until in ends.items()), *((last[1], after[0]) for last, after in between)]
+    every.sort(key=lambda pause: (pause[0] - pause[1], pause[0]))
     return tuple(
-        Place(f"{use.label} does nothing for {duration(length)}", start, end, device.use.id, use.stream)
-        for start, end, length in longest.head(MAX_PLACES).iter_rows()
+        Place(f"{use.label} does nothing for {duration(end - start)}", start, end, device.use.id, use.stream)
+        for start, end in every[:MAX_PLACES]
     )
 
 

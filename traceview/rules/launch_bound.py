@@ -24,7 +24,7 @@ from traceview import intervals
 from traceview.intervals import EMPTY, Rows, Times
 from traceview.model.findings import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import largest_positions, median_reordering
+from traceview.pricing.figures import largest_positions
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import LAUNCH_BOUND
 from traceview.units import duration, share
@@ -55,8 +55,10 @@ def launch_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for launches in short gaps."""
     for device in facts.devices:
         dense = _dense_stretches(device)
+        if len(dense.rows) or device.totals.in_parts:
+            median = device.totals.median("operation_ns", device.activity.end - device.activity.start)
         if len(dense.rows):
-            yield _draft(facts, device, dense)
+            yield _draft(facts, device, dense, median)
 
 
 def _dense_stretches(device: DeviceFacts) -> _DenseStretches:
@@ -103,17 +105,18 @@ def _stretch_starts(device: DeviceFacts, rows: Rows) -> tuple[Times, Times]:
     return np.concatenate(firsts), np.concatenate(numbers)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> FindingDraft:
-    work, fix = device.activity, LAUNCH_BOUND.choose(facts.program)
-    median = duration(median_reordering(work.end - work.start))
+def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches, median: float) -> FindingDraft:
+    """Return the finding; `median` is that of the lengths of operations, in ns."""
+    fix, median_text = LAUNCH_BOUND.choose(facts.program), duration(median)
     late = dense.rows[device.use.gaps.frame["sync"].to_numpy()[dense.rows] == 0]
-    mean_wait = duration(int(dense.ns.sum()) / len(dense.rows))
+    waits = device.shown("dense waits", {"ns": int(dense.ns.sum()), "count": len(dense.rows)})
+    mean_wait = duration(waits["ns"] / waits["count"])
     return FindingDraft(
         id="launch_bound",
         device=device,
         title="Launch-bound: the GPU is idle for {cost} in {gaps} short gaps between small kernels",
-        advice=f"Half of the GPU's operations take less than {median}. The GPU then waits {mean_wait} on average for "
-        f"the host to launch the next operation{_main_thread(facts, device, dense)}. {fix.advice}",
+        advice=f"Half of the GPU's operations take less than {median_text}. The GPU then waits {mean_wait} on average "
+        f"for the host to launch the next operation{_main_thread(facts, device, dense, waits['ns'])}. {fix.advice}",
         code=fix.code,
         remedy=fix.remedy,
         claims=(
@@ -126,21 +129,27 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
     )
 
 
-def _main_thread(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> str:
+def _main_thread(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches, whole: int) -> str:
     """Return " (59% of the wait is for thread pt_autograd_0)", the thread that the GPU waits for most, or ""."""
     thread = device.gap_thread[dense.rows] + 1  # 0: unknown
     sums = np.bincount(thread, weights=dense.waits)[1:]
-    if len(sums) == 0:
+    own = {str(number): int(sums[number]) for number in np.flatnonzero(sums).tolist()}
+    every = device.shown("dense waits by thread", own)
+    most = max(every, key=lambda number: (every[number], -int(number)), default=None)
+    if most is None:
         return ""
-    name = facts.thread_name(int(sums.argmax()))
-    return f" ({share(float(sums.max()), float(dense.ns.sum()))} of the wait is for thread {name})"
+    return f" ({share(every[most], whole)} of the wait is for thread {facts.thread_name(int(most))})"
 
 
 def _longest_stretches(device: DeviceFacts, dense: _DenseStretches) -> tuple[Place, ...]:
     """Return the stretches with the most short waits."""
+    # Those at the edges may go on in another slice of the capture.
+    chosen = dict.fromkeys([*largest_positions(dense.ns, MAX_PLACES), 0, len(dense.ns) - 1])
+    ns = device.shown("longest stretches", {str(dense.number[at]): int(dense.ns[at]) for at in chosen})
+    gaps = device.shown("gaps of stretches", {str(dense.number[at]): int(dense.gaps[at]) for at in chosen})
     places = []
-    for at in largest_positions(dense.ns, MAX_PLACES):
-        start = device.steady.start + int(dense.number[at]) * STRETCH
-        text = f"{dense.gaps[at]} short gaps: the GPU waits {duration(int(dense.ns[at]))} of {duration(STRETCH)}"
+    for number in sorted(ns, key=lambda number: (-ns[number], int(number)))[:MAX_PLACES]:
+        start = device.steady.start + int(number) * STRETCH
+        text = f"{gaps[number]} short gaps: the GPU waits {duration(ns[number])} of {duration(STRETCH)}"
         places.append(Place(text, start, min(start + STRETCH, device.use.window.end), device.use.id))
     return tuple(places)

@@ -55,7 +55,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
     implicit = facts.analysis.host.implicit_sync.frame
-    calls = _blocking_calls(facts, rows, implicit)
+    calls = _blocking_calls(facts, device, rows, implicit)
     blocked = device.total("pageable_blocked_ns", int(calls["blocked"].sum()))
     inside = device.total("steady_pageable_copies", _count_steady(facts, device, rows))
     remainder = pinned_remainder(device, copies)
@@ -111,9 +111,19 @@ def _pageable_rows(device: DeviceFacts) -> Rows:
     return rows
 
 
-def _blocking_calls(facts: CaptureFacts, rows: Rows, frame: pl.DataFrame) -> pl.DataFrame:
+def _blocking_calls(facts: CaptureFacts, device: DeviceFacts, rows: Rows, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that issue these copies, rows of SyncUse.frame."""
-    launches = facts.analysis.trace.operations["launch"][rows].drop_nulls().unique().to_numpy()
+    issued = facts.analysis.trace.operations[rows]
+    if device.totals.in_parts:  # a call can return before its copy starts, in the next slice of the capture
+        issued = facts.analysis.trace.operations.filter(
+            (pl.col("device") == device.use.device)
+            & (pl.col("class") == "copy")
+            & (pl.col("memory") == "pageable")
+            & pl.col("kind").is_in(HOST_KINDS)
+            & (pl.col("start") < device.use.window.end)
+            & (pl.col("end") > device.use.window.start)
+        )
+    launches = issued["launch"].drop_nulls().unique().to_numpy()
     return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 

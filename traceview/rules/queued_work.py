@@ -113,13 +113,16 @@ def _draft(
     advice, remedy = fix.advice, ""
     if reason is LATE:
         idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
-        call, ns = _blocking_call(facts.analysis.trace, device, idle)
+        whole = device.shown("late_ns", intervals.length(idle))
+        inside = device.shown("calls beside late work", _time_in_calls(facts.analysis.trace, device, idle))
+        call = max(inside, key=lambda name: (inside[name], name), default="")
+        ns = inside.get(call, 0)
         if is_shared(device.use):
             title, remedy = f"{title}, while another program uses the GPU", "Capture alone on the GPU."
-        elif ns >= MIN_HELD_SHARE * intervals.length(idle):
+        elif ns >= MIN_HELD_SHARE * whole:
             title = f"{title}, while a thread is in `{call}`"
             advice = (
-                f"In {share(ns, intervals.length(idle))} of this time a thread of the program is in `{call}`. Launched "
+                f"In {share(ns, whole)} of this time a thread of the program is in `{call}`. Launched "
                 f"work can wait for such a call: move it out of the loop, or use its asynchronous form. {advice}"
             )
             remedy = f"Move `{call}` out of the loop, or make it asynchronous."
@@ -137,8 +140,8 @@ def _draft(
     )
 
 
-def _blocking_call(trace: Trace, device: DeviceFacts, idle: Intervals) -> tuple[str, int]:
-    """Return the name of the CUDA call that threads are in for most of the idle time, and the ns of it.
+def _time_in_calls(trace: Trace, device: DeviceFacts, idle: Intervals) -> dict[str, int]:
+    """Return the ns of the idle time in which a thread is in a long CUDA call, by the call's name.
 
     Synchronizations do not count: they wait for the GPU, not the GPU for them.
     """
@@ -147,12 +150,11 @@ def _blocking_call(trace: Trace, device: DeviceFacts, idle: Intervals) -> tuple[
         & (pl.col("role") != "sync")
         & (pl.col("start") < device.use.window.end)
         & (pl.col("end") > device.use.window.start)
-        & pl.col("process").is_in(trace.operations["process"].gather(device.activity.rows).unique().implode())
+        & pl.col("process").is_in(list(device.use.process_ids))
     )
     start, end, name = (long[column].to_physical().to_numpy() for column in ("start", "end", "name"))
-    inside = {
-        code: intervals.overlap_length(intervals.union(start[name == code], end[name == code]), idle)
+    texts = categories(long["name"])
+    return {
+        texts[code]: intervals.overlap_length(intervals.union(start[name == code], end[name == code]), idle)
         for code in np.unique(name).tolist()
     }
-    code = max(inside, key=inside.__getitem__, default=-1)
-    return (categories(long["name"])[code], inside[code]) if code >= 0 else ("", 0)

@@ -21,6 +21,7 @@ from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
+from traceview.pricing.sums import Counts
 from traceview.rules.advice.copies import READ_BACK, SHARED_STREAM
 from traceview.units import duration, quantity, size
 
@@ -47,11 +48,17 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
     if len(chosen) == 0:
         return None
     within = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
-    labels = join_words([computing[index] for index in np.unique(stream[shared]).tolist()][:3])
     rows = work.rows[chosen]
+    streams = Counts.from_values(stream[shared].astype(np.int64))
+    labels = join_words([computing[index] for index in device.shown("shared streams", streams).values.tolist()][:3])
     sizes, kind = operations["bytes"].to_numpy()[rows], operations["kind"].to_physical().to_numpy()[rows]
-    total, results = int(sizes.sum()), int(sizes[kind == KINDS.index("d2h")].sum())
-    exposed = intervals.length(intervals.subtract(within, work.compute))
+    figures = {
+        "count": len(chosen),
+        "bytes": int(sizes.sum()),
+        "results": int(sizes[kind == KINDS.index("d2h")].sum()),
+        "exposed": intervals.length(intervals.subtract(within, work.compute)),
+    }
+    count, total, results, exposed = device.shown("copies on shared streams", figures).values()
     hideable = device.compute_to_hide(COPY_KINDS)
     limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
@@ -59,7 +66,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
     return FindingDraft(
         id="shared_stream",
         device=device,
-        title=f"{quantity(len(chosen), 'copy', 'copies')} ({size(total)}) run on {labels}, the stream of the "
+        title=f"{quantity(count, 'copy', 'copies')} ({size(total)}) run on {labels}, the stream of the "
         f"kernels, and can never overlap them{limit}",
         advice=f"{{cost}} of copying is not hidden behind compute. {fix.advice}",
         code=fix.code,

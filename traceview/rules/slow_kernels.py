@@ -146,7 +146,9 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
     gross, net = figures["gross"], figures["net"]
     if net <= 0:
         return
-    least, most = (duration(max(float((ns * (1 - left)).sum()), 0.0)) for left in (estimate.high, estimate.low))
+    limits = {name: int((ns * (1 - left)).sum()) for name, left in (("least", estimate.high), ("most", estimate.low))}
+    limits = device.shown(f"limits of {speedup.name}", limits)
+    least, most = (duration(max(limits[name], 0)) for name in ("least", "most"))
     yield FindingDraft(
         id=subject.id,
         device=device,

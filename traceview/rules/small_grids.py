@@ -13,6 +13,7 @@ limited by their launch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +37,16 @@ def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
         if not kernels.sms:
             continue
         each = np.nan_to_num(kernels.blocks / kernels.sms, nan=1.0)  # by row of Trace.shapes
-        idle = 1 - each / np.maximum(np.ceil(each), 1)
+        idle = _idle_share(each)
         tiled = np.array([kind.family in TILED for kind in kernels.kinds], np.bool_)
         small, uneven = (np.where(kernel, idle, 0.0) for kernel in (each < 1, tiled & (each > 1)))
         yield from _drafts(facts, device, small, "small_grid", SMALL_GRID.choose(facts.program))
         yield from _drafts(facts, device, uneven, "tail_wave", TAIL_WAVE.choose(facts.program))
+
+
+def _idle_share(each: Any) -> Any:
+    """Return the share of SM time that a kernel of `each` blocks per SM, a number or an array, leaves idle."""
+    return 1 - each / np.maximum(np.ceil(each), 1)
 
 
 def _drafts(facts: CaptureFacts, device: DeviceFacts, idle: Factors, kind: str, fix: Fix) -> Iterator[FindingDraft]:
@@ -51,19 +57,24 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, idle: Factors, kind: str, 
     if ns < MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1) or len(chosen) == 0:
         return
     shape = kernels.shape[chosen]
-    totals = np.bincount(shape, weights=kernels.ns[chosen])
-    worst = int((totals * idle[: len(totals)]).argmax())
-    count, label = int(np.count_nonzero(shape == worst)), kernels.kinds[worst].label
-    more = np.count_nonzero(totals) > 1
+    counts, sums = np.bincount(shape), np.bincount(shape, weights=kernels.ns[chosen])
+    totals, numbers = dict[str, int](), dict[str, int]()  # by blocks and label; rows of shapes are those of a slice
+    for row in np.flatnonzero(counts).tolist():
+        grid = f"{int(kernels.blocks[row])} {kernels.kinds[row].label}"
+        totals[grid] = totals.get(grid, 0) + int(sums[row])
+        numbers[grid] = numbers.get(grid, 0) + int(counts[row])
+    totals, numbers = device.shown(f"{kind} ns by grid", totals), device.shown(f"{kind} counts by grid", numbers)
+    worst = max(totals, key=lambda grid: (totals[grid] * _idle_share(int(grid.split(" ")[0]) / kernels.sms), grid))
+    blocks, label = worst.split(" ", 1)
     few = kind == "small_grid"
-    symptom = f"{label} runs {quantity(int(kernels.blocks[worst]), 'block')} on {kernels.sms} SMs"
-    symptom += f" and other kernels have {'small' if few else 'uneven'} grids" if more else ""
+    symptom = f"{label} runs {quantity(int(blocks), 'block')} on {kernels.sms} SMs"
+    symptom += f" and other kernels have {'small' if few else 'uneven'} grids" if len(totals) > 1 else ""
     yield FindingDraft(
         id=kind,
         device=device,
         title=f"{symptom}: SMs are idle for the equivalent of {{cost}}",
-        advice=f"{label} takes {duration(float(totals[worst]))} in {quantity(count, 'launch', 'launches')}, "
-        f"{share(float(totals[worst]), float(kernels.ns.sum()))} of the kernel time. {fix.advice}",
+        advice=f"{label} takes {duration(totals[worst])} in {quantity(numbers[worst], 'launch', 'launches')}, "
+        f"{share(totals[worst], device.nearby.total_ns())} of the kernel time. {fix.advice}",
         code=fix.code,
         claims=(ComputeClaim(kernels.places[chosen], idle[shape]),),
         place_label="fewer blocks than SMs" if few else "some SMs run one block more than others",

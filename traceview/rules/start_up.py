@@ -34,8 +34,8 @@ def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
         yield from _notes(facts)
         return
     for device in facts.devices:
-        before = np.arange(device.steady_gaps.start)
-        after = np.arange(device.steady_gaps.stop, device.use.gaps.count)
+        before = device.own_gaps(np.arange(device.steady_gaps.start))
+        after = np.arange(device.steady_gaps.stop, len(device.gap_start))
         yield _draft(facts, device, before, "start_up", BEFORE)
         yield _draft(facts, device, after, "after_loop", AFTER)
 
@@ -59,6 +59,7 @@ def _notes(facts: CaptureFacts) -> Iterator[Note]:
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDraft:
     sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES}
+    sums = device.shown(name, sums)
     largest = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in largest if sums[cause])
     fix = START_UP.choose(facts.program)

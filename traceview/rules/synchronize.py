@@ -43,13 +43,13 @@ def _draft(
 ) -> FindingDraft:
     """Return the finding; `counts` are the numbers of calls by name, `figures` their ns."""
     count = sum(counts.values())
-    names = join_words([f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: -counts[name])])
+    names = join_words([f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: (-counts[name], name))])
     fix = SYNCHRONIZE.choose(facts.program)
     return FindingDraft(
         id="synchronize",
         device=device,
         title=f"{quantity(count, 'synchronization')}{facts.per_iteration(count)} cost the GPU {{cost}}"
-        + _main_range(facts, calls),
+        + _main_range(facts, device, calls, count),
         advice=f"{names} blocked the host for {duration(figures['blocked'])}; the GPU was busy for "
         f"{duration(figures['waited'])} of it. {fix.advice}",
         code=fix.code,
@@ -63,10 +63,11 @@ def _draft(
     )
 
 
-def _main_range(facts: CaptureFacts, calls: pl.DataFrame) -> str:
-    """Return " (mostly in `sync`)", the range with most of these calls, or ""."""
+def _main_range(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame, count: int) -> str:
+    """Return " (mostly in `sync`)", the range with most of `count` calls, or ""."""
     owner = facts.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
     names, which = facts.range_names(owner[owner >= 0])
-    counts = np.bincount(which, minlength=1)
-    most = int(counts.argmax())
-    return f" (mostly in `{names[most]}`)" if 2 * int(counts[most]) > len(calls) else ""
+    own = np.bincount(which, minlength=len(names)).tolist()
+    counts = device.shown("ranges of synchronizations", dict(zip(names, own, strict=True)))
+    most = max(counts, key=counts.__getitem__, default="")
+    return f" (mostly in `{most}`)" if 2 * counts.get(most, 0) > count else ""

@@ -11,12 +11,12 @@ import numpy as np
 
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.findings import Finding
 from traceview.model.trace import Note, Window
 from traceview.pricing.base import DeviceFacts, FindingDraft
-from traceview.pricing.findings import Price, WorkEnds, describe, end_of_work, open_ledger, work_ends
-from traceview.pricing.ledger import Claim, ExposedClaim, IdleClaim, Ledger
+from traceview.pricing.findings import WorkEnds, end_of_work, open_ledger, work_ends
+from traceview.pricing.ledger import Claim, IdleClaim, Ledger
 from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
+from traceview.pricing.sums import Counts
 from traceview.rules import all_rules
 from traceview.slices.facts import OwnPart, RuleRows, SliceContext, SliceRuleSums, slice_facts
 from traceview.slices.iterations import own_operations
@@ -33,21 +33,21 @@ class Decision(NamedTuple):
     ns: int | None = None
 
 
-class _SliceRules:
+class SliceRules:
     """The drafts of all rules in one slice, and the ledgers of its devices."""
 
     def __init__(self, part: Slice, context: SliceContext) -> None:
         self.context = context
         self.rows = part.once("rule rows", lambda: RuleRows.build(part, context))
-        self.parts, known = self.rows.parts, context.totals
-        self.totals = {row: SliceRuleSums(None if known is None else known.get(row, {})) for row in self.parts}
+        self.parts = self.rows.parts
+        self.totals = {row: SliceRuleSums.of_device(context, row) for row in self.parts}
         self.facts = slice_facts(self.rows, context, self.totals)
         self.drafts: dict[Key, FindingDraft] = {}
-        self.notes: list[Note] = []
+        self.notes: list[tuple[int, Note]] = []
         for number, rule in enumerate(all_rules()):
             for draft in rule(self.facts):
                 if isinstance(draft, Note):
-                    self.notes.append(draft)
+                    self.notes.append((number, draft))
                 else:
                     self.drafts[number, draft.device.use.device, draft.id, draft.key] = draft
 
@@ -77,7 +77,7 @@ class SliceSums:
 
 def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
     """Return the sums of a slice."""
-    rules, trace = _SliceRules(part, context), part.trace
+    rules, trace = SliceRules(part, context), part.trace
     ends, streams = {}, {}
     for device in rules.facts.devices:
         row, work = device.use.device, device.activity
@@ -90,12 +90,6 @@ def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
 
 def with_sums(context: SliceContext, parts: Sequence[SliceSums]) -> SliceContext:
     """Return the context with the sums of all slices."""
-    totals: dict[int, dict[str, Any]] = {}
-    for part in parts:
-        for device, values in part.totals.items():
-            known = totals.setdefault(device, {})
-            for key, value in values.items():
-                known[key] = _added(known.get(key), value)
     uses = dict(context.uses)
     for device, use in uses.items():
         if use.window != next(each.window for each in context.analysis.devices if each.device == device):
@@ -108,10 +102,21 @@ def with_sums(context: SliceContext, parts: Sequence[SliceSums]) -> SliceContext
     return replace(
         context,
         uses=uses,
-        totals=totals,
+        totals=merge_sums([part.totals for part in parts]),
         until={device: end_of_work([part.ends[device] for part in parts if device in part.ends]) for device in uses},
         sizes={name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")},
     )
+
+
+def merge_sums(parts: Sequence[Mapping[int, Mapping[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """Return sums by device and name from those of slices."""
+    totals: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        for device, values in part.items():
+            known = totals.setdefault(device, {})
+            for key, value in values.items():
+                known[key] = _added(known.get(key), value)
+    return totals
 
 
 def _added(first: Any, second: Any) -> Any:
@@ -119,7 +124,7 @@ def _added(first: Any, second: Any) -> Any:
         return dict(second) if isinstance(second, dict) else second
     if isinstance(second, dict):
         return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
-    return first + second
+    return first.plus(second) if isinstance(first, Counts) else first + second
 
 
 @dataclass(slots=True)
@@ -127,16 +132,19 @@ class SliceClaims:
     """What the rules claim in a slice: compact ledgers by device, and the drafts without their claims and devices.
 
     The claims of a draft are those at its `place` in the ledger of its device. `borders` lists the claims of each draft
-    that have the gap before the slice, because an operation at the beginning of the slice ends it. `window` is the time
-    that the slice accounts for.
+    that have the gap before the slice, because an operation at the beginning of the slice ends it. `notes` have the
+    numbers of their rules. `shown` has the sums that texts show (RuleSums.shown), by device. `window` is that of the
+    slice, and `part` the time that it accounts for.
     """
 
     ledgers: dict[int, CompactLedger]
     drafts: dict[Key, FindingDraft]
     place: dict[Key, int]
     borders: dict[Key, tuple[int, ...]]
-    notes: list[Note]
+    notes: list[tuple[int, Note]]
+    shown: dict[int, dict[str, Any]]
     window: Window
+    part: Window
 
 
 def claims_of_slice(
@@ -149,12 +157,18 @@ def claims_of_slice(
 
     `borders` are those of the next slice.
     """
-    rules = _SliceRules(part, context)
-    _grant_decided(rules, decisions, borders or {})
+    rules = SliceRules(part, context)
+    grant_borders(rules, borders or {})
+    for decision in decisions:
+        if decision.key in rules.drafts:
+            ledger = rules.ledgers[decision.key[1]]
+            ledger.deduct(ledger.grant(rules.drafts[decision.key].claims, decision.ns))
     decided = {decision.key for decision in decisions}
     windows = [own.work.window for own in rules.parts.values()]
-    window = Window(min((own.start for own in windows), default=0), max((own.end for own in windows), default=0))
-    claims = SliceClaims({}, {}, {}, {}, rules.notes, window)
+    time = Window(min((own.start for own in windows), default=0), max((own.end for own in windows), default=0))
+    shown = {row: totals.own for row, totals in rules.totals.items()}
+    assert part.trace.window is not None, "a slice has a window"
+    claims = SliceClaims({}, {}, {}, {}, rules.notes, shown, part.trace.window, time)
     for device in rules.facts.devices:
         row = device.use.device
         mine = rules.parts[row]
@@ -193,8 +207,8 @@ def _border_gap(device: DeviceFacts, part: OwnPart) -> int:
     return last if part.ends_at_border and ends_there else -1
 
 
-def _grant_decided(rules: _SliceRules, decisions: Sequence[Decision], borders: Mapping[Key, tuple[int, ...]]) -> None:
-    """Deduct what is granted already from the ledgers of a slice."""
+def grant_borders(rules: SliceRules, borders: Mapping[Key, tuple[int, ...]]) -> None:
+    """Give the gaps at the borders of a slice to the slice in which they end; `borders` are those of the next one."""
     for device in rules.facts.devices:
         part = rules.parts[device.use.device]
         if part.ghost:
@@ -204,10 +218,6 @@ def _grant_decided(rules: _SliceRules, decisions: Sequence[Decision], borders: M
             if key[1] == device.use.device and at >= 0 and key in rules.drafts:
                 draft = rules.drafts[key]
                 rules.drafts[key] = replace(draft, claims=with_border_gap(draft.claims, places, at))
-    for decision in decisions:
-        if decision.key in rules.drafts:
-            ledger = rules.ledgers[decision.key[1]]
-            ledger.deduct(ledger.grant(rules.drafts[decision.key].claims, decision.ns))
 
 
 def with_border_gap(claims: Sequence[Claim], places: Sequence[int], gap: int) -> tuple[Claim, ...]:
@@ -218,36 +228,3 @@ def with_border_gap(claims: Sequence[Claim], places: Sequence[int], gap: int) ->
         assert isinstance(claim, IdleClaim), "operations claim idle time before them"
         changed[place] = replace(claim, rows=np.unique(np.append(np.asarray(claim.rows, np.int64), gap)))
     return tuple(changed)
-
-
-def describe_in_slice(
-    part: Slice,
-    context: SliceContext,
-    decisions: Sequence[Decision],
-    borders: Mapping[Key, tuple[int, ...]],
-    prices: Mapping[Key, Price],
-) -> dict[Key, tuple[FindingDraft, Finding]]:
-    """Return findings with the places that a slice shows, and their drafts without claims on rows."""
-    rules = _SliceRules(part, context)
-    _grant_decided(rules, (), borders)
-    described = {}
-    for decision in decisions:
-        draft = rules.drafts.get(decision.key)
-        if draft is None:
-            continue
-        ledger = rules.ledgers[decision.key[1]]
-        grant = ledger.grant(draft.claims, decision.ns)
-        ledger.deduct(grant)
-        if decision.key in prices:
-            finding = describe(rules.facts, draft, grant, prices[decision.key])
-            claims = tuple(_without_rows(claim) for claim in draft.claims)
-            small = replace(draft, device=None, claims=claims, evidence=())  # type: ignore[arg-type]
-            described[decision.key] = (small, finding)
-    return described
-
-
-def _without_rows(claim: Any) -> Any:
-    none = np.empty(0, np.int64)
-    if isinstance(claim, IdleClaim):
-        return IdleClaim(claim.causes)
-    return ExposedClaim(claim.keys) if isinstance(claim, ExposedClaim) else replace(claim, rows=none, fractions=none)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from traceview.frozen import frozen
-from traceview.intervals import Intervals, Rows
+from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.overlap import Copies
@@ -22,9 +22,10 @@ from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Window
 from traceview.pricing.accounts import exposed_work
-from traceview.pricing.base import CaptureFacts, DeviceFacts, RuleSums, Sum, collect_facts
+from traceview.pricing.base import CaptureFacts, DeviceFacts, collect_facts
 from traceview.pricing.findings import EndOfWork
 from traceview.pricing.part import steady_use
+from traceview.pricing.sums import Counts, RuleSums, Sum
 from traceview.slices.measure import host_in_slice
 from traceview.slices.slice import Slice
 from traceview.speedups import KernelSequence
@@ -33,12 +34,24 @@ MAX_NEARBY = 256  # operations around a slice that show which kernels belong tog
 
 
 class SliceRuleSums(RuleSums):
-    """The sums of a device: collected in one slice, or those of the capture."""
+    """The sums of a device: collected in one slice (`own`), or those of the capture.
 
-    def __init__(self, merged: Mapping[str, Any] | None = None) -> None:
-        """Collect sums, or return those in `merged`."""
+    `merged` has the sums that decide what rules claim, and `shown` those that texts show; None while they are
+    collected. Texts need decisions, so that their sums are collected by a later pass.
+    """
+
+    in_parts = True
+
+    def __init__(self, merged: Mapping[str, Any] | None = None, shown: Mapping[str, Any] | None = None) -> None:
+        """Collect sums, or return those in `merged` and `shown`."""
         self.own: dict[str, Any] = {}
-        self.merged = merged
+        self.merged, self.known = merged, shown
+
+    @classmethod
+    def of_device(cls, context: SliceContext, row: int) -> SliceRuleSums:
+        """Return the sums of a device, as far as earlier passes have them."""
+        known = (None if sums is None else sums.get(row, {}) for sums in (context.totals, context.shown))
+        return cls(*known)
 
     def total(self, key: str, value: Sum) -> Sum:
         """Keep a sum of the slice, or return that of the capture."""
@@ -47,6 +60,19 @@ class SliceRuleSums(RuleSums):
             return value
         whole: Sum = self.merged.get(key, value)
         return whole
+
+    def shown(self, key: str, value: Sum) -> Sum:
+        """Keep a sum of the slice once decisions are made, or return that of the capture."""
+        if self.merged is not None and self.known is None:
+            self.own[key] = value
+        whole: Sum = (self.known or {}).get(key, value)
+        return whole
+
+    def median(self, key: str, values: Times) -> float:
+        """Return the median of values of the capture."""
+        if self.merged is None:
+            return 0.0  # no text is shown yet
+        return self.shown(key, Counts.from_values(values)).median
 
     def choices(self, decided: bool) -> tuple[bool, ...]:
         """Return both outcomes while the sums are collected."""
@@ -58,14 +84,15 @@ class SliceContext:
     """What rules need to know of the whole capture.
 
     `analysis` has its figures, without rows of events. `uses` are the devices in the part that findings cover, by row.
-    The others are results of a first pass: `sizes` are those of CaptureFacts, `totals` the sums of rules (None while
-    they are collected), and `until` the end of each device's work.
+    The others are results of earlier passes: `sizes` are those of CaptureFacts, `totals` and `shown` the sums of rules
+    (see SliceRuleSums; None while they are collected), and `until` the end of each device's work.
     """
 
     analysis: Analysis
     counted: int | None
     uses: Mapping[int, DeviceUse]
     totals: Mapping[int, Mapping[str, Any]] | None = None
+    shown: Mapping[int, Mapping[str, Any]] | None = None
     until: Mapping[int, EndOfWork | None] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=lambda: {"operations": 1, "calls": 1})
 
@@ -208,7 +235,8 @@ def slice_facts(rows: RuleRows, context: SliceContext, totals: Mapping[int, Rule
     devices = []
     for row, device in rows.devices.items():
         use, own = context.uses[row], rows.parts[row]
-        nearby = device.nearby.among(own.before, len(own.work.rows), totals[row].total)
+        nearby = device.nearby.among(own.before, len(own.work.rows), totals[row].total, totals[row].shown)
+        nearby.total_ns()  # texts on kernels of other slices need it
         gaps = replace(use.gaps, frame=device.use.gaps.frame)
         devices.append(
             replace(device, use=replace(use, gaps=gaps), kernels=nearby.alone, nearby=nearby, totals=totals[row])

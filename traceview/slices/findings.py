@@ -3,12 +3,12 @@
 Rules run in each slice, with the figures of the whole capture. First they collect sums that decide what they claim
 (pricing.base.RuleSums). Then they claim, and each slice sends its accounts in groups (ledgers.py). The parent grants
 the claims of one draft after the other over all slices. If a draft gets only a part of what it claims, the slice in
-which that part ends is looked at again. At last the slice in which a finding costs most shows its places.
+which that part ends is looked at again. At last each slice shows the details of the findings (details.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,8 +16,9 @@ from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.trace import Note
-from traceview.pricing.base import FindingDraft
-from traceview.pricing.findings import GrantSums, Price, decisive_cost, fill_in, join_devices, stated_doubt
+from traceview.pricing.base import FindingDraft, collect_facts
+from traceview.pricing.describe import GrantSums, Price, describe, note_of_draft
+from traceview.pricing.findings import decisive_cost, join_devices, stated_doubt
 from traceview.pricing.ledger import Grant
 from traceview.slices.claims import (
     Decision,
@@ -25,13 +26,13 @@ from traceview.slices.claims import (
     SliceClaims,
     claims_of_slice,
     collect_sums,
-    describe_in_slice,
+    merge_sums,
     with_border_gap,
     with_sums,
 )
+from traceview.slices.details import details_in_slice, merge_details
 from traceview.slices.facts import SliceContext
 from traceview.slices.slice import InSlice, OverSlices
-from traceview.units import duration
 
 
 def findings_of_slices(
@@ -44,7 +45,36 @@ def findings_of_slices(
     context = SliceContext.from_analysis(analysis)
     context = with_sums(context, list(over_slices(partial(collect_sums, context=context))))
     slices = list(over_slices(partial(claims_of_slice, context=context)))
-    return _Pricing(context, in_slice, slices).findings(analysis.notes)
+    context = replace(context, shown=merge_sums([part.shown for part in slices]))
+    pricing = _Pricing(context, in_slice, slices)
+    prices, noted = pricing.prices()
+    function = partial(
+        details_in_slice,
+        context=context,
+        decisions={part.window: tuple(own) for part, own in zip(slices, pricing.decisions, strict=True)},
+        borders={part.window: after for part, after in zip(slices, [*pricing.borders[1:], {}], strict=True)},
+        keys=frozenset((*prices, *noted)),
+    )
+    details = list(over_slices(function)) if prices or noted else []
+    shown = {key: [part[key] for part in details if key in part] for key in (*prices, *noted)}
+    notes = _notes(slices, {key: (shown[key][0].draft, price) for key, price in noted.items()})
+    doubts = [note for note in (*analysis.notes, *notes) if note.affects]
+    facts = collect_facts(replace(analysis, devices=()))
+    facts = replace(facts, counted=context.counted, sizes=context.sizes)
+    pairs = []
+    for key, price in prices.items():
+        draft = shown[key][0].draft
+        merged = merge_details(shown[key], analysis.host_time)
+        finding = describe(facts, draft, context.uses[key[1]].id, price, merged)
+        pairs.append((draft, replace(finding, unsure_because=stated_doubt(draft, doubts))))
+    return tuple(join_devices(sorted(pairs, key=lambda pair: -decisive_cost(pair[1])))), notes
+
+
+def _notes(slices: Sequence[SliceClaims], drafts: Mapping[Key, tuple[FindingDraft, Price]]) -> tuple[Note, ...]:
+    """Return the notes of rules, in the order of rules: of drafts that cost nothing, and others."""
+    notes = [(key[0], note_of_draft(draft, price)) for key, (draft, price) in drafts.items()]
+    notes += dict.fromkeys(note for part in slices for note in part.notes)
+    return tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
 
 
 class _Pricing:
@@ -54,11 +84,9 @@ class _Pricing:
         self.context, self.in_slice, self.slices = context, in_slice, slices
         self.decisions: list[list[Decision]] = [[] for _ in slices]
         self.drafts: dict[Key, FindingDraft] = {}
-        self.texts: dict[Key, set[tuple[str, str]]] = {}
         for part in slices:
             for key, draft in part.drafts.items():
                 self.drafts.setdefault(key, draft)
-                self.texts.setdefault(key, set()).add((draft.title, draft.advice))
         self.drafts = dict(sorted(self.drafts.items(), key=lambda pair: pair[0][0]))
         self.borders = [part.borders for part in slices]
         for number in range(len(slices) - 1):
@@ -74,34 +102,20 @@ class _Pricing:
             place = part.place[key]
             compact.claims[place] = with_border_gap(compact.claims[place], places, compact.border)
 
-    def findings(self, known: Sequence[Note]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-        """Return the findings and notes; `known` are the notes that are not from rules."""
-        notes = list(dict.fromkeys(note for part in self.slices for note in part.notes))
-        accepted: list[tuple[Key, Price, int]] = []
+    def prices(self) -> tuple[dict[Key, Price], dict[Key, Price]]:
+        """Grant the claims of all drafts. Return the prices of findings, and those of drafts that become notes."""
+        prices, noted = {}, {}
         for key, draft in self.drafts.items():
             uncut = [self._grant(part, key, None) for part in self.slices]
             shares = self._shares(key, uncut, draft.at_most)
             grants = [self._sums(part, key, share) for part, share in zip(self.slices, shares, strict=True)]
             price = Price.from_sums(self.context.uses[key[1]], _sum_grants(grants))
             if price.is_enough_for(draft):
-                costliest = max(range(len(grants)), key=lambda number: grants[number].total)
-                accepted.append((key, price, costliest))
+                prices[key] = price
                 self._deduct(key, shares, uncut)
             elif draft.note_without_cost:
-                notes.append(Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}"))
-        described = self._described(accepted)
-        doubts = [note for note in (*known, *notes) if note.affects]
-        pairs = [(draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for draft, finding in described]
-        return tuple(join_devices(sorted(pairs, key=lambda pair: -decisive_cost(pair[1])))), tuple(notes)
-
-    def _with_part(self, key: Key, number: int, finding: Finding) -> Finding:
-        """Return a finding that states the part of the capture that it describes, if that is not the whole."""
-        if len(self.texts[key]) < 2 and (finding.host is None or len(self.slices) == 1):
-            return finding
-        begin = min(device.window.start for device in self.context.analysis.devices)
-        window = self.slices[number].window
-        part = f"from {duration(window.start - begin)} to {duration(window.end - begin)} after the first GPU work"
-        return replace(finding, advice=f"{finding.advice} Details are of the part {part}, where it costs most.")
+                noted[key] = price
+        return prices, noted
 
     def _grant(self, part: SliceClaims, key: Key, ns: int | None) -> Grant | None:
         if key not in part.place:
@@ -158,24 +172,6 @@ class _Pricing:
             self.slices[cut] = self.in_slice(cut, again)
             if after:
                 self._join_border(cut)
-
-    def _described(self, accepted: Sequence[tuple[Key, Price, int]]) -> list[tuple[FindingDraft, Finding]]:
-        prices = {key: price for key, price, _ in accepted}
-        by_slice: dict[int, list[Key]] = {}
-        for key, _, number in accepted:
-            by_slice.setdefault(number, []).append(key)
-        described: dict[Key, tuple[FindingDraft, Finding]] = {}
-        for number, keys in by_slice.items():
-            after = self.borders[number + 1] if number + 1 < len(self.slices) else {}
-            function = partial(
-                describe_in_slice,
-                context=self.context,
-                decisions=tuple(self.decisions[number]),
-                borders=after,
-                prices={key: prices[key] for key in keys},
-            )
-            described |= self.in_slice(number, function)
-        return [(described[key][0], self._with_part(key, number, described[key][1])) for key, _, number in accepted]
 
 
 def _sum_grants(grants: Sequence[GrantSums]) -> GrantSums:

@@ -20,7 +20,7 @@ from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.intervals.arrays import Positions, first_equal_rows, number_distinct, row_hashes
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
-from traceview.pricing.findings import GrantSums
+from traceview.pricing.describe import GrantSums
 from traceview.pricing.ledger import Claim, ComputeClaim, ExposedClaim, Grant, IdleClaim, Ledger
 
 NO_LIMIT = np.int64(1 << 62)

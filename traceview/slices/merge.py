@@ -109,15 +109,20 @@ def _merge_parts(context: PartContext, parts: Sequence[DevicePart]) -> dict[str,
 
 
 def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
-    waits = _sum_mappings(each.host_states.waits for each in gaps)
-    longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
     return Gaps(
         count=sum(each.count for each in gaps),
         total_ns=sum(each.total_ns for each in gaps),
         causes=_sum_mappings(each.causes for each in gaps),
         frame=gaps[0].frame,
-        host_states=HostStates(_sum_mappings(each.host_states.ns for each in gaps), longest),
+        host_states=merge_host_states([each.host_states for each in gaps]),
     )
+
+
+def merge_host_states(states: Sequence[HostStates]) -> HostStates:
+    """Return the states of all slices together."""
+    waits = _sum_mappings(each.waits for each in states)
+    longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
+    return HostStates(_sum_mappings(each.ns for each in states), longest)
 
 
 def _sum_mappings(mappings: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from traceview.units import share
 
 Mask = NDArray[np.bool_]
 Factors = NDArray[np.float64]
+SumOfAll = Callable[[str, Any], Any]
 Range = tuple[float, float, float]  # a fraction of a time: at best, expected and at worst
 COMPUTE, KERNEL = CLASSES.index("compute"), SOURCES.index("kernel")
 MATRIX = ("gemm", "convolution", "attention")
@@ -35,7 +37,7 @@ class KernelSequence:
     `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
     `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` is 0
     if unknown. `own` are the kernels that count: in a slice of a capture, others show what runs before and after them.
-    `total` returns a sum over the whole capture from its name and from the sum over `own`.
+    `total` returns a sum over the whole capture from its name and from the sum over `own`; `shown` does so for texts.
     """
 
     places: Rows
@@ -48,7 +50,8 @@ class KernelSequence:
     sms: int
     gpu: str
     own: slice | None = None  # all
-    total: Callable[[str, int], int] = lambda _name, value: value
+    total: SumOfAll = lambda _name, value: value
+    shown: SumOfAll = lambda _name, value: value
 
     @classmethod
     def from_rows(cls, trace: Trace, device: int, rows: Rows | Times) -> KernelSequence:
@@ -72,10 +75,10 @@ class KernelSequence:
             gpu=gpu["name"],
         )
 
-    def among(self, before: int, count: int, total: Callable[[str, int], int]) -> KernelSequence:
+    def among(self, before: int, count: int, total: SumOfAll, shown: SumOfAll) -> KernelSequence:
         """Return the sequence with those kernels as `own` that are in `count` rows after the first `before` rows."""
         first, last = np.searchsorted(self.places, (before, before + count)).tolist()
-        return replace(self, places=self.places - before, own=slice(first, last), total=total)
+        return replace(self, places=self.places - before, own=slice(first, last), total=total, shown=shown)
 
     @property
     def alone(self) -> KernelSequence:
@@ -85,14 +88,38 @@ class KernelSequence:
         columns = {name: getattr(self, name)[self.own] for name in ("places", "ns", "stream", "shape")}
         return replace(self, **columns, own=None)
 
-    def total_ns(self, name: str, chosen: Mask | None = None) -> int:
+    def total_ns(self, name: str = "all", chosen: Mask | None = None) -> int:
         """Return the ns of all chosen kernels of the capture; `name` is unique among the sums of a device."""
         ns = self.ns if chosen is None else np.where(chosen, self.ns, 0)
-        return self.total(f"{name} ns", int((ns if self.own is None else ns[self.own]).sum()))
+        whole: int = self.total(f"{name} ns", int((ns if self.own is None else ns[self.own]).sum()))
+        return whole
 
     def total_count(self, name: str, chosen: Mask) -> int:
         """Return the number of all chosen kernels of the capture; `name` is unique among the sums of a device."""
-        return self.total(f"{name} count", int(np.count_nonzero(chosen if self.own is None else chosen[self.own])))
+        count = int(np.count_nonzero(chosen if self.own is None else chosen[self.own]))
+        whole: int = self.total(f"{name} count", count)
+        return whole
+
+    def total_blocks(self, name: str, chosen: Mask) -> dict[float, int]:
+        """Return the numbers of all chosen kernels of the capture by their numbers of blocks, in ascending order."""
+        shapes = self.shape[chosen] if self.own is None else self.shape[self.own][chosen[self.own]]
+        blocks, counts = np.unique(self.blocks[shapes], return_counts=True)
+        every = self.total(f"{name} blocks", dict(zip(map(str, blocks.tolist()), counts.tolist(), strict=True)))
+        return dict(sorted((float(number), count) for number, count in every.items()))
+
+    def shown_part(self, name: str, chosen: Mask | Times) -> tuple[int, str]:
+        """Return the number of chosen kernels of the capture and their part of its kernel time, as "25.1%", for a text.
+
+        `chosen` is a mask or ascending indices, and `name` is unique among the texts of a device.
+        """
+        ns, own = self.ns, self.own
+        if own is not None and chosen.dtype == np.bool_:
+            ns, chosen = ns[own], chosen[own]
+        elif own is not None:
+            chosen = chosen[slice(*np.searchsorted(chosen, (own.start, own.stop)).tolist())]
+        count = np.count_nonzero(chosen) if chosen.dtype == np.bool_ else len(chosen)
+        figures = self.shown(f"{name} of kernels", {"count": int(count), "ns": int(ns[chosen].sum())})
+        return figures["count"], share(figures["ns"], max(self.total_ns(), 1))
 
     def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
         """Return the kernels whose kind is chosen."""
@@ -192,8 +219,3 @@ def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.
     padded = np.append(values.astype(np.int64), 0)
     combined: NDArray[np.int64] = combine.reduceat(padded, np.stack([first, last], axis=1).ravel())[::2]
     return combined
-
-
-def share_of(kernels: KernelSequence, chosen: Mask | Times) -> str:
-    """Return the part of the summed kernel time that the chosen kernels take, as "25.1%"."""
-    return share(int(kernels.ns[chosen].sum()), max(int(kernels.ns.sum()), 1))

@@ -19,9 +19,7 @@ from traceview.speedups.base import (
     grouped,
     marked,
     per_run,
-    share_of,
 )
-from traceview.units import share
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
@@ -47,8 +45,9 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
     first, last = first[long], last[long]
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
     length = last - first
-    part = share(int(total.sum()), max(int(kernels.ns.sum()), 1))
-    detail = f"{int(length.sum()):,} kernels in {len(first):,} chains take {part} of the kernel time"
+    count, part = kernels.shown_part("chained", index_ranges(first, length))
+    chains, _ = kernels.shown_part("chains", first)
+    detail = f"{count:,} kernels in {chains:,} chains take {part} of the kernel time"
     left = [
         np.clip(times * longest / np.maximum(total, 1), floor, 1.0)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
@@ -90,8 +89,8 @@ def sdpa(kernels: KernelSequence) -> Estimate | str:
         (products & kernels.matches(ODD_PRODUCT), ODD_LEFT),
         (inner, ATTENTION_LEFT),
     )
-    part = share_of(kernels, inner | products)
-    detail = f"{len(first):,} attention layers of several kernels each take {part} of the kernel time"
+    (layers, _), (_, part) = kernels.shown_part("layers", first), kernels.shown_part("attention", inner | products)
+    detail = f"{layers:,} attention layers of several kernels each take {part} of the kernel time"
     return grouped(kernels, groups, detail, gone=inner)
 
 
@@ -120,7 +119,8 @@ def fused_optimizer(kernels: KernelSequence) -> Estimate | str:
     is_adam = kernels.total_count("adam", chosen & kernels.matches("addcdiv|PointwiseOp")) > 0
     if not chosen.any():
         return "no optimizer runs operation by operation"
-    detail = f"{int(chosen.sum()):,} kernels of the optimizer take {share_of(kernels, chosen)} of the kernel time"
+    count, part = kernels.shown_part("optimizer", chosen)
+    detail = f"{count:,} kernels of the optimizer take {part} of the kernel time"
     return grouped(kernels, [(chosen, ADAM_LEFT if is_adam else SGD_LEFT)], detail, gone=single)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.speedups.base import Estimate, KernelSequence, Mask, Range, Speedup, grouped, marked, per_run, share_of
+from traceview.speedups.base import Estimate, KernelSequence, Mask, Range, Speedup, grouped, marked, per_run
 from traceview.units import share
 
 MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
@@ -33,7 +33,8 @@ def zeroed_gradients(kernels: KernelSequence) -> Estimate | str:
         chosen = chosen | marked(first[long], last[long], len(fills))
     if not chosen.any():
         return "no gradients are set to zero"
-    detail = f"{int(chosen.sum()):,} kernels that set gradients to zero take {share_of(kernels, chosen)} of the time"
+    count, part = kernels.shown_part("zeroed", chosen)
+    detail = f"{count:,} kernels that set gradients to zero take {part} of the time"
     return grouped(kernels, [(chosen, (0.0, 0.0, 0.0))], detail, gone=chosen)
 
 
@@ -66,9 +67,10 @@ def strided_copies(kernels: KernelSequence) -> Estimate | str:
 
 def _share_left(kernels: KernelSequence, chosen: Mask, left: Range, what: str) -> Estimate | str:
     """Return an estimate for the chosen kernels, or a reason if they take less than MIN_PART of the kernel time."""
-    if kernels.total_ns(what, chosen) <= MIN_PART * kernels.total_ns("all"):
+    if kernels.total_ns(what, chosen) <= MIN_PART * kernels.total_ns():
         return f"{what} take less than {share(MIN_PART)} of the kernel time"
-    detail = f"{int(chosen.sum()):,} {what} take {share_of(kernels, chosen)} of the kernel time"
+    count, part = kernels.shown_part(what, chosen)
+    detail = f"{count:,} {what} take {part} of the kernel time"
     return grouped(kernels, [(chosen, left)], detail)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from traceview.measure.kernels.families import KernelKind
 from traceview.model.peaks import peak_flops
-from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Range, Speedup, grouped, share_of
+from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Range, Speedup, grouped
 from traceview.speedups.shapes import unpadded_vocabulary
 
 MEASURED = ("H100", "H200", "GH200", "H800")  # GPUs of the generation on which the fractions were measured
@@ -108,9 +108,11 @@ def _groups(
 
 def _evidence(kernels: KernelSequence, chosen: Mask, precision: str) -> str:
     unpadded = chosen & unpadded_vocabulary(kernels)
-    text = f"{share_of(kernels, chosen)} of the kernel time is matrix products and convolutions in {precision}"
-    if unpadded.any():
-        text += f", {share_of(kernels, unpadded)} with a vocabulary that is not a multiple of 8, which gain less"
+    part = kernels.shown_part(f"{precision} products", chosen)[1]
+    text = f"{part} of the kernel time is matrix products and convolutions in {precision}"
+    count, part = kernels.shown_part(f"{precision} vocabulary", unpadded)
+    if count:
+        text += f", {part} with a vocabulary that is not a multiple of 8, which gain less"
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.speedups.base import ODD_PRODUCT, Estimate, KernelSequence, Mask, Speedup, grouped, share_of
+from traceview.speedups.base import ODD_PRODUCT, Estimate, KernelSequence, Mask, Speedup, grouped
 
 LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # ResNet-50 and DenseNet in bfloat16 on an H200: 0.42 and 0.47 for PyTorch's own batch normalization, 0.85 and 0.87 for
@@ -40,7 +40,8 @@ def channels_last(kernels: KernelSequence) -> Estimate | str:
             (native, NORMALIZATION_LEFT),
             (cudnn, CUDNN_NORMALIZATION_LEFT),
         ]
-    detail = f"{int(layout.sum()):,} layout changes take {share_of(kernels, layout)} of the kernel time"
+    count, part = kernels.shown_part("layouts", layout)
+    detail = f"{count:,} layout changes take {part} of the kernel time"
     return grouped(kernels, groups, detail, gone=layout)
 
 
@@ -49,7 +50,8 @@ def pad(kernels: KernelSequence) -> Estimate | str:
     chosen = kernels.matches(ODD_PRODUCT) & kernels.where(lambda kind: kind.tensor_core is True)
     if not chosen.any():
         return "no tensor-core product has dimensions that slow it"
-    detail = f"{int(chosen.sum()):,} products with odd dimensions take {share_of(kernels, chosen)} of the kernel time"
+    count, part = kernels.shown_part("odd products", chosen)
+    detail = f"{count:,} products with odd dimensions take {part} of the kernel time"
     return grouped(kernels, [(chosen, PADDED_LEFT)], detail)
 
 
@@ -60,13 +62,15 @@ def unpadded_vocabulary(kernels: KernelSequence) -> Mask:
     backward pass follows a fill of as many elements as rows times columns. The head's products are the last one before
     that softmax and the two after its backward pass.
     """
-    forward, backward = (np.flatnonzero(kernels.matches(f"LogSoftMax{way}")) for way in ("Forward", "Backward"))
-    products, fills = (np.flatnonzero(mask) for mask in (kernels.in_families("gemm"), kernels.matches("FillFunctor")))
+    is_backward, is_fill = kernels.matches("LogSoftMaxBackward"), kernels.matches("FillFunctor")
+    forward, backward = np.flatnonzero(kernels.matches("LogSoftMaxForward")), np.flatnonzero(is_backward)
+    products = np.flatnonzero(kernels.in_families("gemm"))
     chosen = np.zeros(len(kernels.ns), np.bool_)
-    if not len(forward) or not len(backward) or not len(products) or not len(fills):
+    backwards, every_fill = kernels.total_blocks("losses", is_backward), kernels.total_blocks("fills", is_fill)
+    if not backwards or not every_fill:
         return chosen
-    rows = kernels.blocks[kernels.shape[backward[0]]]
-    columns = float(kernels.blocks[kernels.shape[fills]].max()) * FILL_BLOCK / rows
+    rows = max(backwards, key=backwards.__getitem__)
+    columns = max(every_fill) * FILL_BLOCK / rows
     off = columns % 8
     if rows < MIN_ROWS or min(off, 8 - off) <= FILL_BLOCK / rows:
         return chosen
@@ -90,7 +94,8 @@ def batch(kernels: KernelSequence) -> Estimate | str:
         return "no equal small matrix products follow each other"
     rows = small[equal]
     low, middle, high = (np.maximum(factor, 1 / length[equal]) for factor in BATCHED_LEFT)
-    detail = f"{len(rows):,} equal small products take {share_of(kernels, rows)} of the kernel time"
+    count, part = kernels.shown_part("small products", rows)
+    detail = f"{count:,} equal small products take {part} of the kernel time"
     return Estimate(rows, low, middle, high, np.concatenate([[False], same])[: len(small)][equal], detail)
 
 
