@@ -175,11 +175,12 @@ class ReportInfo:
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:
+    columns = frame.schema
     for name, dtype in schema.items():
-        if name not in frame.columns:
+        if name not in columns:
             raise TypeError(f"{frame_name} has no column {name!r}")
-        if frame.schema[name] != dtype:
-            raise TypeError(f"{frame_name}.{name} is {frame.schema[name]}, not {dtype}")
+        if columns[name] != dtype:
+            raise TypeError(f"{frame_name}.{name} is {columns[name]}, not {dtype}")
 
 
 @frozen

@@ -77,6 +77,9 @@ def _notes(slices: Sequence[SliceClaims], drafts: Mapping[Key, tuple[FindingDraf
     return tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
 
 
+NOTHING = GrantSums(0, 0, 0, ())
+
+
 class _Pricing:
     """Grants the claims of drafts over all slices, in the order of rules."""
 
@@ -108,11 +111,18 @@ class _Pricing:
         for key, draft in self.drafts.items():
             uncut = [self._grant(part, key, None) for part in self.slices]
             shares = self._shares(key, uncut, draft.at_most)
-            grants = [self._sums(part, key, share) for part, share in zip(self.slices, shares, strict=True)]
-            price = Price.from_sums(self.context.uses[key[1]], _sum_grants(grants))
+            grants = [
+                whole if share is None else self._grant(part, key, share)
+                for part, share, whole in zip(self.slices, shares, uncut, strict=True)
+            ]
+            sums = [
+                NOTHING if grant is None else part.ledgers[key[1]].sums(grant)
+                for part, grant in zip(self.slices, grants, strict=True)
+            ]
+            price = Price.from_sums(self.context.uses[key[1]], _sum_grants(sums))
             if price.is_enough_for(draft):
                 prices[key] = price
-                self._deduct(key, shares, uncut)
+                self._deduct(key, shares, uncut, grants)
             elif draft.note_without_cost:
                 noted[key] = price
         return prices, noted
@@ -122,10 +132,6 @@ class _Pricing:
             return None
         compact = part.ledgers[key[1]]
         return compact.ledger.grant(compact.claims[part.place[key]], ns)
-
-    def _sums(self, part: SliceClaims, key: Key, ns: int | None) -> GrantSums:
-        grant = self._grant(part, key, ns)
-        return GrantSums(0, 0, 0, ()) if grant is None else part.ledgers[key[1]].sums(grant)
 
     def _shares(self, key: Key, uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:
         """Return the ns that each slice gets of what a draft can give at most; None for all that it claims."""
@@ -151,8 +157,10 @@ class _Pricing:
         idle = [[0 if grant is None else grant.causes[at][1] for grant in uncut] for at in range(len(first.causes))]
         return [*exposed, *idle]
 
-    def _deduct(self, key: Key, shares: Sequence[int | None], uncut: Sequence[Grant | None]) -> None:
-        """Grant a draft, and look again at the slice in which its grant ends inside an account."""
+    def _deduct(
+        self, key: Key, shares: Sequence[int | None], uncut: Sequence[Grant | None], grants: Sequence[Grant | None]
+    ) -> None:
+        """Deduct what a draft gets, and look again at the slice in which its grant ends inside an account."""
         cut = -1
         if any(share is not None for share in shares):
             left = sum(share or 0 for share in shares)
@@ -161,11 +169,10 @@ class _Pricing:
                     if 0 < left < ns:
                         cut = number
                     left -= min(ns, left)
-        for number, (part, share) in enumerate(zip(self.slices, shares, strict=True)):
+        for number, (part, share, grant) in enumerate(zip(self.slices, shares, grants, strict=True)):
             self.decisions[number].append(Decision(key, share))
-            if key in part.place and number != cut:
-                compact = part.ledgers[key[1]]
-                compact.ledger.deduct(compact.ledger.grant(compact.claims[part.place[key]], share))
+            if grant is not None and number != cut:
+                part.ledgers[key[1]].ledger.deduct(grant)
         if cut >= 0:
             after = self.borders[cut + 1] if cut + 1 < len(self.slices) else {}
             again = partial(claims_of_slice, context=self.context, decisions=tuple(self.decisions[cut]), borders=after)

@@ -16,6 +16,7 @@ from traceview.model.trace import Trace, Window
 from traceview.slices.slice import Result, Slice
 from traceview.slices.workers import WorkerProcesses, result_of
 
+DERIVED_SHARE = 2  # bytes of a slice for each byte of its trace
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 
@@ -87,8 +88,9 @@ class SliceRunner:
 
 
 def _size(trace: Trace) -> int:
-    """Return the bytes of the frames of a trace that grow with its window."""
-    return int(trace.operations.estimated_size() + trace.api.estimated_size() + trace.stream_events.estimated_size())
+    """Return the bytes of a slice: of the frames that grow with its window, and of what passes derive from them."""
+    frames = trace.operations, trace.api, trace.stream_events
+    return DERIVED_SHARE * sum(int(frame.estimated_size()) for frame in frames)
 
 
 def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
