@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from traceview.fleet import work
-from traceview.fleet.work import measure_work, merge_bins
+from traceview.fleet.work import WorkBins, compute_times, merge_bins
 from traceview.measure.activity import active_devices
 from traceview.model.collectives import Clock
 
@@ -24,7 +24,7 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
     [device] = active_devices(trace := made_trace(operations))
     limit, work.MAX_BINS = work.MAX_BINS, bins
     try:
-        measured = measure_work(trace, device)
+        measured = WorkBins.empty(device.window, compute_times(trace, device)).in_slice(trace, device).work()
     finally:
         work.MAX_BINS = limit
     count = len(measured.kernel)

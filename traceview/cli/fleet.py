@@ -21,6 +21,7 @@ from traceview.cli.options import (
     SKIP,
     VERBOSE,
     fail_if_option,
+    parse_size,
     reading_options,
     top_option,
 )
@@ -28,6 +29,7 @@ from traceview.cli.outputs import print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
+from traceview.slices.memory import check_memory
 
 if TYPE_CHECKING:
     from traceview.fleet.dask_workers import Tls
@@ -77,6 +79,13 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
     "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU]"
 )
 @click.option(
+    "--memory",
+    type=parse_size,
+    metavar="SIZE",
+    help="Memory of each worker, about. A larger SQLite export is measured in time slices.  "
+    "[default: half of what is free, divided by the workers]",
+)
+@click.option(
     "--scheduler",
     metavar="ADDRESS",
     help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
@@ -104,6 +113,7 @@ def fleet(
     skip: int | None,
     margin: float,
     workers: int | None,
+    memory: int | None,
     scheduler: str | None,
     tls_ca_file: Path | None,
     tls_cert: Path | None,
@@ -120,6 +130,7 @@ def fleet(
     """
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
+    check_memory(memory)
     tls = _tls(scheduler, tls_ca_file, tls_cert, tls_key)
     if html is not None and (no_html or is_stdout(html)):
         raise RequestError("--html needs a file name and does not go with --no-html")
@@ -138,7 +149,7 @@ def fleet(
     paths = find_reports(reports)
     page = None if no_html else html or common_folder(paths) / PAGE
     check_outputs(paths, (page, json_path))
-    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
+    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
     with progress(quiet) as step:
         result = analyze_reports(
             paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step

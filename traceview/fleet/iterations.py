@@ -19,14 +19,12 @@ from traceview.fleet.collectives import BEFORE_ALL
 from traceview.fleet.partials import SharedColumns
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
-from traceview.measure.iterations.times import IterationTimes, finish_times
+from traceview.measure.iterations.breakdown import Breakdown
+from traceview.measure.iterations.times import IterationTimes
 from traceview.model.collectives import PackedColumn
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import STEP_FIGURES, RankResult, Steps
-from traceview.model.trace import Trace
 
 NUMBER = re.compile(r"(?:(?<![\w.])-)?\d+")
 MAX_DIGITS = 15
@@ -44,45 +42,54 @@ def iteration_numbers(iterations: IterationRanges) -> tuple[Times, bool]:
     return np.arange(len(texts), dtype=np.int64), False
 
 
-def measure_steps(
-    trace: Trace,
-    threads: ThreadStates,
-    measured: MeasuredDevices,
-    iterations: IterationRanges,
-    number: Times,
-    named: bool,
-    skip: int | None,
-) -> Steps:
-    """Measure the first MAX_ITERATIONS iterations of the one GPU in `measured`; `skip` counts the warm-up."""
-    begin, end = iterations.start, iterations.end
-    done = finish_times(trace, iterations.process, begin, [measured.activities[0].device])
-    time_ns = IterationTimes(begin, end, done, iterations.skipped).time_ns
-    cut = "range" if done is None or len(done) < 2 else "gpu"
-    if cut == "gpu" and done is not None:
-        begin, end, number = done[:-1], done[1:], number[1:]
-    begin, end, number = begin[:MAX_ITERATIONS], end[:MAX_ITERATIONS], number[:MAX_ITERATIONS]
-    parts = breakdown(trace, threads, measured, iterations.process, begin, end)
-    idle = tuple(PackedColumn.pack(parts.idle[code]) for code in range(len(CAUSES)))
-    figures = {
-        "wall": end - begin,
-        "compute": parts.figures["compute_ns"],
-        "communication": parts.figures["communication_ns"],
-        "exposed_communication": parts.figures["exposed_communication_ns"],
-        "idle": parts.idle.sum(axis=0),
-        "blocked": parts.figures["blocked_ns"],
-        "kernels": parts.figures["kernel_count"],
-    }
-    return Steps(
-        name=iterations.range,
-        source=iterations.source,
-        time=time_ns,
-        named=named,
-        cut=cut,
-        number=number,
-        skipped=_warm_up_count(end - begin, skip, cut),
-        figures=tuple(PackedColumn.pack(figures[name]) for name in STEP_FIGURES),
-        idle=idle,
-    )
+@frozen
+class CutIterations:
+    """The first MAX_ITERATIONS iterations of a rank, as they are measured; `where` has their times.
+
+    `time`, `named`, `cut` and `number` are those of Steps.
+    """
+
+    where: IterationRanges
+    time: int
+    named: bool
+    cut: str
+    number: Times
+
+    @classmethod
+    def build(cls, where: IterationRanges, finish: Times | None) -> CutIterations:
+        """Cut iterations where the GPU finishes them; `finish` is the result of finish_times."""
+        number, named = iteration_numbers(where)
+        begin, end = where.start, where.end
+        time_ns = IterationTimes(begin, end, finish, where.skipped).time_ns
+        cut = "range" if finish is None or len(finish) < 2 else "gpu"
+        if cut == "gpu" and finish is not None:
+            begin, end, number = finish[:-1], finish[1:], number[1:]
+        where = replace(where, start=begin[:MAX_ITERATIONS], end=end[:MAX_ITERATIONS])
+        return cls(where, time_ns, named, cut, number[:MAX_ITERATIONS])
+
+    def steps(self, parts: Breakdown, skip: int | None) -> Steps:
+        """Return the iterations with their figures; `skip` counts the warm-up."""
+        wall = self.where.end - self.where.start
+        figures = {
+            "wall": wall,
+            "compute": parts.figures["compute_ns"],
+            "communication": parts.figures["communication_ns"],
+            "exposed_communication": parts.figures["exposed_communication_ns"],
+            "idle": parts.idle.sum(axis=0),
+            "blocked": parts.figures["blocked_ns"],
+            "kernels": parts.figures["kernel_count"],
+        }
+        return Steps(
+            name=self.where.range,
+            source=self.where.source,
+            time=self.time,
+            named=self.named,
+            cut=self.cut,
+            number=self.number,
+            skipped=_warm_up_count(wall, skip, self.cut),
+            figures=tuple(PackedColumn.pack(figures[name]) for name in STEP_FIGURES),
+            idle=tuple(PackedColumn.pack(parts.idle[code]) for code in range(len(CAUSES))),
+        )
 
 
 def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:

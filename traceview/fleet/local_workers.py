@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ from traceview.fleet.lifetime import signals_deferred
 from traceview.fleet.partials import P, Work
 from traceview.fleet.worker import Job, loaded, measure_in_process, prepare_process, work_in_process
 from traceview.model.fleet import ReportResult
+from traceview.slices.memory import MIN_MEMORY, free_memory
 
 MAX_MEASURED_HERE = 256  # reports; new processes start more slowly than so many are measured
 REPORTS_PER_LEAF = 32
@@ -55,6 +57,8 @@ class LocalWorkers:
         A process that dies breaks its pool. The reports that were in progress are then read again, one at a time, and a
         report whose process dies again is given up.
         """
+        if job.memory is None:
+            job = replace(job, memory=max(free_memory() // 2 // self._workers, MIN_MEMORY))
         waiting = deque(range(len(paths)))
         while waiting:
             batch = deque(waiting.popleft() for _ in range(min(len(waiting), REPORTS_PER_WORKER * self._workers)))

@@ -1,21 +1,28 @@
-"""Measures one report and returns its small result; this is the work of a worker."""
+"""Measures one report and returns its small result; this is the work of a worker.
+
+A report larger than memory is measured in time slices, others as a single slice.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
-from traceview.fleet.collectives import EMPTY, measure_collectives
-from traceview.fleet.iterations import iteration_numbers, measure_steps
-from traceview.fleet.work import measure_work
+from traceview.fleet.collectives import EMPTY, CollectivePart, merge_collectives
+from traceview.fleet.iterations import CutIterations, iteration_numbers
+from traceview.fleet.work import WorkBins, compute_times
+from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.measure.activity import Activity, active_devices, no_gpu_work
+from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations import find_iterations
+from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
@@ -25,15 +32,41 @@ from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
+from traceview.slices.iterations import (
+    IterationPart,
+    find_iterations_in_slices,
+    idle_activity,
+    measure_iteration_part,
+    merge_iteration_parts,
+)
+from traceview.slices.limited import LimitedCapture
+from traceview.slices.measure import EVERYTHING, Extents, activities_in_slice
+from traceview.slices.memory import memory_limit
+from traceview.slices.runner import SliceRunner, TraceInMemory
+from traceview.slices.slice import Slice
 
+KEEP_ALL = 1 << 62  # bytes
 SESSION = "TARGET_INFO_SESSION_START_TIME"
 MIN_EPOCH, MAX_EPOCH = 10**18, 4 * 10**18  # ns; the years 2001 to 2096
 
 
-def measure_report(path: Path, iteration: str | None, skip: int | None) -> ReportResult:
-    """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
+def measure_report(
+    path: Path, iteration: str | None = None, skip: int | None = None, memory: int | None = None
+) -> ReportResult:
+    """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work.
+
+    A report that does not fit into `memory` bytes is measured in slices; see memory_limit.
+    """
     try:
         with as_sqlite(path) as export:
+            limit = memory_limit(export, memory)
+            if limit is not None:
+                with TemporaryDirectory(prefix="traceview-") as folder:
+                    capture = LimitedCapture.open(export, limit, Path(folder))
+                    if isinstance(capture, LimitedCapture):
+                        source = capture.source
+                        extents = Extents(*source.extents).devices
+                        return measure_slices(capture.runner(), extents, session_epoch(export), iteration, skip)
             return measure_trace(open_trace(export), session_epoch(export), iteration, skip)
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
@@ -61,12 +94,24 @@ def measure_trace(
     trace: Trace, epoch: int | None = None, iteration: str | None = None, skip: int | None = None
 ) -> ReportResult:
     """Measure every GPU of a trace; `epoch` is that of session_epoch(). Raises RequestError without GPU work."""
-    devices = active_devices(trace)
-    if not devices:
+    works = active_devices(trace)
+    if not works:
         raise RequestError(no_gpu_work(trace))
-    threads = ThreadStates.from_trace(trace)
+    runner = SliceRunner(TraceInMemory(trace), [EVERYTHING], KEEP_ALL)
+    return measure_slices(runner, {work.device: work.window for work in works}, epoch, iteration, skip)
+
+
+def measure_slices(
+    runner: SliceRunner, extents: Mapping[int, Window], epoch: int | None, iteration: str | None, skip: int | None
+) -> ReportResult:
+    """Measure a report in slices; `extents` has the time from the first start to the last end of each GPU."""
+    trace = runner.source.resident
+    if not extents:
+        raise RequestError(no_gpu_work(trace))
     notes = [*(note.text for note in trace.info.health if note.affects), *trace.info.problems]
-    ranks = tuple(_measure_rank(trace, threads, device, iteration, skip, notes) for device in devices)
+    ranks = tuple(
+        _measure_rank(runner, Device(device, extents[device]), iteration, skip, notes) for device in sorted(extents)
+    )
     return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
 
@@ -77,38 +122,89 @@ def _steady(begin: Times, skipped: int, window: Window) -> Window:
     return Window(first, window.end) if first < window.end else window
 
 
+@frozen
+class Device:
+    """A GPU of a report: its row of Trace.devices, and the time from its first start to its last end."""
+
+    row: int
+    window: Window
+
+    def work(self, part: Slice) -> Activity:
+        """Return the work of the GPU in a slice, which may have none."""
+        works = activities_in_slice(part, {self.row: self.window})
+        return works[0] if works else idle_activity(part.trace, self.row)
+
+
+@frozen
+class _RankPart:
+    """What a slice has of a rank: `sums` are compute, communication, exposed communication, kernels, idle by cause."""
+
+    sums: Times
+    steps: IterationPart | None
+    collectives: CollectivePart
+    times: Mapping[str, int]
+
+
+def _measure_part(part: Slice, device: Device, where: IterationRanges | None, steady: Window) -> _RankPart:
+    trace, work = part.trace, device.work(part)
+    gaps = device_gaps(trace, find_idle_gaps(trace, part.threads, work))
+    measured = MeasuredDevices([work], {device.row: gaps})
+    exposed = intervals.subtract(work.communication, work.compute)
+    kernels = np.count_nonzero(work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
+    lengths = [intervals.length(union) for union in (work.compute, work.communication, exposed)]
+    return _RankPart(
+        np.array([*lengths, kernels, *(gaps.causes[cause] for cause in CAUSES)], np.int64),
+        None if where is None else measure_iteration_part(trace, part.threads, measured, [device.row], where),
+        CollectivePart.measure(trace, work),
+        compute_times(trace, work.clip(steady.within(work.window))),
+    )
+
+
+def _bins_in_slice(part: Slice, device: Device, bins: WorkBins) -> WorkBins:
+    work = device.work(part)
+    return bins.in_slice(part.trace, work.clip(bins.window.within(work.window)))
+
+
 def _measure_rank(
-    trace: Trace,
-    threads: ThreadStates,
-    device: Activity,
-    iteration: str | None,
-    skip: int | None,
-    notes: list[str],
+    runner: SliceRunner, device: Device, iteration: str | None, skip: int | None, notes: list[str]
 ) -> RankResult:
-    row = trace.devices.row(device.device, named=True)
-    gaps = device_gaps(trace, find_idle_gaps(trace, threads, device))
-    measured = MeasuredDevices([device], {device.device: gaps})
-    iterations = find_iterations(trace, measured, pattern=iteration, skip=skip)
-    steps, begin, numbers, steady = None, EMPTY, EMPTY, device.window
-    if isinstance(iterations, NotMeasured):
-        notes.append(iterations.reason)
+    resident = runner.source.resident
+    row = resident.devices.row(device.row, named=True)
+    located = find_iterations_in_slices(resident, [device.row], runner.over_slices, pattern=iteration, skip=skip)
+    cut, begin, numbers, steady = None, EMPTY, EMPTY, device.window
+    if isinstance(located, NotMeasured):
+        notes.append(located.reason)
     else:
-        begin = iterations.start
-        numbers, are_named = iteration_numbers(iterations)
-        steps = measure_steps(trace, threads, measured, iterations, numbers, are_named, skip)
-        steady = _steady(begin, iterations.skipped, device.window)
+        where, finish = located
+        cut, begin, numbers = CutIterations.build(where, finish), where.start, iteration_numbers(where)[0]
+        steady = _steady(begin, where.skipped, device.window)
+    function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)
+    parts = list(runner.over_slices(function))
+    steps = None
+    if cut is not None:
+        each = merge_iteration_parts(cut.where, [part.steps for part in parts if part.steps is not None])
+        steps = cut.steps(each, skip)
+    times: Counter[str] = Counter()
+    for part in parts:
+        times.update(part.times)
+    bins = WorkBins.empty(steady, times)
+    for some in runner.over_slices(partial(_bins_in_slice, device=device, bins=bins)):
+        bins.add(some)
+    compute, communication, exposed, kernels, *idle = np.sum([part.sums for part in parts], axis=0).tolist()
     return RankResult(
         device=row["id"],
         gpu=row["name"],
         processes=tuple(row["processes"]),
         start=device.window.start,
         end=device.window.end,
-        compute=intervals.length(device.compute),
-        communication=intervals.length(device.communication),
-        exposed_communication=intervals.length(intervals.subtract(device.communication, device.compute)),
-        idle=tuple(gaps.causes[cause] for cause in CAUSES),
-        kernels=int(np.count_nonzero(trace.operations["source"].gather(device.rows).to_numpy() == "kernel")),
+        compute=compute,
+        communication=communication,
+        exposed_communication=exposed,
+        idle=tuple(idle),
+        kernels=kernels,
         steps=steps,
-        collectives=measure_collectives(trace, device, begin, numbers),
-        work=measure_work(trace, device.clip(steady)),
+        collectives=merge_collectives(
+            [part.collectives for part in parts], resident.streams["stream_id"].to_numpy(), begin, numbers
+        ),
+        work=bins.work(),
     )

@@ -2,41 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.fleet.collectives import EMPTY
 from traceview.frozen import frozen
-from traceview.intervals import Times
+from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
 from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import RankResult, RankWork
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 from traceview.normalise.codes import categories
 
 MAX_BINS = 2048
 MAX_NAMES = 60  # compute kernels that are named: those with the most time
 
 
-def measure_work(trace: Trace, device: Activity) -> RankWork:
-    """Return the work of a device in at most MAX_BINS bins of its window."""
-    window = device.window
-    width = max(1, -(-window.length // MAX_BINS))
-    start = np.arange(window.start, window.end, width, dtype=np.int64)
-    end = np.minimum(start + width, window.end)
-    copies = device.codes == COPY
-    names, kernel = _main_kernels(trace, device, start, end)
-    return RankWork(
-        start=window.start,
-        width=width,
-        compute=PackedColumn.pack(intervals.covered_length(device.compute, start, end)),
-        copies=PackedColumn.pack(
-            intervals.covered_length(intervals.union(device.start[copies], device.end[copies]), start, end)
-        ),
-        communication=PackedColumn.pack(intervals.covered_length(device.communication, start, end)),
-        kernel=PackedColumn.pack(kernel),
-        names=names,
-    )
+def compute_times(trace: Trace, device: Activity) -> dict[str, int]:
+    """Return the ns of each compute kernel in the device's window."""
+    name, rows = _compute_kernels(trace, device)
+    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows])
+    texts = categories(trace.operations["name"])
+    return {texts[code]: int(total[code]) for code in np.flatnonzero(total).tolist()}
+
+
+@frozen
+class WorkBins:
+    """The work of one GPU in at most MAX_BINS bins of `width` ns from `window.start` on.
+
+    `sums` has the ns of each bin with compute, copies and communication, and with each of the kernels `names`.
+    """
+
+    window: Window
+    width: int
+    names: tuple[str, ...]
+    sums: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, window: Window, times: Mapping[str, int]) -> WorkBins:
+        """Return bins without work; `times` has the ns of each compute kernel."""
+        width = max(1, -(-window.length // MAX_BINS))
+        names = tuple(sorted(times, key=lambda name: (-times[name], name))[:MAX_NAMES])
+        return cls(window, width, names, np.zeros((3 + len(names), -(-window.length // width)), np.int64))
+
+    def in_slice(self, trace: Trace, device: Activity) -> WorkBins:
+        """Return the bins of the device's window, with its work."""
+        first, last = (device.window.start - self.window.start) // self.width, device.window.end - self.window.start
+        number = np.arange(first, max(-(-last // self.width), first))
+        start = np.maximum(self.window.start + number * self.width, device.window.start)
+        end = np.minimum(self.window.start + (number + 1) * self.width, device.window.end)
+        copies = device.codes == COPY
+        unions = [
+            device.compute,
+            intervals.union(device.start[copies], device.end[copies]),
+            device.communication,
+            *self._kernel_unions(trace, device),
+        ]
+        sums = np.zeros((len(unions), len(number)), np.int64)
+        for row, union in enumerate(unions):
+            if len(union.start):
+                sums[row] = intervals.covered_length(union, start, end)
+        return replace(self, window=device.window, sums=sums)
+
+    def _kernel_unions(self, trace: Trace, device: Activity) -> Iterator[Intervals]:
+        name, rows = _compute_kernels(trace, device)
+        codes = {text: code for code, text in enumerate(categories(trace.operations["name"]))}
+        for text in self.names:
+            members = rows[name[rows] == codes.get(text, -1)]
+            yield intervals.union(device.start[members], device.end[members])
+
+    def add(self, part: WorkBins) -> None:
+        """Add the bins of a slice."""
+        first = (part.window.start - self.window.start) // self.width
+        self.sums[:, first : first + part.sums.shape[1]] += part.sums
+
+    def work(self) -> RankWork:
+        """Return the bins, with the kernel that runs longest in each."""
+        compute, copies, communication = map(PackedColumn.pack, self.sums[:3])
+        kernel = np.full(self.sums.shape[1], -1, np.int64)
+        if self.names:
+            kernels = self.sums[3:]
+            kernel = np.where(kernels.max(axis=0) > 0, kernels.argmax(axis=0), -1)
+        return RankWork(
+            self.window.start, self.width, compute, copies, communication, PackedColumn.pack(kernel), self.names
+        )
+
+
+def _compute_kernels(trace: Trace, device: Activity) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+    """Return the code of the name of each operation of the device, and the places of compute kernels."""
+    source = device.select(trace.operations["source"].to_physical().to_numpy())
+    name = device.select(trace.operations["name"].to_physical().to_numpy())
+    return name, np.flatnonzero((source == KERNEL) & (device.codes == COMPUTE))
 
 
 def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
@@ -56,24 +116,6 @@ def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
         kernel=PackedColumn.pack(work.kernel.values()[edges]),
         names=work.names,
     )
-
-
-def _main_kernels(trace: Trace, device: Activity, start: Times, end: Times) -> tuple[tuple[str, ...], Times]:
-    """Return the compute kernels with the most time, and the one that runs longest in each bin; -1 for none of them."""
-    source = device.select(trace.operations["source"].to_physical().to_numpy())
-    name = device.select(trace.operations["name"].to_physical().to_numpy())
-    rows = np.flatnonzero((source == KERNEL) & (device.codes == COMPUTE))
-    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows])
-    costliest = np.argsort(-total, kind="stable")[:MAX_NAMES]
-    costliest = costliest[total[costliest] > 0]
-    kernel, longest = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
-    for number, code in enumerate(costliest.tolist()):
-        members = rows[name[rows] == code]
-        time = intervals.covered_length(intervals.union(device.start[members], device.end[members]), start, end)
-        kernel[time > longest] = number
-        np.maximum(longest, time, out=longest)
-    texts = categories(trace.operations["name"])
-    return tuple(texts[code] for code in costliest.tolist()), kernel
 
 
 @frozen

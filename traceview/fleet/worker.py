@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,14 +31,15 @@ THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 class Job:
     """Options for reading each report.
 
-    `iteration` is the pattern of iteration names, `skip` the number of warm-up iterations, `nsys` the path of nsys
-    and `max_decoded` the limit of decoded bytes. None selects the default.
+    `iteration` is the pattern of iteration names, `skip` the number of warm-up iterations, `nsys` the path of nsys,
+    `max_decoded` the limit of decoded bytes and `memory` the bytes that one worker may use. None selects the default.
     """
 
     iteration: str | None = None
     skip: int | None = None
     nsys: str | None = None
     max_decoded: int | None = None
+    memory: int | None = None
 
 
 def use_one_thread() -> None:
@@ -106,7 +108,7 @@ def work(path: str, job: Job) -> ReportResult | str:
     limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
-        return measure_report(Path(path), job.iteration, job.skip)
+        return measure_report(Path(path), job.iteration, job.skip, job.memory)
     except TraceviewError as error:
         # The fleet names the file itself.
         return str(error).removeprefix(f"{display_name(Path(path))}: ")
@@ -137,7 +139,8 @@ class StoredResult:
 
     def __init__(self, data: bytes) -> None:
         """`data` is the pickled result. Raises OSError if there is no room for it."""
-        handle, path = tempfile.mkstemp(prefix="traceview-fleet-", dir=_folder_of_worker())
+        # Dask removes its worker's folder. Outside a task the file is in TMPDIR.
+        handle, path = tempfile.mkstemp(prefix="traceview-fleet-", dir=getattr(_dask_worker(), "local_directory", None))
         self._path = Path(path)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -154,14 +157,23 @@ class StoredResult:
             self._path.unlink()
 
 
-def _folder_of_worker() -> str | None:
-    """Return the folder that Dask removes with its worker, or None for TMPDIR outside a task."""
+def _dask_worker() -> Any:
+    """Return the Dask worker that runs this task, or None outside a task."""
     try:
         from distributed import get_worker
 
-        return str(get_worker().local_directory)
+        return get_worker()
     except (ImportError, ValueError):
         return None
+
+
+def _memory_of_thread() -> int | None:
+    """Return half of the memory that a thread of the Dask worker may use; None if it has no limit."""
+    from traceview.slices.memory import MIN_MEMORY
+
+    worker = _dask_worker()
+    limit = worker and worker.memory_manager.memory_limit
+    return max(limit // 2 // worker.state.nthreads, MIN_MEMORY) if limit else None
 
 
 def work_on_cluster(path: str, job: Job, exists_here: bool) -> StoredResult | str:
@@ -172,7 +184,7 @@ def work_on_cluster(path: str, job: Job, exists_here: bool) -> StoredResult | st
     """
     if exists_here and not Path(path).exists():
         return "the worker does not see it; all workers need the reports under the same absolute paths"
-    result = work(path, job)
+    result = work(path, replace(job, memory=job.memory or _memory_of_thread()))
     if isinstance(result, str):
         return result
     try:

@@ -184,12 +184,12 @@ def _with_idle_devices(
     trace: Trace, threads: ThreadStates, measured: MeasuredDevices, devices: Collection[int]
 ) -> MeasuredDevices:
     """Return the measured devices, and those that do nothing in a slice."""
-    idle = [_idle_activity(trace, device) for device in devices if device not in measured.devices]
+    idle = [idle_activity(trace, device) for device in devices if device not in measured.devices]
     gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in idle}
     return MeasuredDevices((*measured.activities, *idle), {**measured.gaps, **gaps})
 
 
-def _idle_activity(trace: Trace, device: int) -> Activity:
+def idle_activity(trace: Trace, device: int) -> Activity:
     """Return the activity of a device that does nothing in a slice: without work, at the end of the slice."""
     assert trace.window is not None, "a slice has a window"
     end, none, rows = trace.window.end, EMPTY.start, np.empty(0, np.int32)

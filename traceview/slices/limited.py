@@ -84,6 +84,13 @@ class LimitedCapture:
         )
         return replace(trace, info=replace(trace.info, health=(*trace.info.health, note)))
 
+    def runner(self) -> SliceRunner:
+        """Return the slices of the capture."""
+        processes = self.workers.count if self.workers else 1
+        windows = plan_slices(self.source, slice_count(self.source, self.memory, processes), self.workers)
+        processes = min(processes, len(windows))
+        return SliceRunner(self.source, windows, self.memory // KEPT_SHARE // processes, self.folder)
+
     def analyze(
         self,
         *,
@@ -97,11 +104,7 @@ class LimitedCapture:
         unprofiled_ns: int | None,
     ) -> Analysis:
         """Analyze the capture in slices; the options and the errors are those of pipeline.analyze."""
-        source = self.source
-        processes = self.workers.count if self.workers else 1
-        windows = plan_slices(source, slice_count(source, self.memory, processes), self.workers)
-        processes = min(processes, len(windows))
-        runner = SliceRunner(source, windows, self.memory // KEPT_SHARE // processes, self.folder)
+        source, runner = self.source, self.runner()
         extents = Extents(*source.extents).select(source.resident, device)
 
         return analyze_slices(

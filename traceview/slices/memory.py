@@ -34,14 +34,19 @@ def fits_memory(path: Path, memory: int) -> bool:
     return path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS <= memory
 
 
+def check_memory(given: int | None) -> None:
+    """Raise RequestError if a limit that the user states is too small for any capture."""
+    if given is not None and given < MIN_MEMORY:
+        raise RequestError(f"--memory {size(given)} is too small; give at least {size(MIN_MEMORY)}")
+
+
 def memory_limit(path: Path, given: int | None) -> int | None:
     """Return the bytes within which a capture is analyzed in slices; None if it fits as a whole.
 
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
     Raises RequestError if the limit is too small for any capture.
     """
-    if given is not None and given < MIN_MEMORY:
-        raise RequestError(f"--memory {size(given)} is too small; give at least {size(MIN_MEMORY)}")
+    check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
     if not path.is_file() or fits_memory(path, memory) or (given is None and not is_sqlite(path)):
         return None

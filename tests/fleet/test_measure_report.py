@@ -1,0 +1,46 @@
+"""Reports that are measured in time slices: the same figures as in memory, however many slices there are."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+import pytest
+
+from tests.captures import sample
+from traceview.fleet import measure_report as module
+from traceview.fleet.measure_report import measure_report, measure_slices, measure_trace
+from traceview.pipeline import open_trace
+from traceview.slices import memory
+from traceview.slices.measure import Extents
+from traceview.slices.plan import plan_slices
+from traceview.slices.runner import SliceRunner
+from traceview.slices.traces import SliceSource
+
+
+def figures(result: object) -> object:
+    """Return plain values without notes: some checks of a capture need the whole (docs/design.md "Slices")."""
+    if is_dataclass(result):
+        return {field.name: figures(getattr(result, field.name)) for field in fields(result) if field.name != "notes"}
+    if isinstance(result, tuple):
+        return [figures(each) for each in result]
+    return result.tolist() if isinstance(result, np.ndarray) else result
+
+
+@pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "dual.sqlite"])
+def test_slices_give_the_figures_of_the_whole(name: str) -> None:
+    """Two GPUs with collectives, kernels of graphs, and an iteration with copies."""
+    whole = figures(measure_trace(open_trace(sample(name))))
+    source = SliceSource.open(sample(name))
+    extents = Extents(*source.extents).devices
+    for count in (2, 7):
+        windows = plan_slices(source, count)
+        assert len(windows) > 1
+        assert figures(measure_slices(SliceRunner(source, windows), extents, None, None, None)) == whole
+
+
+def test_report_larger_than_memory_is_measured_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure_report(sample("ddp2.sqlite"), memory=1 << 40)
+    monkeypatch.setattr(memory, "BYTES_PER_FILE_BYTE", 10_000)
+    monkeypatch.setattr(module, "open_trace", None)
+    assert figures(measure_report(sample("ddp2.sqlite"), memory=memory.MIN_MEMORY)) == figures(whole)
