@@ -164,7 +164,7 @@ def measure_report(
     from traceview.model.times import window_of_times
     from traceview.pipeline import analyze as run
     from traceview.pipeline import open_trace
-    from traceview.slices.memory import memory_limit
+    from traceview.slices.memory import fits_memory, memory_limit
 
     costs = profiler_costs(report, calibration)
     given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
@@ -172,7 +172,8 @@ def measure_report(
     if (limit := memory_limit(report, memory)) is not None:
         capture = _limited_capture(report, limit)
         if isinstance(capture, str):
-            print_error(f"traceview: {report.name} is analyzed as a whole, beyond --memory: {capture}")
+            if not fits_memory(report, limit):
+                print_error(f"traceview: {report.name} is analyzed as a whole, beyond --memory: {capture}")
         else:
             window = capture.window(start, end, range_name)
             step("measure", 0.15)
@@ -191,7 +192,7 @@ def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
 
     context = click.get_current_context()
     folder = context.with_resource(private_folder(report))
-    return LimitedCapture.open(report, memory, folder, context.with_resource(worker_processes(report)))
+    return LimitedCapture.open(report, memory, folder, context.with_resource(worker_processes(report, memory)))
 
 
 def _to_html(analysis: Analysis, detail: int | None) -> str:

@@ -27,6 +27,7 @@ from traceview.slices.workers import WorkerProcesses
 
 MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
+MEMORY_PER_PROCESS = 500_000_000  # with less, slices are so small that their neighbours take most of the time
 
 
 @frozen
@@ -123,10 +124,10 @@ class LimitedCapture:
         )
 
 
-def worker_processes(path: Path) -> AbstractContextManager[WorkerProcesses | None]:
+def worker_processes(path: Path, memory: int) -> AbstractContextManager[WorkerProcesses | None]:
     """Return the processes that measure a capture; None for a small one, which this process measures."""
-    cores = min(os.cpu_count() or 1, MAX_PROCESSES)
-    if cores == 1 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
+    cores = min(os.cpu_count() or 1, MAX_PROCESSES, memory // MEMORY_PER_PROCESS)
+    if cores < 2 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
         return nullcontext()
     workers = WorkerProcesses(cores)
     workers.in_each(import_module, __name__)  # while this process reads the small tables

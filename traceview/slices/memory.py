@@ -11,6 +11,7 @@ from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
+MIN_BYTES_IN_SLICES = 400_000_000  # of an export: processes side by side are faster from here on
 MIN_MEMORY = 500_000_000  # for two processes and a slice
 HEADER = b"SQLite format 3\0"
 MEMINFO, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -41,16 +42,23 @@ def check_memory(given: int | None) -> None:
 
 
 def memory_limit(path: Path, given: int | None) -> int | None:
-    """Return the bytes within which a capture is analyzed in slices; None if it fits as a whole.
+    """Return the bytes within which a capture is analyzed in slices; None if it is analyzed as a whole.
+
+    Slices are for a capture that does not fit, and for a large one, because several processes measure it side by side.
 
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
     Raises RequestError if the limit is too small for any capture.
     """
     check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
-    if not path.is_file() or fits_memory(path, memory) or (given is None and not is_sqlite(path)):
+    if not path.is_file() or (given is None and not is_sqlite(path)):
         return None
-    return memory
+    return memory if is_faster_in_slices(path) or not fits_memory(path, memory) else None
+
+
+def is_faster_in_slices(path: Path) -> bool:
+    """Return whether this machine analyzes an export faster in slices than as a whole."""
+    return (os.cpu_count() or 1) > 1 and path.stat().st_size >= MIN_BYTES_IN_SLICES and is_sqlite(path)
 
 
 def is_sqlite(path: Path) -> bool:

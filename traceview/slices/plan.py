@@ -20,6 +20,8 @@ from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
 
 BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at 100 million kernels
+SLICES_PER_PROCESS = 3
+MIN_EVENTS = 200_000  # in a slice, unless memory is short
 KEPT_SHARE = 8  # a part of the memory, for traces that are kept from pass to pass
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
@@ -43,9 +45,15 @@ def quiet_moments(trace: Trace) -> Times:
 
 
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:
-    """Return how many slices there must be for this many at once to fit into `memory` bytes, with a parent process."""
+    """Return how many slices a capture is cut into.
+
+    As many at once as there are processes fit into `memory` bytes, beside a parent process. Several processes get some
+    slices each, so that they end at about the same time.
+    """
     left = max(memory - memory // KEPT_SHARE - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
-    return max(1, math.ceil(source.events * BYTES_PER_EVENT * processes / left))
+    fitting = math.ceil(source.events * BYTES_PER_EVENT * processes / left)
+    balanced = SLICES_PER_PROCESS * processes if processes > 1 else 1
+    return max(1, fitting, min(balanced, source.events // MIN_EVENTS))
 
 
 def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:
