@@ -42,7 +42,7 @@ def figures(path: Path) -> dict[str, Any]:
 def test_figures_are_those_in_memory(
     processes_from: int, traceview: Command, report: Path, small_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limited, "MIN_EVENTS_FOR_PROCESSES", processes_from)
+    monkeypatch.setattr(limited, "MIN_BYTES_FOR_PROCESSES", processes_from)
     sliced, whole = report.with_name("sliced.json"), report.with_name("whole.json")
     code, out, err = traceview("analyze", report, "--memory", "1GB", "--json", sliced)
     assert (code, err) == (0, "")

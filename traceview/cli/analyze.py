@@ -169,7 +169,8 @@ def measure_report(
     costs = profiler_costs(report, calibration)
     given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
     step("read", 0.0)
-    if (limit := memory_limit(report, memory)) is not None:
+    complete = (start, end, range_name) == (None, None, None)
+    if (limit := memory_limit(report, memory, side_by_side=complete)) is not None:
         capture = _limited_capture(report, limit)
         if isinstance(capture, str):
             if not fits_memory(report, limit):

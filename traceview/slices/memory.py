@@ -41,22 +41,21 @@ def check_memory(given: int | None) -> None:
         raise RequestError(f"--memory {size(given)} is too small; give at least {size(MIN_MEMORY)}")
 
 
-def memory_limit(path: Path, given: int | None) -> int | None:
+def memory_limit(path: Path, given: int | None, side_by_side: bool = False) -> int | None:
     """Return the bytes within which a capture is analyzed in slices; None if it is analyzed as a whole.
 
-    Slices are for a capture that does not fit, and for a large one, because several processes measure it side by side.
-
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
+    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too.
     Raises RequestError if the limit is too small for any capture.
     """
     check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
     if not path.is_file() or (given is None and not is_sqlite(path)):
         return None
-    return memory if is_faster_in_slices(path) or not fits_memory(path, memory) else None
+    return memory if not fits_memory(path, memory) or (side_by_side and _is_faster_in_slices(path)) else None
 
 
-def is_faster_in_slices(path: Path) -> bool:
+def _is_faster_in_slices(path: Path) -> bool:
     """Return whether this machine analyzes an export faster in slices than as a whole."""
     return (os.cpu_count() or 1) > 1 and path.stat().st_size >= MIN_BYTES_IN_SLICES and is_sqlite(path)
 
