@@ -36,7 +36,7 @@ from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
 from traceview.rules.answer import with_answer
-from traceview.whatif.prediction import model_of_run, with_predictions
+from traceview.whatif.prediction import model_of_run, with_known_predictions, with_predictions
 from traceview.whatif.select import LaunchedWork
 from traceview.whatif.unprofiled import with_unprofiled_time
 
@@ -111,14 +111,9 @@ def analyze(
 
 
 def _other_part(analysis: Analysis, findings: Sequence[Finding]) -> Analysis:
-    """Return the analysis with the findings of the window instead of the steady part, or the reverse.
-
-    Changes that are predicted for `findings` keep their prediction; no other change is predicted.
-    """
-    predicted = {finding.change: finding.prediction for finding in findings if finding.prediction}
+    """Return the analysis with the findings of the window instead of the steady part, or the reverse."""
     other = with_findings(replace(analysis, whole=not analysis.whole))
-    others = (replace(finding, prediction=predicted.get(finding.change)) for finding in other.findings)
-    return with_answer(replace(other, findings=tuple(others)))
+    return with_answer(replace(other, findings=with_known_predictions(other.findings, findings)))
 
 
 def _measure(

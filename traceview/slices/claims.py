@@ -38,7 +38,7 @@ class SliceRules:
 
     def __init__(self, part: Slice, context: SliceContext) -> None:
         self.context = context
-        self.rows = part.once("rule rows", lambda: RuleRows.build(part, context))
+        self.rows = part.once("rule rows", lambda: RuleRows.build(part, context), context.windows)
         self.parts = self.rows.parts
         self.totals = {row: SliceRuleSums.of_device(context, row) for row in self.parts}
         self.facts = slice_facts(self.rows, context, self.totals)

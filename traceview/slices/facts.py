@@ -96,6 +96,11 @@ class SliceContext:
     until: Mapping[int, EndOfWork | None] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=lambda: {"operations": 1, "calls": 1})
 
+    @property
+    def windows(self) -> Mapping[int, Window]:
+        """The part of each device's time that findings cover."""
+        return {row: use.window for row, use in self.uses.items()}
+
     @classmethod
     def from_analysis(cls, analysis: Analysis) -> SliceContext:
         """Return the context of the first pass; its devices have the streams of the window."""
@@ -112,13 +117,14 @@ class SliceContext:
 def _without_frames(analysis: Analysis) -> Analysis:
     """Return the figures that rules read, without what grows with the capture: they are sent to each slice."""
     trace, iterations = analysis.trace, analysis.iterations
+    communicates = any(use.communication.count for use in analysis.devices)  # then ranges show the stages of pipelines
     frames = {name: getattr(trace, name).clear() for name in ("ranges", "overhead", "memory", "gpu_metrics", "scopes")}
     return replace(
         analysis,
         trace=replace(trace, **frames, evidence=HostEvidence(), sizes=WorkSizes()),
         devices=tuple(map(_without_totals, analysis.devices)),
         iterations=iterations if isinstance(iterations, NotMeasured) else replace(iterations, per_iteration=()),
-        tables={},
+        tables={"nvtx": replace(analysis.tables["nvtx"], totals=None)} if communicates else {},
         charts=None,
         projected=None,
         host_time=None,

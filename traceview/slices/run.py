@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from traceview.measure.notes import with_tables
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.charts import Charts
 from traceview.model.devices import CAUSES
+from traceview.model.findings import Finding
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.rules.answer import with_answer
@@ -27,6 +28,7 @@ from traceview.slices.merge import merge_slices
 from traceview.slices.model import modelled_part, with_predicted_findings, with_unprofiled_part
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.timeline import merged_projection, stored_source
+from traceview.whatif.prediction import with_known_predictions
 
 NO_CHARTS = Note(
     "no_charts",
@@ -77,9 +79,12 @@ def analyze_slices(
     part = None if trace_of is None else modelled_part(analysis, trace_of)
     if part is not None and costs is not None:
         analysis, part = with_unprofiled_part(analysis, part, costs, unprofiled_ns)
-    findings, notes = findings_of_slices(analysis, over_slices, runner.in_slice)
+    findings_of = partial(findings_of_slices, over_slices=over_slices, in_slice=runner.in_slice)
+    findings, notes = findings_of(analysis)
     if part is not None:
         findings = with_predicted_findings(findings, part)
+    if any(device.steady.window != device.window for device in analysis.devices):
+        analysis = replace(analysis, other_part=cache(partial(_other_part, analysis, findings, findings_of)))
     analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
     if folder is None:
         return analysis
@@ -92,6 +97,20 @@ def analyze_slices(
         charts=partial(_charts, iterations),
         notes=(*analysis.notes, NO_CHARTS),
     )
+
+
+def _other_part(
+    analysis: Analysis,
+    findings: Sequence[Finding],
+    findings_of: Callable[[Analysis], tuple[tuple[Finding, ...], tuple[Note, ...]]],
+) -> Analysis:
+    """Return the analysis with the findings of the window instead of the steady part, or the reverse.
+
+    It needs what `analyze_slices` was given for its runner.
+    """
+    other = replace(analysis, whole=not analysis.whole)
+    others, notes = findings_of(other)
+    return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
 
 
 def _charts(iterations: Iterations | NotMeasured) -> Charts:

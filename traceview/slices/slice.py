@@ -21,13 +21,13 @@ class Slice:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._made: dict[Hashable, Any] = {}
+        self._made: dict[Hashable, tuple[Hashable, Any]] = {}
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what `make` returns at the first call with this key."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: Made = self._made[key]
+    def once(self, key: Hashable, make: Callable[[], Made], about: Hashable = None) -> Made:
+        """Return what `make` returned at the last call with this key, or make it anew if `about` has changed."""
+        if key not in self._made or self._made[key][0] != about:
+            self._made[key] = about, make()
+        made: Made = self._made[key][1]
         return made
 
     @cached_property

@@ -12,7 +12,7 @@ import polars as pl
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.findings import PredictedTime
+from traceview.model.findings import Finding, PredictedTime
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
@@ -102,6 +102,12 @@ def with_predictions(analysis: Analysis, model: RunModel | None) -> Analysis:
     }
     findings = (replace(finding, prediction=predicted.get(finding.change)) for finding in analysis.findings)
     return replace(analysis, findings=tuple(findings))
+
+
+def with_known_predictions(findings: Sequence[Finding], predicted: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings with the predictions that others of the same changes have; no other change is predicted."""
+    known = {finding.change: finding.prediction for finding in predicted if finding.prediction}
+    return tuple(replace(finding, prediction=known.get(finding.change)) for finding in findings)
 
 
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:
