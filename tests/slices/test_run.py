@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,3 +79,21 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
         assert document(analyze_slices(runner, there.resident, extents)) == document(here)
     assert len(list(tmp_path.iterdir())) == 3  # one trace each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))
+
+
+@pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])
+def test_options_give_what_they_give_in_memory(options: dict[str, Any]) -> None:
+    trace = open_trace(sample("ddp2.sqlite"))
+    source, extents = TraceInMemory(trace), Extents.from_trace(trace)
+    device = options.pop("device", None)
+    slices = SliceRunner(source, cut(trace, 7), 1 << 40)
+    merged = analyze_slices(slices, source.resident, extents.select(trace, device), **options)
+    whole = analyze(trace, costs=None, device=device, **options)
+    for here, there in zip(merged.parts(), whole.parts(), strict=True):
+        assert without_predictions(here) == without_predictions(there)
+
+
+def without_predictions(analysis: Analysis) -> dict[str, Any]:
+    """Return the document without what is modelled, which `trace_of` allows."""
+    findings = tuple(replace(finding, prediction=None) for finding in analysis.findings)
+    return document(replace(analysis, findings=findings, answer=""))
