@@ -13,7 +13,7 @@ from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
 from traceview.pipeline import analyze, open_trace
 from traceview.slices import model
-from traceview.slices.model import modelled_part, with_predicted_findings, with_unprofiled_part
+from traceview.slices.model import Modelled, model_capture
 
 
 @cache
@@ -28,8 +28,8 @@ def unprofiled(analysis: Analysis) -> UnprofiledTime:
     return analysis.iterations.unprofiled
 
 
-def modelled(trace: Trace, analysis: Analysis) -> tuple[Analysis, Analysis]:
-    """Return the analysis, and that of its modelled part, from an analysis without them."""
+def modelled(trace: Trace, analysis: Analysis) -> Modelled:
+    """Return the result of model_capture for an analysis as slices are merged."""
     assert isinstance(analysis.iterations, Iterations)
     without = [
         replace(
@@ -42,21 +42,20 @@ def modelled(trace: Trace, analysis: Analysis) -> tuple[Analysis, Analysis]:
     resident = replace(trace, operations=trace.operations.clear(), api=trace.api.clear())
     iterations = replace(analysis.iterations, unprofiled=None)
     merged = replace(analysis, trace=resident, devices=tuple(without), iterations=iterations)
-    part = modelled_part(merged, trace.with_window)
-    assert part is not None
-    return with_unprofiled_part(merged, part, ESTIMATE)
+    return model_capture(merged, trace.with_window, ESTIMATE)
 
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
 def test_small_capture_is_modelled_whole(name: str) -> None:
     trace, analysis = analyzed(name)
-    whole, part = modelled(trace, analysis)
+    result = modelled(trace, analysis)
+    whole = result.analysis
     assert unprofiled(whole) == unprofiled(analysis)
     assert [device.steady.gaps.profiler for device in whole.devices] == [
         device.steady.gaps.profiler for device in analysis.devices
     ]
     findings = [replace(finding, prediction=None) for finding in analysis.findings]
-    predicted = with_predicted_findings(findings, part)
+    predicted = result.with_predictions(findings)
     assert [each.prediction for each in predicted] == [each.prediction for each in analysis.findings]
     assert any(each.prediction for each in predicted)
 
@@ -64,12 +63,13 @@ def test_small_capture_is_modelled_whole(name: str) -> None:
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "MAX_OPERATIONS", 2_000)
     trace, analysis = analyzed("dual.sqlite")
-    whole, part = modelled(trace, analysis)
-    assert isinstance(part.iterations, Iterations)
+    whole, part, _ = modelled(trace, analysis)
+    assert part is not None and isinstance(part.iterations, Iterations)
     assert 1 < part.iterations.count < 10
     assert unprofiled(whole).mean_ns == pytest.approx(unprofiled(analysis).mean_ns, rel=0.05)
 
 
 def test_capture_without_iterations_is_not_modelled() -> None:
     trace, analysis = analyzed("dual.sqlite")
-    assert modelled_part(replace(analysis, iterations=NotMeasured("nothing repeats")), trace.with_window) is None
+    without = replace(analysis, iterations=NotMeasured("nothing repeats"))
+    assert model_capture(without, trace.with_window, ESTIMATE) == (without, None, None)

@@ -8,7 +8,7 @@ which that part ends is looked at again. At last each slice shows the details of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -36,15 +36,20 @@ from traceview.slices.slice import InSlice, OverSlices
 
 
 def findings_of_slices(
-    analysis: Analysis, over_slices: OverSlices, in_slice: InSlice
+    analysis: Analysis, over_slices: OverSlices, in_slice: InSlice, priced: Callable[[], Analysis] | None = None
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Return the findings of a capture, the costliest first, and the notes of rules.
 
-    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace.
+    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace. `priced`
+    returns it with the profiler's part of idle time, which prices need and claims do not.
     """
     context = SliceContext.from_analysis(analysis)
-    context = with_sums(context, list(over_slices(partial(collect_sums, context=context))))
+    sums = list(over_slices(partial(collect_sums, context=context)))
+    context = with_sums(context, sums)
     slices = list(over_slices(partial(claims_of_slice, context=context)))
+    if priced is not None:
+        analysis = priced()
+        context = with_sums(SliceContext.from_analysis(analysis), sums)
     context = replace(context, shown=merge_sums([part.shown for part in slices]))
     pricing = _Pricing(context, in_slice, slices)
     prices, noted = pricing.prices()

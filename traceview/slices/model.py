@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from traceview.model.findings import Finding
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import EVERYTHING
+from traceview.whatif.outcome import RunModel
 from traceview.whatif.prediction import model_of_run, with_predictions
 from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
 
@@ -99,6 +101,31 @@ def with_unprofiled_part(
     return whole, part
 
 
-def with_predicted_findings(findings: Sequence[Finding], part: Analysis) -> tuple[Finding, ...]:
-    """Return the findings with what the remedies of the first ones would give; `part` is the modelled part."""
-    return with_predictions(replace(part, findings=tuple(findings)), model_of_run(part)).findings
+class Modelled(NamedTuple):
+    """The analysis of a capture with the time without the profiler, its modelled part, and the model of that part."""
+
+    analysis: Analysis
+    part: Analysis | None
+    model: RunModel | None
+
+    def with_predictions(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return the findings with what the remedies of the first ones would give."""
+        if self.part is None:
+            return tuple(findings)
+        return with_predictions(replace(self.part, findings=tuple(findings)), self.model).findings
+
+
+def model_capture(
+    analysis: Analysis,
+    trace_of: Callable[[Window], Trace] | None,
+    costs: ProfilerCosts | None,
+    given_ns: int | None = None,
+) -> Modelled:
+    """Model a capture that has no findings yet. Without `trace_of` there is no model.
+
+    The parameters are those of modelled_part and with_unprofiled_time; `costs` may be None.
+    """
+    part = None if trace_of is None else modelled_part(analysis, trace_of)
+    if part is not None and costs is not None:
+        analysis, part = with_unprofiled_part(analysis, part, costs, given_ns)
+    return Modelled(analysis, part, None if part is None else model_of_run(part))

@@ -25,7 +25,7 @@ from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
 from traceview.slices.merge import merge_slices
-from traceview.slices.model import modelled_part, with_predicted_findings, with_unprofiled_part
+from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.timeline import merged_projection, stored_source
 from traceview.whatif.prediction import with_known_predictions
@@ -76,13 +76,10 @@ def analyze_slices(
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
     analysis = with_tables(*merge_slices(resident, plan, iterations, results))
-    part = None if trace_of is None else modelled_part(analysis, trace_of)
-    if part is not None and costs is not None:
-        analysis, part = with_unprofiled_part(analysis, part, costs, unprofiled_ns)
     findings_of = partial(findings_of_slices, over_slices=over_slices, in_slice=runner.in_slice)
-    findings, notes = findings_of(analysis)
-    if part is not None:
-        findings = with_predicted_findings(findings, part)
+    modelled = runner.beside(partial(model_capture, analysis, trace_of, costs, unprofiled_ns))
+    findings, notes = findings_of(analysis, priced=lambda: modelled().analysis)
+    findings, analysis = modelled().with_predictions(findings), modelled().analysis
     if any(device.steady.window != device.window for device in analysis.devices):
         analysis = replace(analysis, other_part=cache(partial(_other_part, analysis, findings, findings_of)))
     analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 import polars as pl
@@ -70,6 +73,10 @@ class SliceRunner:
         """Yield the results of functions of single slices, each with the number of its slice."""
         return (self.in_slice(number, function) for number, function in calls)
 
+    def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """Return a function that returns the result of `function`, which this process calls when it is needed."""
+        return cache(function)
+
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
         return function(self.kept.get(number) or self._slice(number))
@@ -132,6 +139,19 @@ class ProcessRunner:
         """Yield the results of functions of single slices, each with the number of its slice. All begin at once."""
         futures = [self.workers.submit(number, _run_in_worker, function, number) for number, function in calls]
         return (result_of(future) for future in futures)
+
+    def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """Return a function that waits for the result of `function`, which runs in this process beside the others."""
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        return future.result
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
