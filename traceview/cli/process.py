@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from traceview.allocators import limit_memory_and_threads
@@ -49,6 +50,7 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
             signal.signal(signal.SIGINT, _handle_signal)
         limit_memory_and_threads()
+        _import_on_use("importlib.metadata")  # polars imports it for readers of tables, which nothing here reads
         from traceview.cli import cli
 
         cli(prog_name="traceview", standalone_mode=False)
@@ -119,3 +121,19 @@ def _unexpected_error_text(error: BaseException) -> str:
     frames = [frame for frame in extract_tb(error.__traceback__) if "traceview" in Path(frame.filename).parts]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"internal error ({type(error).__name__}{where}); run again with TRACEVIEW_DEBUG=1 and report what it prints"
+
+
+class _ImportedOnUse(ModuleType):
+    """Stand in for a module until an attribute of it is looked up."""
+
+    def __getattr__(self, name: str) -> object:
+        sys.modules.pop(self.__name__, None)
+        return getattr(import_module(self.__name__), name)
+
+
+def _import_on_use(name: str) -> None:
+    """Delay the import of a module of a package."""
+    if name not in sys.modules:
+        package, _, child = name.rpartition(".")
+        sys.modules[name] = _ImportedOnUse(name)
+        setattr(import_module(package), child, sys.modules[name])

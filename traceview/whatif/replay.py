@@ -43,8 +43,8 @@ def replay(graph: DependencyGraph, before: Replay | None = None) -> Replay:
     `before` is a replay of the same nodes with other edges or weights. It saves time, because its order often fits.
     """
     edges = graph.edges
-    positions = None if before is None else before.positions
-    if positions is None or not (positions[edges.source] < positions[edges.target]).all():
+    positions = _measured_positions(graph) if before is None else before.positions
+    if not (positions[edges.source] < positions[edges.target]).all():
         positions = _node_positions(edges, len(graph.release))
     order = np.argsort(positions[edges.source], kind="stable")
     source, target, weight = edges.source[order], edges.target[order], edges.weight[order]
@@ -60,6 +60,15 @@ def replay(graph: DependencyGraph, before: Replay | None = None) -> Replay:
     binding[target[exact]] = order[exact]
     begin, end = _counted_window(graph, times)
     return Replay(times, binding, positions, begin, end, (end - begin) // graph.counted)
+
+
+def _measured_positions(graph: DependencyGraph) -> Codes:
+    """Return the position of each node in the order of measured times, in which most edges lead forward."""
+    calls, ops = graph.calls, graph.operations
+    times = np.concatenate([np.stack([part.start, part.end], axis=1).ravel() for part in (calls, ops)])
+    positions = np.empty(len(times), np.int64)
+    positions[np.argsort(times, kind="stable")] = np.arange(len(times))
+    return positions
 
 
 def _node_positions(edges: Edges, count: int) -> Codes:
@@ -103,12 +112,12 @@ def _critical_edges(graph: DependencyGraph, result: Replay) -> Codes:
     """Return the edges of the critical path through the counted iterations, last edge first."""
     ends = graph.ends(np.arange(len(graph.operations.row)))
     node = int(ends[result.time[ends] == result.end][0])
-    binding, source = result.binding.tolist(), graph.edges.source.tolist()
-    counted, path = (result.time > result.begin).tolist(), []
-    while counted[node] and (edge := binding[node]) >= 0:
-        path.append(edge)
-        node = source[edge]
-    return np.array(path, np.int64)
+    leads_on = (result.time > result.begin) & (result.binding >= 0)
+    before = np.where(leads_on, graph.edges.source[result.binding], -1).tolist()
+    path = [node]
+    while (node := before[node]) >= 0:
+        path.append(node)
+    return result.binding[path[:-1]]
 
 
 def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:
