@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import polars as pl
 
 from traceview.frozen import frozen
-from traceview.intervals import Times
+from traceview.intervals import Times, blocks
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
 from traceview.model.trace import CLASSES, Trace
 from traceview.whatif.graph import Codes
 from traceview.whatif.profiler_costs import host_slowdown
 
+COMPUTE, COMMUNICATION = CLASSES.index("compute"), CLASSES.index("communication")
 MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
 LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
 MIN_ITERATIONS = 3  # for a meaningful median
@@ -138,18 +138,18 @@ def _iteration_of_operations(trace: Trace, process: int, edges: Times) -> Codes:
 
 def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times, Times]:
     """Return the last end and the first start on the GPU of each iteration, and its number of operations."""
-    frame = trace.operations.select(
-        "start", "end", pl.col("class").to_physical().alias("code"), pl.Series("iteration", iteration)
-    ).filter(pl.col("iteration") >= 0)
-    compute = frame["code"].is_in([CLASSES.index("compute"), CLASSES.index("communication")])
-    ends = frame.filter(compute) if compute.any() else frame
-    finish, start, counts = (np.zeros(count, np.int64) for _ in range(3))
-    by = ends.group_by("iteration").agg(pl.col("end").max())
-    finish[by["iteration"].to_numpy()] = by["end"].to_numpy()
-    by = frame.group_by("iteration").agg(pl.col("start").min(), pl.len())
-    start[by["iteration"].to_numpy()] = by["start"].to_numpy()
-    counts[by["iteration"].to_numpy()] = by["len"].to_numpy()
-    return finish, start, np.where(finish > 0, counts, 0)
+    start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
+    code = trace.operations["class"].to_physical().to_numpy()
+    compute = (code == COMPUTE) | (code == COMMUNICATION)
+    if not (compute & (iteration >= 0)).any():
+        compute[:] = True
+    # The last entry stands for operations in no iteration.
+    finish, first = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    for block in blocks(len(iteration)):
+        np.maximum.at(finish, iteration[block], np.where(compute[block], end[block], 0))
+    first[iteration[::-1]] = start[::-1]  # operations are sorted by start: the first one is written last
+    counts = np.bincount(iteration + 1, minlength=count + 1)[1:]
+    return finish[:-1], first[:-1], np.where(finish[:-1] > 0, counts, 0)
 
 
 def _first_steady(finish: Times, start: Times, first: int, last: int) -> int:

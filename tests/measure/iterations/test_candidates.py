@@ -118,4 +118,5 @@ def test_compiled_graphs_are_no_iterations() -> None:
     ],
 )
 def test_numbers_fold_where_they_count(names: list[str], phases: list[str]) -> None:
-    assert phase_names(pl.DataFrame({"name": names, "thread": [0] * len(names)})).to_list() == phases
+    column = pl.Series(names, dtype=pl.Enum(sorted(set(names))))
+    assert phase_names(pl.DataFrame({"name": column, "thread": [0] * len(names)})).to_list() == phases

@@ -46,15 +46,17 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
     range: `iteration 7` becomes `iteration #`, but `layer 0` to `layer 11` in each iteration stay as they are. The
     number of an iteration may restart in an outer loop, that of a layer may not.
     """
-    names = ranges["name"].cast(pl.String)
-    unique = names.unique()
-    texts = pl.DataFrame({"text": unique, "folded": fold_numbers(unique), "counters": _counters(unique)})
-    frame = pl.DataFrame({"thread": ranges["thread"], "text": names}).join(
-        texts, on="text", how="left", maintain_order="left"
+    kind = ranges.schema["name"]
+    assert isinstance(kind, pl.Enum)
+    texts = kind.categories
+    folded = fold_numbers(texts)
+    if (texts == folded).all():
+        return ranges["name"].cast(pl.String)
+    texts_of_codes = pl.DataFrame(
+        {"text": texts, "folded": folded, "counters": _counters(texts), "number": folded.rank("dense")}
     )
-    if (texts["text"] == texts["folded"]).all():
-        return names
-    group = ("thread", "folded")
+    frame = texts_of_codes[ranges["name"].to_physical()].with_columns(ranges["thread"])
+    group = ("thread", "number")
     change = pl.lit(0, pl.Int8)
     for index in reversed(range(MAX_COUNTERS)):
         value = pl.col("counters").list.get(index, null_on_oob=True)
