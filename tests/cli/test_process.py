@@ -13,6 +13,7 @@ import pytest
 
 import traceview as package
 from tests.cli.command import Command, in_a_process
+from traceview.cli import process
 from traceview.report.layout import width
 
 START = "import sys; from traceview.cli.process import run; run()"
@@ -40,6 +41,15 @@ def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
     assert (code, err) == (0, "")
     assert out.rstrip().endswith("HEAVY []")
     assert all(width(line) <= 80 for line in out.splitlines())
+
+
+def test_a_module_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
+    process.import_on_use("wsgiref.util")
+    stand_in = sys.modules["wsgiref.util"]
+    assert importlib.import_module("wsgiref.util") is stand_in
+    assert stand_in.FileWrapper.__module__ == "wsgiref.util"
+    assert sys.modules["wsgiref.util"] is not stand_in
 
 
 def test_help_names_every_option(traceview: Command) -> None:

@@ -50,7 +50,7 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
             signal.signal(signal.SIGINT, _handle_signal)
         limit_memory_and_threads()
-        _import_on_use("importlib.metadata")  # polars imports it for readers of tables, which nothing here reads
+        import_on_use("importlib.metadata")  # polars imports it for readers of tables, which nothing here reads
         from traceview.cli import cli
 
         cli(prog_name="traceview", standalone_mode=False)
@@ -131,7 +131,7 @@ class _ImportedOnUse(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-def _import_on_use(name: str) -> None:
+def import_on_use(name: str) -> None:
     """Delay the import of a module of a package."""
     if name not in sys.modules:
         package, _, child = name.rpartition(".")

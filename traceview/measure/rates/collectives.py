@@ -37,9 +37,10 @@ ELEMENT_TYPES = {
     **dict.fromkeys(("f64", "double"), "fp64"),
 }
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-# The name of a group, such as mesh_tp, TENSOR_MODEL_PARALLEL_GROUP or dp_shard.
+# The name of a group, such as mesh_tp, TENSOR_MODEL_PARALLEL_GROUP or dp_shard. Few captures have one, so these
+# patterns are compiled when they are searched.
 PARALLELISMS = tuple(
-    (name, re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)", re.IGNORECASE))
+    (name, rf"(?i)(?:^|[^a-z])(?:{words})(?:[^a-z]|$)")
     for name, words in (
         ("TP", "tp|tensor|tensor_(?:model_)?parallel"),
         ("EP", "ep|expert|moe"),
@@ -91,7 +92,7 @@ def bus_factor(collective: str, ranks: int | None) -> float | None:
 
 def parallelism(group: str | None) -> str | None:
     """Return the first parallelism in the name of a process group."""
-    matches = ((pattern.search(group or ""), name) for name, pattern in PARALLELISMS)
+    matches = ((re.search(pattern, group), name) for name, pattern in PARALLELISMS) if group else ()
     first = min(((match.start(), name) for match, name in matches if match), default=None)
     return first and first[1]
 
