@@ -11,7 +11,7 @@ from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
-MIN_BYTES_IN_SLICES = 400_000_000  # of an export: processes side by side are faster from here on
+MIN_BYTES_IN_SLICES = 400_000_000  # bytes of an export from which processes side by side are faster
 MIN_MEMORY = 500_000_000  # for two processes and a slice
 HEADER = b"SQLite format 3\0"
 MEMINFO, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
