@@ -28,7 +28,7 @@ from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls, without_program_ranges
 from traceview.normalise.scopes import trace_scopes
-from traceview.normalise.sizes import flops_marks, unknown_messages, work_sizes
+from traceview.normalise.sizes import count_messages, flops_marks, unknown_messages, work_sizes
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -93,9 +93,16 @@ class WholeCapture:
         evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
         checks = check_parts(evidence, texts_of(events.calls, tables), events.operations)
         calls = api_frame({}, threads)
+        no_work = pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
+        host = host_evidence(
+            *(tables, threads, ranges, no_work, scopes, take_stacked_calls(tables)),
+            work=events.work,
+            callers=np.unique(threads.rows(events.global_tids)).tolist(),
+            names=thread_frame["name"].to_list(),
+        )
         trace = Trace(
             info=_with_checks(_info(capture, problems), checks),
-            operations=pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}),
+            operations=no_work,
             api=calls,
             ranges=ranges,
             overhead=_overhead(tables),
@@ -109,6 +116,7 @@ class WholeCapture:
             memory=memory_frame(tables, located.devices, Links({}), threads, calls),
             gpu_metrics=gpu_metric_frame(tables, located.devices),
             program=_program(tables, thread_frame, named, ranges, capture.profiler == TORCH_PROFILER),
+            evidence=host,
         )
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
         if raw.NVTX in rest:
@@ -142,18 +150,22 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
     else:
         (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
-    host = host_evidence(
-        *(tables, threads, ranges, operations, scopes, stacked),
-        work=whole.work if whole else _time_of_work(operations),
-        callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
-        names=thread_frame["name"].to_list(),
+    host = (
+        whole.trace.evidence
+        if whole
+        else host_evidence(
+            *(tables, threads, ranges, operations, scopes, stacked),
+            work=_time_of_work(operations),
+            callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
+            names=thread_frame["name"].to_list(),
+        )
     )
     is_torch = info.profiler == TORCH_PROFILER
     program = whole.trace.program if whole else _program(tables, thread_frame, operations, ranges, is_torch)
     if not whole:
         info = _with_checks(info, check_health(evidence, api, links, operations, ranges))
     sizes = work_sizes(tables, threads, operations, api)
-    if (unknown := unknown_messages(sizes, operations, info.profiler)) is not None:
+    if (unknown := unknown_messages(*count_messages(sizes, operations), info.profiler)) is not None:
         info = _with_checks(info, [unknown])
     return Trace(
         info=info,

@@ -171,11 +171,15 @@ def _unused_streams(facts: CaptureFacts, device: DeviceFacts) -> list[str]:
         & (pl.col("stream_id") > 0)
         & (pl.col("kind").cast(pl.String) != "synchronize")
     )
+    if device.totals.in_parts and trace.window is not None:  # a slice has calls of its neighbours too
+        starts = trace.api["start"].gather(events["launch"])
+        events = events.filter(starts.is_between(trace.window.start, trace.window.end, closed="left"))
     unused = (
         events.join(own_contexts, on=["process", "context"], how="semi")
         .join(working, on=["process", "context", "stream_id"], how="anti")
         .group_by("process", "context", "stream_id")
         .len()
-        .sort("process", "context", "stream_id")
     )
-    return [f"stream {stream} ({quantity(count, 'event')})" for _, _, stream, count in unused.iter_rows()]
+    own = {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}
+    every = {tuple(map(int, key.split())): count for key, count in device.total("events without work", own).items()}
+    return [f"stream {stream[2]} ({quantity(every[stream], 'event')})" for stream in sorted(every)]

@@ -47,11 +47,14 @@ class SliceLaunches:
 
 def own_operations(trace: Trace) -> Trace:
     """Return a slice without the operations that belong to other slices."""
+    return trace if trace.window is None else replace(trace, operations=trace.operations[own_rows(trace)])
+
+
+def own_rows(trace: Trace) -> slice:
+    """Return the rows of the operations that belong to a slice."""
     window = trace.window
-    if window is None:
-        return trace
-    first, last = np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist()
-    return replace(trace, operations=trace.operations[first:last])
+    assert window is not None, "a slice has a window"
+    return slice(*np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist())
 
 
 def measure_launches(part: Slice, devices: Collection[int]) -> SliceLaunches:

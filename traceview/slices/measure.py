@@ -35,7 +35,8 @@ from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
 from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
-from traceview.slices.iterations import IterationPart, measure_iteration_part
+from traceview.normalise.sizes import count_messages
+from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
 from traceview.slices.plan import FIRST, LAST
 from traceview.slices.slice import Slice
 from traceview.slices.timeline import SliceMarks, write_slice
@@ -110,7 +111,7 @@ class SliceResult:
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
     the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
-    that go on in the next slice.
+    that go on in the next slice. `messages` is the result of count_messages.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -119,6 +120,7 @@ class SliceResult:
     tables: Mapping[str, Table]
     iterations: IterationPart | None
     unmatched: Unmatched
+    messages: tuple[int, int]
     marks: SliceMarks | None = None
 
 
@@ -156,6 +158,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     if plan.folder is not None:
         own = trace.window is not None and trace.window.start > plan.window.start
         marks = write_slice(trace, devices, host, projection, own, plan.folder)
+    rows = own_rows(trace)
     continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
     return SliceResult(
         devices=tuple(
@@ -168,6 +171,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
+        messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         marks=marks,
     )
 

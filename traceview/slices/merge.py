@@ -20,6 +20,7 @@ from traceview.model.columns import METADATA_KEY, Merge, Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gaps, HostStates
 from traceview.model.rows import ApiTotal
 from traceview.model.trace import Trace, Window
+from traceview.normalise.sizes import unknown_messages
 from traceview.slices.measure import SlicePlan, SliceResult
 
 
@@ -48,8 +49,13 @@ def merge_slices(
         host_time,
     )
     tables = _merge_tables(given, [result.tables for result in results])
+    count, known = (sum(result.messages[at] for result in results) for at in range(2))
+    unknown = unknown_messages(count, known, resident.info.profiler)
+    info = resident.info
+    if unknown is not None and unknown not in info.health:
+        info = replace(info, health=(*info.health, unknown))
     analysis = Analysis(
-        info=resident.info,
+        info=info,
         trace=resident,
         devices=devices,
         host=host,

@@ -12,8 +12,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
-import polars as pl
-
 from traceview.frozen import frozen
 from traceview.model.trace import Trace, Window
 from traceview.slices.slice import Result, Slice
@@ -106,7 +104,7 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, item: Any) -> str | None:
-            return shared.get(id(item)) if isinstance(item, pl.DataFrame) else None
+            return shared.get(id(item))
 
     with file.open("xb") as output:
         Pickler(output, pickle.HIGHEST_PROTOCOL).dump(trace)
