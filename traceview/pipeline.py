@@ -36,6 +36,7 @@ from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
 from traceview.rules.answer import with_answer
+from traceview.slices.memory import check_fits
 from traceview.whatif.prediction import model_of_run, with_known_predictions, with_predictions
 from traceview.whatif.select import LaunchedWork
 from traceview.whatif.unprofiled import with_unprofiled_time
@@ -49,8 +50,10 @@ Progress = Callable[[str, float], None]
 def open_trace(path: str | Path) -> Trace:
     """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
 
-    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read.
+    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, or not within the
+    free memory.
     """
+    check_fits(Path(path))
     return normalise(read_capture(path))
 
 

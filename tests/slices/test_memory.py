@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.captures import SAMPLES
+from traceview.errors import ReportError
+from traceview.pipeline import open_trace
 from traceview.slices import memory
 
 REPORT = SAMPLES / "dual.sqlite"
@@ -24,6 +26,16 @@ def test_half_of_the_free_memory_is_the_limit_of_an_export(monkeypatch: pytest.M
     assert memory.memory_limit(REPORT, None) == 2_000_000_000
     assert memory.memory_limit(SAMPLES / "fsdp_tp" / "rank0.json.gz", None) is None
     assert memory.memory_limit(SAMPLES, None) is None
+
+
+def test_capture_that_needs_more_than_is_free_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.check_fits(REPORT)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1, 1))
+    with pytest.raises(
+        ReportError, match=r"^dual.sqlite: .* about 2\d\d MB of memory, and 0 B are free; use a"
+    ):
+        open_trace(REPORT)
+    memory.check_fits(SAMPLES)  # another reader knows what a folder needs
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 3072), ("5000", 2000), ("9000", 3072), (None, 3072)])

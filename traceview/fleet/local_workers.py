@@ -26,7 +26,7 @@ REPORTS_PER_LEAF = 32
 REPORTS_PER_WORKER = 64  # then a new process replaces the worker, because its heap only grows
 POLL_SECONDS = 0.2
 MAX_TERMINATE_ATTEMPTS = 10
-DIED = "the process that read it died twice, probably out of memory; use fewer --workers"
+DIED = "the process that read it died twice, probably out of memory; use fewer --workers, or a smaller --memory"
 
 IndexedResult = tuple[int, ReportResult | str]
 

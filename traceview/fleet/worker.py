@@ -54,10 +54,15 @@ def use_one_thread() -> None:
 
 def prepare_process() -> None:
     """Prepare a new local process before it imports the readers."""
+    from traceview.allocators import limit_memory_and_threads
     from traceview.fleet.lifetime import begin_worker
 
     begin_worker()
     use_one_thread()
+    limit_memory_and_threads()
+    # A library that runs out of memory prints a backtrace; the fleet names the report in one line.
+    if not os.environ.get("TRACEVIEW_DEBUG"):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def work_in_process(path: str, job: Job, kept: Path) -> ReportResult | str:

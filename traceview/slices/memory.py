@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from traceview.errors import RequestError
+from traceview.errors import ReportError, RequestError
 from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
@@ -14,11 +14,16 @@ BYTES_PER_PROCESS = 200_000_000
 MIN_BYTES_IN_SLICES = 400_000_000  # bytes of an export from which processes side by side are faster
 MIN_MEMORY = 500_000_000  # for two processes and a slice
 HEADER = b"SQLite format 3\0"
-MEMINFO, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+MEMINFO, STATM, CONTAINER = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that this machine has free, or its container has left."""
+    """Return the bytes of memory that this machine has free, or this process's container or `ulimit -v` has left."""
+    free, left = _free_of_container(), _left_of_address_space()
+    return free if left is None else max(0, min(free, left))
+
+
+def _free_of_container() -> int:
     try:
         free = 1024 * int(re.findall(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[0])
     except (OSError, IndexError):
@@ -28,6 +33,29 @@ def free_memory() -> int:
         return max(0, min(free, int(limit) - int(used)))
     except (OSError, ValueError):  # no container, or one without a limit ("max")
         return free
+
+
+def _left_of_address_space() -> int | None:
+    """Return the bytes that this process may still allocate; None without a limit."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
+
+        limit = getrlimit(RLIMIT_AS)[0]
+        pages = int(STATM.read_text().split()[0])
+    except (ImportError, OSError):  # no Linux
+        return None
+    return None if limit == RLIM_INFINITY else limit - pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_fits(path: Path) -> None:
+    """Raise ReportError if an SQLite export needs more memory than is free: without memory, the process is killed."""
+    if path.is_file() and is_sqlite(path) and not fits_memory(path, free := free_memory()):
+        needed = path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS
+        raise ReportError(
+            f"{path.name}: reading it as a whole takes about {size(needed)} of memory, and {size(free)} are free; use "
+            "a machine with more memory, or a shorter capture (`traceview analyze` and `traceview fleet` read it in "
+            "time slices)"
+        )
 
 
 def fits_memory(path: Path, memory: int) -> bool:
