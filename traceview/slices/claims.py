@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,9 +34,9 @@ class Decision(NamedTuple):
 
 
 class SliceRules:
-    """The drafts of all rules in one slice, and the ledgers of its devices."""
+    """The drafts of rules in one slice, and the ledgers of its devices. `numbers` chooses rules of all_rules()."""
 
-    def __init__(self, part: Slice, context: SliceContext) -> None:
+    def __init__(self, part: Slice, context: SliceContext, numbers: Container[int] | None = None) -> None:
         self.context = context
         self.rows = part.once("rule rows", lambda: RuleRows.build(part, context), context.windows)
         self.parts = self.rows.parts
@@ -45,7 +45,7 @@ class SliceRules:
         self.drafts: dict[Key, FindingDraft] = {}
         self.notes: list[tuple[int, Note]] = []
         for number, rule in enumerate(all_rules()):
-            for draft in rule(self.facts):
+            for draft in rule(self.facts) if numbers is None or number in numbers else ():
                 if isinstance(draft, Note):
                     self.notes.append((number, draft))
                 else:

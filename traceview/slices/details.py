@@ -57,7 +57,7 @@ def details_in_slice(
 
     `decisions` and `borders` (see claims_of_slice) are those of all slices by window.
     """
-    rules, window = SliceRules(part, context), part.trace.window
+    rules, window = SliceRules(part, context, {key[0] for key in keys}), part.trace.window
     assert window is not None, "a slice has a window"
     grant_borders(rules, borders[window])
     undecided = keys.difference(decision.key for decision in decisions[window]).intersection(rules.drafts)
