@@ -82,7 +82,7 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])
-def test_options_give_what_they_give_in_memory(options: dict[str, Any]) -> None:
+def test_options_of_analyses_in_slices(options: dict[str, Any]) -> None:
     trace = open_trace(sample("ddp2.sqlite"))
     source, extents = TraceInMemory(trace), Extents.from_trace(trace)
     device = options.pop("device", None)
