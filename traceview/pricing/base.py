@@ -152,7 +152,7 @@ class CaptureFacts:
         place = nesting.innermost(thread.astype(np.int64), moment)
         missing = np.flatnonzero((place < 0) & (thread >= 0))
         place[missing] = nesting.innermost(self.annotating[thread[missing]], moment[missing])
-        return np.where(place >= 0, nesting.rows[np.maximum(place, 0)], -1)
+        return nesting.rows_at(place)
 
     def range_names(self, ranges: Times) -> tuple[list[str], Times]:
         """Return the distinct names of ranges, with numbers folded, and the index of each range's name.
@@ -257,7 +257,11 @@ def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> Ca
 
 def _build_nesting(trace: Trace) -> Nesting:
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    return Nesting.build(start, end, thread.astype(np.int64))
+    times = [frame[name].to_numpy() for frame in (trace.api, trace.operations) for name in ("start", "end")]
+    edges = [edge for column in times if len(column) for edge in (column.min(), column.max())]
+    if trace.window is not None:
+        edges += [trace.window.start, trace.window.end]
+    return Nesting.build(start, end, thread, np.array(edges, np.int64))
 
 
 def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) -> DeviceFacts:

@@ -6,7 +6,7 @@ parts add up. An operation belongs to the slice in which it starts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.frozen import frozen
-from traceview.intervals import EMPTY, Times
+from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -34,15 +34,19 @@ from traceview.slices.slice import OverSlices, Slice
 class SliceLaunches:
     """What a slice launches. `times` is the result of gpu_times, `counts` that of compute_counts.
 
-    `ends` has for each process the last end of the compute and communication launched between each start of a range and
-    the next start of any range.
+    `ranges` are the rows of the ranges that launch; `count` and `gpu_ns` are those of LaunchSums for these rows, and
+    `processes` is that of LaunchSums. `ends` has for each process starts of ranges, and the last end of the compute and
+    communication launched between each of them and the next start of any range.
     """
 
     known: bool
-    sums: LaunchSums
+    ranges: Times
+    count: Times
+    gpu_ns: Times
+    processes: pl.DataFrame
     times: pl.DataFrame
     counts: dict[int, tuple[int, int]]
-    ends: dict[int, Times]
+    ends: dict[int, tuple[Times, Times]]
 
 
 def own_operations(trace: Trace) -> Trace:
@@ -60,51 +64,74 @@ def own_rows(trace: Trace) -> slice:
 def measure_launches(part: Slice, devices: Collection[int]) -> SliceLaunches:
     """Return what a slice launches; `devices` are the measured ones, rows of Trace.devices."""
     trace, own = part.trace, own_operations(part.trace)
-    starts = _range_starts(trace)
-    counts = compute_counts(own)
+    sums = LaunchSums.from_trace(own, project_operations(own))
+    ranges, starts, counts = np.flatnonzero(sums.count), _starts_among_calls(trace), compute_counts(own)
     return SliceLaunches(
         known=own.operations["launch"].null_count() < len(own.operations),
-        sums=LaunchSums.from_trace(own, project_operations(own)),
+        ranges=ranges,
+        count=sums.count[ranges],
+        gpu_ns=sums.gpu_ns[ranges],
+        processes=sums.processes,
         times=gpu_times(own, devices),
         counts=counts,
-        ends={process: last_ends(own, process, starts, devices) for process in counts},
+        ends={process: _known_ends(starts, last_ends(own, process, starts, devices)) for process in counts},
     )
 
 
-def _range_starts(trace: Trace) -> Times:
-    """Return the distinct starts of ranges, the same in all slices."""
-    starts: Times = np.unique(trace.ranges["start"].to_numpy())
-    return starts
+def _starts_among_calls(trace: Trace) -> Times:
+    """Return the distinct starts of ranges between the trace's calls, and the last one before them."""
+    starts, calls = trace.ranges["start"].to_numpy(), trace.api["start"].to_numpy()
+    if len(calls) == 0:
+        return starts[:0]
+    before = starts[starts <= calls[0]].max(initial=BEFORE_ALL)
+    return sorted_unique(starts[(starts >= before) & (starts <= calls[-1])])
 
 
-def merge_launches(first: SliceLaunches, second: SliceLaunches) -> SliceLaunches:
-    """Return what two slices launch together."""
-    sums = LaunchSums(
-        first.sums.count + second.sums.count,
-        first.sums.gpu_ns + second.sums.gpu_ns,
-        _added(first.sums.processes, second.sums.processes),
-    )
-    counts = {
-        process: (first.counts.get(process, (0, 0))[0] + launched, first.counts.get(process, (0, 0))[1] + total)
-        for process, (launched, total) in second.counts.items()
-    }
-    ends = {
-        process: np.maximum(values, first.ends[process]) if process in first.ends else values
-        for process, values in second.ends.items()
-    }
-    return SliceLaunches(
-        first.known or second.known,
-        sums,
-        _added(first.times, second.times),
-        first.counts | counts,
-        first.ends | ends,
-    )
+def _known_ends(starts: Times, ends: Times) -> tuple[Times, Times]:
+    known = np.flatnonzero(ends > BEFORE_ALL)
+    return starts[known], ends[known]
 
 
-def _added(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Return two frames with the column `process` and sums, added by process."""
-    both = pl.concat([frame.cast(dict.fromkeys(frame.columns[1:], pl.Int64)) for frame in (first, second)])
-    return both.group_by("process").agg(pl.exclude("process").sum())
+class _Launches:
+    """What the slices launch together; parts are added as they arrive.
+
+    `ends` has for each process the last end after each of `starts`, the distinct starts of all ranges.
+    """
+
+    def __init__(self, resident: Trace) -> None:
+        self.known, self.starts = False, sorted_unique(resident.ranges["start"].to_numpy())
+        self.count, self.gpu_ns = np.zeros((2, len(resident.ranges)), np.int64)
+        self.processes: list[pl.DataFrame] = []
+        self.times: list[pl.DataFrame] = []
+        self.counts: dict[int, tuple[int, int]] = {}
+        self.ends: dict[int, Times] = {}
+
+    def add(self, part: SliceLaunches) -> None:
+        """Add what a slice launches."""
+        self.known |= part.known
+        self.count[part.ranges] += part.count
+        self.gpu_ns[part.ranges] += part.gpu_ns
+        self.processes.append(part.processes)
+        self.times.append(part.times)
+        for process, (launched, total) in part.counts.items():
+            before = self.counts.get(process, (0, 0))
+            self.counts[process] = before[0] + launched, before[1] + total
+        for process, (starts, ends) in part.ends.items():
+            every = self.ends.setdefault(process, np.full(len(self.starts), BEFORE_ALL))
+            places = np.searchsorted(self.starts, starts)
+            every[places] = np.maximum(every[places], ends)
+
+    def source(self, sequence: Callable[[int], LaunchSequence]) -> LaunchSource:
+        """Return what is known of the launches; `sequence` returns those of a process."""
+        sums = LaunchSums(self.count, self.gpu_ns, _sums_by_process(self.processes))
+        times = _sums_by_process(self.times)
+        return LaunchSource(self.known, lambda: sums, lambda: busiest_first(times), sequence)
+
+
+def _sums_by_process(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return frames with the column `process` and sums, added by process."""
+    every = pl.concat([frame.cast(dict.fromkeys(frame.columns[1:], pl.Int64)) for frame in frames])
+    return every.group_by("process").agg(pl.exclude("process").sum())
 
 
 def find_iterations_in_slices(
@@ -120,15 +147,16 @@ def find_iterations_in_slices(
     `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
     measured ones. The other parameters and errors are those of find_iterations.
     """
-    launches = reduce(merge_launches, over_slices(partial(measure_launches, devices=devices)))
+    launches = _Launches(resident)
+    for part in over_slices(partial(measure_launches, devices=devices)):
+        launches.add(part)
 
     def sequence(process: int) -> LaunchSequence:
         launched, total = launches.counts[process]
         parts = over_slices(partial(_launches_of_process, process=process, calls=2 * launched >= total))
         return join_launches(list(parts))
 
-    source = LaunchSource(launches.known, lambda: launches.sums, lambda: busiest_first(launches.times), sequence)
-    where = choose_iterations(resident, devices, source, pattern=pattern, skip=skip)
+    where = choose_iterations(resident, devices, launches.source(sequence), pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return where
     return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_slices))
@@ -141,12 +169,12 @@ def _launches_of_process(part: Slice, process: int, calls: bool) -> LaunchPart:
 def _last_ends(
     resident: Trace,
     devices: Sequence[int],
-    launches: SliceLaunches,
+    launches: _Launches,
     where: IterationRanges,
     over_slices: OverSlices,
 ) -> Times:
     """Return the last end of the work that each iteration launches; see last_ends."""
-    starts = _range_starts(resident)
+    starts = launches.starts
     place = np.searchsorted(starts, where.start)
     known = where.process in launches.ends and len(starts) > 0
     if known and np.array_equal(starts.take(place, mode="clip"), where.start) and (np.diff(place) > 0).all():

@@ -188,17 +188,14 @@ def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times]:
         for total, values in zip(sums, runs, strict=True):
             np.add.at(total, projection.stretch + 1, values)
     running = np.cumsum(sums, axis=1)
-    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    launched = np.zeros((2, len(start)), np.int64)
+    launched, nesting = np.zeros((2, len(trace.ranges)), np.int64), stretches.nesting
     # Stretches are ordered by thread and begin where a range of the thread opens or closes.
     borders = np.flatnonzero(np.diff(stretches.thread, prepend=-2, append=np.iinfo(np.int64).max)).tolist()
-    order = np.argsort(thread, kind="stable")
-    ordered = thread[order]
     for first, last in pairwise(borders):
-        low, high = np.searchsorted(ordered, stretches.thread[first] + np.arange(2))
-        mine = order[low:high]
-        begin, stop = (first + np.searchsorted(stretches.first[first:last], times[mine]) for times in (start, end))
-        launched[:, mine] = running[:, stop] - running[:, begin]
+        own = slice(*nesting.edges.get(int(stretches.thread[first]), (0, 0)))
+        edges = (nesting.start[own], nesting.end[own])
+        begin, stop = (first + np.searchsorted(stretches.first[first:last], times) for times in edges)
+        launched[:, nesting.rows[own]] = running[:, stop] - running[:, begin]
     return launched[0], launched[1]
 
 

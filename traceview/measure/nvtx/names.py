@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceview.measure.per_frame import once_per_frame
 from traceview.model.trace import LIBRARY_DOMAINS
 
 LIBRARY_NAMES = (
@@ -30,6 +31,7 @@ def fold_numbers(names: pl.Series) -> pl.Series:
     return names.str.replace_all(SIGNED_NUMBER, "${1}#").str.replace_all(NUMBER, "#")
 
 
+@once_per_frame
 def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     """Leave out the ranges of libraries; `ranges` is model.RANGES."""
     domain = ranges["domain"].cast(pl.String)
@@ -39,6 +41,7 @@ def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     return ranges.filter(~(domain.is_in(LIBRARY_DOMAINS) | names.is_in(library.implode())))
 
 
+@once_per_frame
 def phase_names(ranges: pl.DataFrame) -> pl.Series:
     """Return the name of the phase of each range: without the numbers that count the ranges of a thread.
 

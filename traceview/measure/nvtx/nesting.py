@@ -33,13 +33,22 @@ class Nesting:
     edges: dict[int, tuple[int, int]]
 
     @classmethod
-    def build(cls, start: Times, end: Times, thread: Times) -> Nesting:
-        """Index ranges, which may overlap in any way."""
-        rows = np.lexsort((-end, start, thread))
-        ordered = thread[rows]
+    def build(cls, start: Times, end: Times, thread: Times, moments: Times | None = None) -> Nesting:
+        """Index ranges, which may overlap in any way; with `moments`, those that may be open at one of them."""
+        rows = np.arange(len(start))
+        if moments is not None:
+            rows = np.flatnonzero((start <= moments.max()) & (end > moments.min())) if len(moments) else rows[:0]
+        own_start, own_end, ordered = start[rows], end[rows], thread[rows].astype(np.int64)
+        order = np.lexsort((-own_end, own_start, ordered))
+        rows, ordered = rows[order], ordered[order]
         borders = np.flatnonzero(np.diff(ordered, prepend=-2, append=-2)) if len(rows) else rows
         edges = {int(ordered[first]): (int(first), int(last)) for first, last in pairwise(borders)}
         return cls(rows, start[rows], end[rows], _earlier_places(end[rows], borders), edges)
+
+    def rows_at(self, place: Times) -> Times:
+        """Return the caller's row of each place; -1 for place -1."""
+        rows: Times = np.append(self.rows, -1)[place]
+        return rows
 
     def innermost(self, thread: Times, moments: Times) -> Times:
         """Return the place of the open range with the latest start on each thread at each moment, or -1.
@@ -100,9 +109,9 @@ def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Time
     """Return the row of the innermost range that is open on each thread at each moment, or -1."""
     if len(start) == 0:
         return np.full(len(moments), -1, np.int64)
-    nesting = Nesting.build(start, end, thread.astype(np.int64))
+    nesting = Nesting.build(start, end, thread, moments)
     place = nesting.innermost(query_thread.astype(np.int64), moments)
-    return np.where(place >= 0, nesting.rows[np.maximum(place, 0)], -1)
+    return nesting.rows_at(place)
 
 
 @frozen
@@ -119,13 +128,14 @@ class Stretches:
     place: Times
 
     @classmethod
-    def build(cls, start: Times, end: Times, thread: Times) -> Stretches:
-        """Cut the threads at every start and end of their ranges, which may overlap in any way."""
-        nesting = Nesting.build(start, end, thread.astype(np.int64))
-        times = sorted_unique(np.concatenate([start, end]))
+    def build(cls, start: Times, end: Times, thread: Times, moments: Times | None = None) -> Stretches:
+        """Cut the threads at every start and end of their ranges; `moments` are those of Nesting.build."""
+        nesting = Nesting.build(start, end, thread, moments)
+        edges = np.concatenate([nesting.start, nesting.end])
+        times = sorted_unique(edges)
         # Ranks replace moments because thread * ns may overflow.
-        ranks = np.concatenate([np.searchsorted(times, start), np.searchsorted(times, end)])
-        keys = sorted_unique(np.tile(thread.astype(np.int64), 2) * len(times) + ranks)
+        threads = thread[nesting.rows].astype(np.int64)
+        keys = sorted_unique(np.tile(threads, 2) * len(times) + np.searchsorted(times, edges))
         owner, rank = np.divmod(keys, max(len(times), 1))
         first = times[rank]
         place = nesting.innermost(owner, first)

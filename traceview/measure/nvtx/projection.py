@@ -10,6 +10,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
+from traceview.measure.per_frame import once_per_frame
 from traceview.model.trace import PROJECTED, Trace
 
 
@@ -32,7 +33,10 @@ class Projection:
 def project_operations(trace: Trace) -> Projection:
     """Find the ranges of every operation. An operation without a launch in the capture belongs to no range."""
     launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)  # int64 indexes without a conversion
-    stretches = Stretches.build(*(trace.ranges[name].to_numpy() for name in ("start", "end", "thread")))
+    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+    # A slice of a capture has the ranges of the whole capture: only those that its calls need are cut.
+    moments = np.concatenate([trace.api["start"].to_numpy(), trace.captures["start"].to_numpy()])
+    stretches = Stretches.build(start, end, thread, moments)
     if trace.api.is_empty() or trace.ranges.is_empty():
         none = np.zeros(min(len(launch), 1), np.int64)
         return Projection(stretches, len(launch), none, none, none > 0)
@@ -62,17 +66,23 @@ def annotating_threads(trace: Trace) -> Times:
 
     The last entry, -1, stands for an unknown thread.
     """
+    process = trace.threads["process"].to_numpy()
+    annotating = np.full(len(process) + 1, -1, np.int64)
+    for process_id, thread in _busiest_threads(trace.ranges):
+        annotating[:-1][process == process_id] = thread
+    return annotating
+
+
+@once_per_frame
+def _busiest_threads(ranges: pl.DataFrame) -> list[tuple[int, int]]:
+    """Return each process with ranges, and its thread with the most range time."""
     totals = (
-        trace.ranges.group_by("process", "thread")
+        ranges.group_by("process", "thread")
         .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
         .sort(["total", "thread"], descending=[True, False])
         .unique("process", keep="first", maintain_order=True)
     )
-    process = trace.threads["process"].to_numpy()
-    annotating = np.full(len(process) + 1, -1, np.int64)
-    for process_id, thread, _ in totals.iter_rows():
-        annotating[:-1][process == process_id] = thread
-    return annotating
+    return list(totals.select("process", "thread").iter_rows())
 
 
 def project_ranges(trace: Trace, projection: Projection | None = None) -> pl.DataFrame:

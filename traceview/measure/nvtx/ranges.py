@@ -15,6 +15,7 @@ from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.nvtx.names import phase_names
 from traceview.measure.nvtx.projection import Projection, project_operations
+from traceview.measure.per_frame import once_per_frame
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Merge, Table, field_names
@@ -70,9 +71,7 @@ def _range_totals(trace: Trace, projection: Projection, outer: Window | None = N
     """
     if trace.ranges.is_empty():
         return pl.DataFrame()
-    names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
-    ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
-    group = ranges["group"].to_numpy().astype(np.int64)
+    names, ranges, group = _range_groups(trace.ranges)
     work = _measure_groups(trace, projection, group, len(names), outer is not None)
     return (
         names.with_columns(
@@ -81,6 +80,16 @@ def _range_totals(trace: Trace, projection: Projection, outer: Window | None = N
         .join(_host_figures(ranges, trace.window, outer), on="group", how="left")
         .with_columns(pl.col("count", "host_ns").fill_null(0))
     )
+
+
+@once_per_frame
+def _range_groups(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Times]:
+    """Return the distinct names and domains, the ranges with the number of their `group`, and this column."""
+    names = ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
+    ranges = ranges.join(names, on=["name", "domain"], how="left", maintain_order="left").select(
+        "start", "end", "group"
+    )
+    return names, ranges, ranges["group"].to_numpy().astype(np.int64)
 
 
 def _host_figures(ranges: pl.DataFrame, window: Window | None, outer: Window | None) -> pl.DataFrame:
@@ -144,9 +153,15 @@ def _phase_totals(given: CaptureInput) -> pl.DataFrame:
     """Return the figures of each phase."""
     if given.trace.ranges.is_empty():
         return pl.DataFrame()
-    names = phase_names(given.trace.ranges)
-    ranges = given.trace.ranges.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name"))
-    return _range_totals(replace(given.trace, ranges=ranges), given.projection, given.outer)
+    return _range_totals(
+        replace(given.trace, ranges=_with_phase_names(given.trace.ranges)), given.projection, given.outer
+    )
+
+
+@once_per_frame
+def _with_phase_names(ranges: pl.DataFrame) -> pl.DataFrame:
+    names = phase_names(ranges)
+    return ranges.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name"))
 
 
 def _phase_rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[RangeUse, ...]:
