@@ -84,6 +84,8 @@ def test_price_for_one_rank_and_for_several() -> None:
     two = fleet(MPI_PROGRAM)
     (advice,) = two.advice
     grouped = replace(two, groups=(None,))  # type: ignore[arg-type]
+    assert price(grouped, replace(advice, cost=0)) == "No other rank was seen to wait for it in a collective"
+    advice = replace(advice, cost=6, each=2)
     assert price(grouped, replace(advice, waiting=1)).startswith("The other rank loses at least")
     assert price(grouped, replace(advice, waiting=3)).startswith("Each of 3 ranks loses at least")
 

@@ -58,6 +58,8 @@ def price(fleet: Fleet, advice: Advice) -> str:
     whole = "an iteration" if fleet.heat is not None else "the capture"
     if not fleet.groups:
         return "Cost to the other ranks unknown: no collective was matched"
+    if advice.cost == 0:
+        return "No other rank was seen to wait for it in a collective"
     ranks = "The other rank" if advice.waiting == 1 else f"Each of {advice.waiting:,} ranks"
     return (
         f"{ranks} loses at least {duration(advice.each)} of {whole} of "
