@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, clip, covered_length, union
 from traceview.model.trace import ROLES, Trace
+from traceview.normalise.codes import categories
 from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN
 from traceview.whatif.graph import CALL, GAP, QUEUE, WAIT, Codes, Edges, GraphCalls, Operations
@@ -126,8 +127,9 @@ def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, la
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:
-    matches = pl.col("name").cast(pl.String).str.contains(pattern)
-    ranges = trace.ranges.filter((pl.col("thread") == selection.thread) & matches)
+    matches = pl.Series(categories(trace.ranges["name"]), dtype=pl.String).str.contains(pattern).to_numpy()
+    chosen = matches[trace.ranges["name"].to_physical().to_numpy()]
+    ranges = trace.ranges.filter(chosen & (trace.ranges["thread"].to_numpy() == selection.thread))
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())
 
 
@@ -199,8 +201,7 @@ def _synchronized_streams(trace: Trace, calls: GraphCalls) -> Codes:
     """Return the row of Trace.streams that each call synchronizes; -1 for the device, or if unknown."""
     streams = trace.streams.with_row_index("stream").select("stream", "stream_id", "process", "context")
     synchronized = (
-        trace.stream_events.filter(pl.col("kind").cast(pl.String) == "synchronize")
-        .drop_nulls("launch")
+        trace.stream_events.filter(pl.col("kind") == "synchronize", pl.col("launch").is_in(calls.row))
         .join(streams, on=["stream_id", "process", "context"])
         .unique("launch")
     )
