@@ -43,7 +43,7 @@ def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
     assert all(width(line) <= 80 for line in out.splitlines())
 
 
-def test_a_module_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
     process.import_on_use("wsgiref.util")
     stand_in = sys.modules["wsgiref.util"]
