@@ -49,9 +49,8 @@ class LimitedCapture:
         """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
         if not is_sqlite(path):
             return "only SQLite exports are read in slices"
-        # Each pass would read a large file from the disk again: a compact copy, a fifth of the file, is made of it.
-        size = path.stat().st_size
-        store = folder if size > memory and shutil.disk_usage(folder).free > size else None
+        # A compact copy, a quarter of the file, is read in a third of the time.
+        store = folder if shutil.disk_usage(folder).free > path.stat().st_size else None
         try:
             return cls(SliceSource.open(path, store=store, workers=workers), memory, folder, workers)
         except NotInPartsError as error:

@@ -51,6 +51,24 @@ class NotInPartsError(Exception):
 
 
 @frozen
+class KeyBlocks:
+    """The correlation ids of some rows without their KEY_BITS lowest bits, by process: ascending and distinct."""
+
+    blocks: Mapping[int, Times]
+
+    @classmethod
+    def from_rows(cls, rows: pl.DataFrame) -> KeyBlocks:
+        """Collect the ids of rows (process, correlation)."""
+        processes, blocks = rows["process"].unique().drop_nulls().to_list(), {}
+        for process in processes:
+            own = rows if len(processes) == 1 else rows.filter(pl.col("process") == process)
+            used = np.zeros(1 << (32 - KEY_BITS), np.bool_)
+            used[own["correlation"].to_numpy() >> KEY_BITS] = True
+            blocks[process] = np.flatnonzero(used)
+        return cls(blocks)
+
+
+@frozen
 class TableSurvey:
     """A table's parts.
 
@@ -83,16 +101,14 @@ class TableSurvey:
         overlaps = (self.parts["first"] < end) & (self.parts["end"] >= start)
         return self.parts.filter(overlaps)["part"].to_numpy()
 
-    def linked(self, column: str, keys: pl.DataFrame) -> Times:
-        """Return the parts that may hold one of `keys` (process, correlation); `column` has the process of the rows."""
+    def linked(self, column: str, keys: KeyBlocks) -> Times:
+        """Return the parts that may hold one of `keys`; `column` has the process of the rows."""
         chosen = [np.empty(0, np.int64)]
-        process, known = (keys[name].to_numpy() for name in ("process", "correlation"))
         owner = process_ids(self.ids[column].to_numpy())
         for number in np.unique(owner):
             own = self.ids.filter(pl.Series(owner == number))
             low, high = (own[name].to_numpy() >> KEY_BITS for name in ("low", "high"))
-            coarse = (known if (process == number).all() else known[process == number]) >> KEY_BITS
-            wanted = np.unique(coarse[np.flatnonzero(np.diff(coarse, prepend=-1))])  # keys follow each other
+            wanted = keys.blocks.get(int(number), np.empty(0, np.int64))
             may = np.searchsorted(wanted, high, side="right") > np.searchsorted(wanted, low, side="left")
             chosen.append(own["part"].to_numpy()[may])
         return np.unique(np.concatenate(chosen))

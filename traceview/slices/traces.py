@@ -41,6 +41,7 @@ from traceview.slices.survey import (
     LINKED_TABLES,
     PARTED_TABLES,
     TIMED_TABLES,
+    KeyBlocks,
     Table,
     TableSurvey,
     event_summary,
@@ -125,11 +126,12 @@ class _Run(NamedTuple):
 
 
 class _Calls(NamedTuple):
-    """Calls that were read, the chosen ones among them, and their links by process and correlation."""
+    """Calls that were read and their links by process and correlation; the chosen ones and their keys."""
 
     rows: pl.DataFrame
     links: Links
     chosen: NDArray[np.bool_]
+    keys: KeyBlocks
 
     def launched(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
         """Return a mask of the rows that belong to a chosen call."""
@@ -226,11 +228,14 @@ class WindowReader:
         name, window = raw.RUNTIME, self.window
         if name not in self.runs:
             nothing = pl.DataFrame(schema=KEYS)
-            return _Calls(nothing, Links.from_api(nothing), np.zeros(0, np.bool_))
+            return _Calls(nothing, Links.from_api(nothing), np.zeros(0, np.bool_), KeyBlocks({}))
         survey, columns = self.source.surveys[name], [*KEYS, "start", "deviceId"]
         work = pl.concat([_chosen_rows(self._rows(own).select(columns), chosen) for own, chosen in near.items()])
         inside = survey.overlapping(window.start, window.end)
-        linked, nearest = survey.linked("globalTid", work), self._nearest(survey.ids.group_by("globalTid"))
+        linked, nearest = (
+            survey.linked("globalTid", KeyBlocks.from_rows(work)),
+            self._nearest(survey.ids.group_by("globalTid")),
+        )
         self._read(name, np.concatenate([inside, linked, nearest]))
         rows = self._rows(name)
         links = Links.from_api(rows)
@@ -245,13 +250,13 @@ class WindowReader:
             launch = links.rows(work)
         chosen = self._are_near(rows, ("globalTid",), window=prepared)
         chosen[launch.drop_nulls().to_numpy()] = True
-        return _Calls(rows, links, chosen)
+        return _Calls(rows, links, chosen, KeyBlocks.from_rows(_chosen_rows(rows.select(list(KEYS)), chosen)))
 
     def _with_queued(self, name: str, near: NDArray[np.bool_], calls: _Calls) -> pl.DataFrame:
         """Return the work near the window, and that after it which one of these calls launched."""
         survey = self.source.surveys[name]
         later = survey.parts.filter(pl.col("last") >= self.window.end)["part"].to_numpy()
-        if self._read(name, np.intersect1d(survey.linked("globalPid", calls.rows), later)):
+        if self._read(name, np.intersect1d(survey.linked("globalPid", calls.keys), later)):
             near = self._near_work(name)
         rows = self._rows(name)
         late = np.flatnonzero(rows["start"].to_numpy() >= self.window.end)
@@ -260,7 +265,7 @@ class WindowReader:
 
     def _linked(self, name: str, calls: _Calls) -> pl.DataFrame:
         """Return the rows of a table without times that belong to these calls."""
-        self._read(name, self.source.surveys[name].linked("globalPid", calls.rows))
+        self._read(name, self.source.surveys[name].linked("globalPid", calls.keys))
         rows = self._rows(name)
         return rows.filter(pl.Series(calls.launched(rows)))
 

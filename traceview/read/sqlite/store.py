@@ -1,13 +1,13 @@
 """The rows of a table in a compact copy, for a file that is read several times and does not fit into memory.
 
-Each column is stored as the differences between its rows, in the narrowest type, and compressed. A copy takes about a
-fifth of the space of the table in the file, and half the time to read.
+Each column is stored as the differences between its rows, in the narrowest type.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,20 +20,27 @@ from traceview.intervals import Times
 from traceview.read.raw import SHAPE
 from traceview.read.sqlite.parts import DecodedFrames, PartedTable
 
-NARROW = (np.int8, np.int16, np.int32)
+LIMITS = {kind: np.iinfo(kind) for kind in ("i1", "i2", "i4")}
+
+
+class StoredColumn(NamedTuple):
+    """A part of a column: the type of the differences between its rows, None if they are all 0, and its first value."""
+
+    kind: str | None
+    first: int
+    has_nulls: bool
 
 
 class StoredPart(NamedTuple):
-    """Where a part is: its file, offset and size there; its number of rows, and the first value of each column.
+    """A part: its file and offset there, its number of rows, and its columns. `group` is the number of its StoredGroup.
 
-    `group` is the number of its StoredGroup.
+    A column with nulls has a byte for each row, 1 for null, and 0 in place of nulls. The differences follow.
     """
 
     file: str
     offset: int
-    size: int
     rows: int
-    first: tuple[int | None, ...]
+    columns: tuple[StoredColumn, ...]
     group: int = 0
 
 
@@ -75,33 +82,27 @@ class StoredTable:
         parts = self.parts[first:stop]
         edges = np.cumsum([0, *(part.rows for part in parts)]).tolist()
         values = {name: np.empty(edges[-1], np.int64) for name in self.columns}
-        nulls: dict[str, list[tuple[int, pl.Series]]] = {}
-        for part, begin, end in zip(parts, edges, edges[1:], strict=False):
-            with (self.folder / part.file).open("rb", buffering=0) as file:
-                file.seek(part.offset)
-                stored = pl.read_ipc(io.BytesIO(file.read(part.size)))
-            for column, start in zip(stored, part.first, strict=True):
-                if start is None:
-                    nulls.setdefault(column.name, []).append((begin, column))
-                else:
-                    own = values[column.name][begin:end]
-                    np.cumsum(column.to_numpy(), out=own)
-                    own += start
-                    if column.name == SHAPE:
-                        own[:] = self.group_rows[part.group][own]
+        nulls: dict[str, NDArray[np.bool_]] = {}
+        for file, adjoining in itertools.groupby(zip(parts, edges, strict=False), key=lambda part: part[0].file):
+            with (self.folder / file).open("rb", buffering=0) as content:
+                for part, begin in adjoining:
+                    rows = slice(begin, begin + part.rows)
+                    content.seek(part.offset)
+                    for name, column in zip(self.columns, part.columns, strict=True):
+                        if column.has_nulls:
+                            null = nulls.setdefault(name, np.zeros(edges[-1], np.bool_))
+                            null[rows] = np.fromfile(content, np.bool_, part.rows)
+                        own = values[name][rows]
+                        if column.kind is None:
+                            own[:] = column.first
+                        else:
+                            np.cumsum(np.fromfile(content, column.kind, part.rows), out=own)
+                            own += column.first
+                        if name == SHAPE:
+                            own[:] = self.group_rows[part.group][own]
         frame = pl.DataFrame(values)
-        for name, placed in nulls.items():
-            frame = frame.with_columns(_with_nulls(frame[name], placed))
-        return DecodedFrames(frame, self.groups)
-
-
-def _with_nulls(column: pl.Series, placed: Sequence[tuple[int, pl.Series]]) -> pl.Series:
-    """Return a column with the values and nulls of some of its parts, which begin at these rows."""
-    pieces, done = [], 0
-    for begin, values in placed:
-        pieces += [column[done:begin], values.cast(pl.Int64)]
-        done = begin + len(values)
-    return pl.concat([*pieces, column[done:]]).alias(column.name)
+        missing = [frame[name].set(pl.Series(null), None) for name, null in nulls.items()]
+        return DecodedFrames(frame.with_columns(missing), self.groups)
 
 
 class StoredGroup(NamedTuple):
@@ -113,25 +114,30 @@ class StoredGroup(NamedTuple):
 
 def store_parts(path: Path, frames: DecodedFrames, edges: Times) -> StoredGroup:
     """Write adjoining parts to a new file; part i begins at row `edges[i]`."""
+    rows = [slice(*pair) for pair in pairwise([*edges.tolist(), len(frames.columns)])]
+    columns = [list(_packed_parts(column, rows)) for column in frames.columns]
     parts: list[StoredPart] = []
-    offset, ends = 0, [*edges[1:].tolist(), len(frames.columns)]
     with path.open("wb", buffering=0) as file:
-        for begin, end in zip(edges.tolist(), ends, strict=True):
-            columns, first = zip(*(_differences(column) for column in frames.columns[begin:end]), strict=True)
-            packed = io.BytesIO()
-            pl.DataFrame(columns).write_ipc(packed, compression="lz4")
-            size = file.write(packed.getbuffer())
-            parts.append(StoredPart(path.name, offset, size, end - begin, first))
-            offset += size
+        for own, packed in zip(rows, zip(*columns, strict=True), strict=True):
+            stored, content = zip(*packed, strict=True)
+            parts.append(StoredPart(path.name, file.tell(), own.stop - own.start, stored))
+            file.write(b"".join(content))
     return StoredGroup(parts, frames.groups)
 
 
-def _differences(column: pl.Series) -> tuple[pl.Series, int | None]:
-    """Return the differences between rows and the first value; the column itself and None if it has nulls."""
-    if column.null_count() or column.is_empty():
-        return column, None
-    values = column.to_numpy()
-    steps: NDArray[np.int64] = np.diff(values, prepend=values[:1])
-    low, high = steps.min(), steps.max()
-    narrow = next((kind for kind in NARROW if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), np.int64)
-    return pl.Series(column.name, steps.astype(narrow)), int(values[0])
+def _packed_parts(column: pl.Series, parts: Sequence[slice]) -> Iterator[tuple[StoredColumn, bytes]]:
+    """Yield how each part of a column is stored, and its bytes."""
+    nulls = column.is_null().to_numpy() if column.null_count() else None
+    values = (column if nulls is None else column.fill_null(0)).to_numpy()
+    steps = np.zeros_like(values)
+    np.subtract(values[1:], values[:-1], out=steps[1:])
+    for rows in parts:
+        own, mask = steps[rows], b"" if nulls is None else nulls[rows].tobytes()
+        own[:1] = 0
+        low, high = own.min(initial=0), own.max(initial=0)
+        kind = next((kind for kind, range_ in LIMITS.items() if range_.min <= low and high <= range_.max), "i8")
+        first = int(values[rows.start]) if len(own) else 0
+        if low == high:
+            yield StoredColumn(None, first, nulls is not None), mask
+        else:
+            yield StoredColumn(kind, first, nulls is not None), mask + own.astype(kind).tobytes()
