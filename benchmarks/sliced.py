@@ -1,6 +1,6 @@
 """Measure `traceview analyze` with and without a bound on memory, against the plain SQL scan.
 
-    python benchmarks/sliced.py [--memory 4GB] [--limit SECONDS] [--page] REPORT.sqlite...
+    python benchmarks/sliced.py [--memory 4GB] [--limit SECONDS] [--page] [--against WORKTREE] REPORT.sqlite...
 
 Prints a row for each report and way: wall time, processor time (user and system) and its ratio to the scan's, bytes
 read from the disk, and the peak memory of all processes together. A way that needs more than --limit seconds, or is
@@ -34,12 +34,12 @@ class Cost(NamedTuple):
     peak: int
 
 
-def measure(command: list[str], limit: float) -> Cost | None:
-    """Run a command with its workers and return their cost; None if it fails or passes the limit."""
+def measure(command: list[str], limit: float, root: Path = ROOT) -> Cost | None:
+    """Run a command of the package in `root` and return its cost with its workers; None if it fails or takes longer."""
     started = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=environment()
+            command, cwd=root, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=environment(root)
         )
         processor: dict[int, float] = {}
         read: dict[int, int] = {}
@@ -61,9 +61,9 @@ def measure(command: list[str], limit: float) -> Cost | None:
     return Cost(time.perf_counter() - started, sum(processor.values()), sum(read.values()), peak)
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of the commands: they use the package beside this script."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+def environment(root: Path = ROOT) -> dict[str, str]:
+    """Return the environment of the commands: they use the package in `root`."""
+    return {**os.environ, "PYTHONPATH": str(root)}
 
 
 def members(session: int) -> list[int]:
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=3600.0)
     parser.add_argument("--page", action="store_true", help="write the page, too")
     parser.add_argument("--only", choices=("scan", "whole", "slices"), action="append", help="may be given again")
+    parser.add_argument("--against", type=Path, metavar="WORKTREE", help="measure another revision, too")
     given = parser.parse_args()
     print("| report | way | wall | processor | ratio | read | peak memory |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
@@ -115,9 +116,15 @@ def main() -> None:
             for way, command in ways.items():
                 if given.only and way not in given.only:
                     continue
-                cost = measure(command, given.limit)
-                scan = cost if way == "scan" else scan
-                print(row(report, way, cost, scan), flush=True)
+                roots = (
+                    {way: ROOT}
+                    if given.against is None or way == "scan"
+                    else {f"{way} before": given.against, way: ROOT}
+                )
+                for name, root in roots.items():
+                    cost = measure(command, given.limit, root.resolve())
+                    scan = cost if way == "scan" else scan
+                    print(row(report, name, cost, scan), flush=True)
 
 
 def row(report: Path, way: str, cost: Cost | None, scan: Cost | None) -> str:

@@ -64,14 +64,22 @@ def analyze_slices(
     devices = sorted(extents.devices)
     located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
     where, finish = (None, None) if isinstance(located, NotMeasured) else located
-    empty = (
+    iterations: Iterations | NotMeasured = (
         located
         if isinstance(located, NotMeasured)
         else build_iterations(located[0], _no_figures(located[0]), located[1])
     )
-    plan = SlicePlan(resident.window or EVERYTHING, extents, where, empty, top, whole, flops_per_iteration, folder)
+    plan = SlicePlan(
+        resident.window or EVERYTHING,
+        extents,
+        None if where is None else replace(where, names=()),
+        _for_slices(iterations, resident),
+        top,
+        whole,
+        flops_per_iteration,
+        folder,
+    )
     results = list(over_slices(partial(measure_slice, plan=plan)))
-    iterations: Iterations | NotMeasured = empty
     if where is not None:
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
@@ -114,6 +122,14 @@ def _charts(iterations: Iterations | NotMeasured) -> Charts:
     """Return the charts that need no event of the capture: the bars of iterations."""
     each = () if isinstance(iterations, NotMeasured) else iterations.per_iteration
     return Charts(iterations=iteration_bars(each))
+
+
+def _for_slices(iterations: Iterations | NotMeasured, resident: Trace) -> Iterations | NotMeasured:
+    """Return the iterations that each slice gets: a row takes 1 kB in each process, and GPU metrics alone need all."""
+    if isinstance(iterations, NotMeasured) or len(resident.gpu_metrics):
+        return iterations
+    counted = iterations.per_iteration[iterations.skipped :]
+    return replace(iterations, per_iteration=(counted[0], counted[-1]), skipped=0)
 
 
 def _no_figures(where: IterationRanges) -> Breakdown:
