@@ -32,9 +32,9 @@ def cut(trace: Trace, count: int) -> list[Window]:
     return [Window(*edges) for edges in pairwise([first, *(border for border in inside if first < border), last])]
 
 
-def in_slices(trace: Trace, windows: list[Window]) -> Analysis:
+def in_slices(trace: Trace, windows: list[Window], folder: Path) -> Analysis:
     source = TraceInMemory(trace)
-    return analyze_slices(SliceRunner(source, windows), source.resident, Extents.from_trace(trace))
+    return analyze_slices(SliceRunner(source, windows), source.resident, Extents.from_trace(trace), folder=folder)
 
 
 def figures(analysis: Analysis) -> tuple[object, ...]:
@@ -42,8 +42,17 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
     costs = [
         (finding.id, finding.title, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings
     ]
-    notes = [note.id for note in analysis.notes]
+    notes = [note.id for note in analysis.notes if note.id != "no_charts"]
     return document(replace(analysis, findings=(), answer="", notes=())), costs, notes
+
+
+def merged_charts(analysis: Analysis) -> tuple[object, ...]:
+    """Return the charts without those of single kernels, and the number of steps of each counter."""
+    assert analysis.charts is not None and analysis.counters is not None
+    charts = analysis.charts()
+    devices = [replace(device, kernels=(), other_kernels=()) for device in charts.devices]
+    assert all(device.gaps for device in devices)
+    return devices, charts.iterations, charts.stacks, [len(counter.start) for counter in analysis.counters()]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +64,17 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
         ("trainer/staged.sqlite", (7,), 7),  # with stacks
     ],
 )
-def test_figures_of_slices_equal_those_in_memory(name: str, counts: tuple[int, ...], least: int) -> None:
+def test_figures_of_slices_equal_those_in_memory(
+    name: str, counts: tuple[int, ...], least: int, tmp_path: Path
+) -> None:
     trace = open_trace(sample(name))
     whole = analyze(trace, costs=None)
     for count in counts:
         windows = cut(trace, count)
-        merged = in_slices(trace, windows)
+        (folder := tmp_path / str(count)).mkdir()
+        merged = in_slices(trace, windows, folder)
         assert figures(merged) == figures(whole)
+        assert merged_charts(merged) == merged_charts(whole)
     assert len(windows) >= least
 
 

@@ -71,7 +71,7 @@ def _times(contents: ExportContents, *needed: str) -> pl.DataFrame:
     host_idle = HostIdle.build(contents.trace, contents.host)
     devices = contents.activities
     gaps, windows = [contents.gaps(device).frame for device in devices], [device.window for device in devices]
-    times = None if host_idle is None else host_idle.stack_times(gaps, windows).frame
+    times = None if host_idle is None else host_idle.stack_times(host_idle.line_sums(gaps), windows).frame
     if times is None or not all(times[figure].sum() for figure in needed or (IDLE,)):
         wanted = "Python stacks" if THREAD in needed else "stacks in idle time of a GPU"
         raise RequestError(f"{contents.trace.info.file}: the capture has no {wanted}; {RECORD}")

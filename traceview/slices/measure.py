@@ -7,7 +7,7 @@ operation and every blocking call lies in one slice. Only gaps cross borders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from traceview.frozen import frozen
 from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices, chosen_devices
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
+from traceview.measure.charts import ChartTotals, chart_totals
 from traceview.measure.devices import (
     count_unmatched,
     gap_candidates,
@@ -33,7 +34,7 @@ from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
-from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.normalise.sizes import count_messages
 from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
@@ -111,7 +112,8 @@ class SliceResult:
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
     the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
-    that go on in the next slice. `messages` is the result of count_messages.
+    that go on in the next slice. `messages` is the result of count_messages. `charts` has the totals of each device
+    without `edge_gaps`, its pieces of gaps; both are empty without a page.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -122,6 +124,8 @@ class SliceResult:
     unmatched: Unmatched
     messages: tuple[int, int]
     marks: SliceMarks | None = None
+    charts: Mapping[int, ChartTotals] = field(default_factory=dict)
+    edge_gaps: Mapping[int, pl.DataFrame] = field(default_factory=dict)
 
 
 def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
@@ -154,12 +158,15 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         outer=plan.window,
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
-    marks = None
+    continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
+    marks, charts, edges = None, {}, {}
     if plan.folder is not None:
         own = trace.window is not None and trace.window.start > plan.window.start
         marks = write_slice(trace, devices, host, projection, own, plan.folder)
+        for device in devices:
+            gaps, edges[device.device] = _split_pieces(device, continues[device.device])
+            charts[device.device] = chart_totals(trace, device, gaps, places, whole=plan.whole, streams=None)
     rows = own_rows(trace)
-    continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
     return SliceResult(
         devices=tuple(
             _without_frames(device, plan.steady(device.device), continues[device.device]) for device in devices
@@ -173,6 +180,8 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         unmatched=count_unmatched(trace),
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         marks=marks,
+        charts=charts,
+        edge_gaps=edges,
     )
 
 
@@ -194,6 +203,15 @@ def host_in_slice(part: Slice, extents: Mapping[int, Window]) -> HostUse:
 def _gap_continues(work: Activity, extent: Window) -> bool:
     reach = int(work.busy.end[-1]) if len(work.busy.end) else work.window.start
     return work.gap_continues(reach, extent)
+
+
+def _split_pieces(device: DeviceUse, continues: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the gaps inside a slice, and the pieces at its edges with the column `continues`."""
+    frame = device.gaps.frame.select("start", "end", *CAUSES)
+    goes_on = (pl.col("end") == device.window.end) & pl.lit(continues)
+    marked = frame.with_columns(goes_on.alias("continues"))
+    is_piece = pl.col("continues") | (pl.col("start") == device.window.start)
+    return frame.filter(marked.select(~is_piece).to_series()), marked.filter(is_piece)
 
 
 def _candidates(trace: Trace, device: DeviceUse, top: int, continues: bool) -> pl.DataFrame:

@@ -81,24 +81,21 @@ def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> 
         context = PartContext(resident, row)
         device = replace(uses[0], **_merge_parts(context, uses))
         steady = [use.steady for use in uses if use.steady.window.length] or [uses[0].steady]
-        candidates = _join_pieces(pl.concat([result.gaps[row] for result in results if row in result.gaps]))
+        candidates = join_pieces(pl.concat([result.gaps[row] for result in results if row in result.gaps]))
         longest = list_gaps(resident, candidates, top)
         steady_part = replace(uses[0].steady, **_merge_parts(context, steady))
         merged.append(replace(device, gaps=replace(device.gaps, longest=longest), steady=steady_part))
     return tuple(merged)
 
 
-def _join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
-    """Return gap_candidates of all slices, in order of time, with the pieces of a gap joined."""
+def join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
+    """Return gap_candidates or edge_gaps of all slices, in order of time, with the pieces of a gap joined."""
     begins = ~candidates["continues"].shift(1, fill_value=False)
+    last = [name for name in ("end", "thread", "next_operation", "launched") if name in candidates.columns]
     return (
         candidates.with_columns(begins.cum_sum().alias("gap"))
         .group_by("gap", maintain_order=True)
-        .agg(
-            pl.col("start").first(),
-            pl.col("end", "thread", "next_operation", "launched").last(),
-            pl.col(CAUSES).sum(),
-        )
+        .agg(pl.col("start").first(), pl.col(last).last(), pl.col(CAUSES).sum())
     )
 
 

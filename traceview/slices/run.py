@@ -8,8 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from traceview.measure.charts.iterations import iteration_bars
+from traceview.measure import measure_counters
+from traceview.measure.charts import ChartTotals, merged_charts
+from traceview.measure.charts.device import gap_totals
+from traceview.measure.host import HostIdle
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.measure.iterations.figures import FIGURES, build_iterations
@@ -23,8 +27,8 @@ from traceview.model.unprofiled import ProfilerCosts
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
-from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, measure_slice
-from traceview.slices.merge import merge_slices
+from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult, measure_slice
+from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.timeline import merged_projection, stored_source
@@ -32,8 +36,8 @@ from traceview.whatif.prediction import with_known_predictions
 
 NO_CHARTS = Note(
     "no_charts",
-    "The page lacks the charts and tables of single kernels, gaps, copies and stacks, because the capture was analyzed "
-    "in slices. `--from` and `--to` choose a part that has them.",
+    "The page lacks the table of single kernels, because the capture was analyzed in slices. `--from` and `--to` "
+    "choose a part that has it.",
     affects=("charts",),
 )
 
@@ -99,7 +103,8 @@ def analyze_slices(
         analysis,
         events=stored_source(resident, marks, folder),
         projected=projected,
-        charts=partial(_charts, iterations),
+        counters=partial(measure_counters, resident),
+        charts=partial(_charts, analysis, results),
         notes=(*analysis.notes, NO_CHARTS),
     )
 
@@ -118,10 +123,23 @@ def _other_part(
     return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
 
 
-def _charts(iterations: Iterations | NotMeasured) -> Charts:
-    """Return the charts that need no event of the capture: the bars of iterations."""
-    each = () if isinstance(iterations, NotMeasured) else iterations.per_iteration
-    return Charts(iterations=iteration_bars(each))
+def _charts(analysis: Analysis, results: Sequence[SliceResult]) -> Charts:
+    """Return the charts that merge: all but those of single kernels."""
+    totals: dict[int, list[ChartTotals]] = {device.device: [] for device in analysis.devices}
+    for row, own in totals.items():
+        parts = [result for result in results if row in result.charts]
+        pieces = join_pieces(pl.concat([result.edge_gaps[row] for result in parts]))
+        own.extend(result.charts[row] for result in parts)
+        own[0] = replace(own[0], gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
+    idle, host_idle = analysis.tables["lines"].totals, analysis.host_time
+    return merged_charts(
+        analysis.devices,
+        analysis.iterations,
+        totals,
+        host_idle if isinstance(host_idle, HostIdle) else None,
+        pl.DataFrame() if idle is None else idle.frame,
+        whole=analysis.whole,
+    )
 
 
 def _for_slices(iterations: Iterations | NotMeasured, resident: Trace) -> Iterations | NotMeasured:

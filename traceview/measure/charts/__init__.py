@@ -2,20 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
+import polars as pl
+
+from traceview.frozen import frozen
+from traceview.measure.charts.device import (
+    busiest_streams,
+    copy_groups,
+    copy_totals,
+    gap_lengths,
+    gap_totals,
+    stream_pairs,
+    streams_at_once,
+)
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import kernel_groupings
 from traceview.measure.charts.launches import launch_shapes
-from traceview.measure.charts.places import place_trees
+from traceview.measure.charts.places import place_trees, tree_totals
 from traceview.measure.charts.stacks import stack_tree
 from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.charts import Charts, DeviceCharts, StackTree
-from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
+
+
+@frozen
+class ChartTotals:
+    """What charts of one device follow from; rows of several slices of a capture are those of the complete capture.
+
+    `streams`, `gaps`, `copies` and `places` are the results of stream_pairs, gap_totals, copy_totals and tree_totals.
+    """
+
+    streams: pl.DataFrame
+    gaps: pl.DataFrame
+    copies: pl.DataFrame
+    copies_left_out: int
+    places: pl.DataFrame
+
+
+def chart_totals(
+    trace: Trace, device: DeviceUse, gaps: pl.DataFrame, places: Places, *, whole: bool, streams: Sequence[int] | None
+) -> ChartTotals:
+    """Return the totals of a device in a capture or in a slice of it.
+
+    `gaps` are those of the device to count; `streams` are those of stream_pairs.
+    """
+    copies, left_out = copy_totals(trace, device.device)
+    return ChartTotals(
+        stream_pairs(trace, device.device, device.window, streams),
+        gap_totals(gaps),
+        copies,
+        left_out,
+        tree_totals(trace, device.device, (device if whole else device.steady).window, places),
+    )
+
+
+def device_charts(device: DeviceUse, totals: Sequence[ChartTotals]) -> DeviceCharts:
+    """Return the charts of a device, without those of single kernels, from the totals of all slices."""
+    tree = [part.places for part in totals if not part.places.is_empty()]
+    places, ranges = place_trees(pl.concat(tree) if tree else pl.DataFrame())
+    return DeviceCharts(
+        device=device.device,
+        streams=streams_at_once(device, pl.concat([part.streams for part in totals])),
+        gaps=gap_lengths(pl.concat([part.gaps for part in totals])),
+        copies=copy_groups(pl.concat([part.copies for part in totals])),
+        copies_left_out=sum(part.copies_left_out for part in totals),
+        places=places,
+        ranges=ranges,
+    )
 
 
 def measure_charts(
@@ -31,34 +89,49 @@ def measure_charts(
 
     The stacks are those of the steady part, or of the window if `whole`. The kernels are those of both.
     """
-    parts: Sequence[DevicePart] = devices if whole else [device.steady for device in devices]
+    parts = devices if whole else [device.steady for device in devices]
+    sums = pl.DataFrame() if host_idle is None else host_idle.line_sums([part.gaps.frame for part in parts])
+    totals = {
+        device.device: chart_totals(
+            trace, device, device.gaps.frame, places, whole=whole, streams=busiest_streams(device)
+        )
+        for device in devices
+    }
+    charts = merged_charts(
+        devices, iterations, {row: [own] for row, own in totals.items()}, host_idle, sums, whole=whole
+    )
+    own = [
+        _with_kernels(trace, chart, device, places, whole)
+        for chart, device in zip(charts.devices, devices, strict=True)
+    ]
+    return replace(charts, devices=tuple(own), shapes=launch_shapes(trace))
+
+
+def merged_charts(
+    devices: Sequence[DeviceUse],
+    iterations: Iterations | NotMeasured,
+    totals: Mapping[int, Sequence[ChartTotals]],
+    host_idle: HostIdle | None,
+    idle: pl.DataFrame,
+    *,
+    whole: bool = False,
+) -> Charts:
+    """Return the charts that follow from totals, of each device in all slices.
+
+    `host_idle` may be that of the small tables of the capture; `idle` is the result of its line_sums for all slices.
+    """
+    windows = [(device if whole else device.steady).window for device in devices]
+    stacks = StackTree()
+    if host_idle is not None:
+        stacks = stack_tree(host_idle.trace.evidence, host_idle.stack_times(idle, windows))
     return Charts(
-        devices=tuple(_device_charts(trace, device, places, whole) for device in devices),
+        devices=tuple(device_charts(device, totals[device.device]) for device in devices),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
-        shapes=launch_shapes(trace),
-        stacks=StackTree() if host_idle is None else _stacks(host_idle, parts),
+        stacks=stacks,
     )
 
 
-def _stacks(host_idle: HostIdle, parts: Sequence[DevicePart]) -> StackTree:
-    times = host_idle.stack_times([part.gaps.frame for part in parts], [part.window for part in parts])
-    return stack_tree(host_idle.trace.evidence, times)
-
-
-def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
+def _with_kernels(trace: Trace, charts: DeviceCharts, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
     part, other = (device, device.steady) if whole else (device.steady, device)
-    copies, left_out = copy_groups(trace, device)
-    place_tree, range_tree = place_trees(trace, device.device, part.window, places)
-    return DeviceCharts(
-        device=device.device,
-        streams=streams_at_once(trace, device),
-        gaps=gap_lengths(device),
-        copies=copies,
-        copies_left_out=left_out,
-        kernels=kernel_groupings(trace, device.device, part.window, places),
-        other_kernels=()
-        if other.window == part.window
-        else kernel_groupings(trace, device.device, other.window, places),
-        places=place_tree,
-        ranges=range_tree,
-    )
+    others = () if other.window == part.window else kernel_groupings(trace, device.device, other.window, places)
+    return replace(charts, kernels=kernel_groupings(trace, device.device, part.window, places), other_kernels=others)

@@ -2,112 +2,150 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 import numpy as np
 import polars as pl
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.measure.activity import overlaps_window
-from traceview.measure.sums import sums_by_owner
 from traceview.model.charts import CopyGroup, GapLengths, StreamsAtOnce
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.rows import StreamUse
-from traceview.model.trace import KINDS, MEMORIES, Trace, Window
+from traceview.model.trace import MEMORIES, Trace, Window
 
 MAX_STREAMS = 16
+MAX_PAIRED = 64  # streams of a slice whose time together is measured
+COPY_SUMS = ("count", "sum_bytes", "sum_ns")
 MAX_COPY_GROUPS = 1000
 STEPS_PER_DOUBLING = (8, 4, 2, 1)  # steps of size or duration; the first that gives at most MAX_COPY_GROUPS is used
 # 1, 2, 5, 10, 20, 50, ... ns
 LENGTH_EDGES = np.array([step * 10**power for power in range(18) for step in (1, 2, 5)], np.int64)
 
 
-def streams_at_once(trace: Trace, device: DeviceUse, limit: int = MAX_STREAMS) -> StreamsAtOnce:
-    """Measure how long each pair of a device's `limit` busiest streams was busy at the same time, in its window."""
-    chosen = sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream))[:limit]
-    unions = _stream_unions(trace, device, chosen)
-    together = np.diag([intervals.length(union) for union in unions]).astype(np.int64)
-    coverages = [Coverage.from_union(union) for union in unions]
-    for left in range(len(unions)):
-        for right in range(left):
-            # Look up the stream with fewer intervals in the other one.
-            few, many = sorted((left, right), key=lambda index: len(unions[index].start))
-            common = int(coverages[many].length_between(unions[few].start, unions[few].end).sum())
-            together[left, right] = together[right, left] = common
+def stream_pairs(trace: Trace, device: int, window: Window, streams: Sequence[int] | None = None) -> pl.DataFrame:
+    """Measure how long each pair of streams was busy at the same time inside `window`: left, right, ns; these add up.
+
+    `streams` are rows of Trace.streams; None stands for the MAX_PAIRED busiest ones of the device in the window.
+    """
+    operations = trace.operations.lazy().filter(pl.col("device") == device, pl.col("end") >= window.start)
+    frame = operations.filter(pl.col("start") < window.end).select("stream", "start", "end").collect()
+    unions: dict[int, Intervals] = {}
+    for (row,), own in frame.group_by("stream"):
+        if streams is None or row in streams:
+            union = intervals.union(own["start"].to_numpy(), own["end"].to_numpy())
+            unions[int(str(row))] = intervals.clip(union, window.start, window.end)
+    chosen = sorted(unions, key=lambda row: (-intervals.length(unions[row]), row))[:MAX_PAIRED]
+    coverages = {row: Coverage.from_union(unions[row]) for row in chosen}
+    rows = [(row, row, intervals.length(unions[row])) for row in chosen]
+    for left, right in combinations(sorted(chosen), 2):
+        # Look up the stream with fewer intervals in the other one.
+        few, many = sorted((left, right), key=lambda row: len(unions[row].start))
+        rows.append((left, right, int(coverages[many].length_between(unions[few].start, unions[few].end).sum())))
+    return pl.DataFrame(rows, schema=dict.fromkeys(("left", "right", "ns"), pl.Int64), orient="row")
+
+
+def busiest_streams(device: DeviceUse, limit: int = MAX_STREAMS) -> list[int]:
+    """Return the streams of a device (rows of Trace.streams) with the most busy time."""
+    return [use.stream for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream))[:limit]]
+
+
+def streams_at_once(device: DeviceUse, pairs: pl.DataFrame, limit: int = MAX_STREAMS) -> StreamsAtOnce:
+    """Return the time of each pair of a device's `limit` busiest streams; `pairs` add up to stream_pairs."""
+    chosen = busiest_streams(device, limit)
+    sums = pairs.group_by("left", "right").agg(pl.col("ns").sum())
+    known = {(left, right): ns for left, right, ns in sums.select("left", "right", "ns").iter_rows()}
     return StreamsAtOnce(
-        streams=tuple(use.stream for use in chosen),
-        together_ns=tuple(tuple(int(ns) for ns in row) for row in together),
+        streams=tuple(chosen),
+        together_ns=tuple(
+            tuple(known.get((min(left, right), max(left, right)), 0) for right in chosen) for left in chosen
+        ),
         left_out=len(device.streams) - len(chosen),
     )
 
 
-def _stream_unions(trace: Trace, device: DeviceUse, chosen: list[StreamUse]) -> list[Intervals]:
-    stream = trace.operations["stream"].to_numpy()
-    start, end = trace.operations["start"].to_numpy(), trace.operations["end"].to_numpy()
-    unions = []
-    for use in chosen:
-        rows = np.flatnonzero(stream == use.stream)
-        union = intervals.union(start[rows], end[rows], ordered=True)
-        unions.append(intervals.clip(union, device.window.start, device.window.end))
-    return unions
+def gap_totals(gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each length (a place in LENGTH_EDGES) of gaps: count, the longest one, and ns by cause."""
+    length = (gaps["end"] - gaps["start"]).to_numpy()
+    place = pl.Series("place", np.searchsorted(LENGTH_EDGES, length, side="right") - 1, pl.Int64)
+    columns = gaps.select("start", "end", *CAUSES, pl.lit(1).cast(pl.Int64).alias("count"), place)
+    return added_gaps(columns)
 
 
-def gap_lengths(device: DeviceUse) -> tuple[GapLengths, ...]:
-    """Return a device's gaps by length, shortest first, without the lengths that no gap has."""
-    frame = device.gaps.frame
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    place = np.searchsorted(LENGTH_EDGES, end - start, side="right") - 1
-    longest = _longest_rows(place, end - start)
-    counts = np.bincount(place, minlength=len(LENGTH_EDGES))
-    sums = {
-        cause: sums_by_owner(place, frame[cause].to_numpy(), len(LENGTH_EDGES))
-        for cause in CAUSES
-        if device.gaps.causes[cause]
-    }
-    return tuple(
-        GapLengths(
-            from_ns=int(LENGTH_EDGES[edge]),
-            to_ns=int(LENGTH_EDGES[edge + 1]),
-            count=int(counts[edge]),
-            causes={cause: int(column[edge]) for cause, column in sums.items() if column[edge]},
-            longest=Window(int(start[longest[edge]]), int(end[longest[edge]])),
-        )
-        for edge in np.flatnonzero(counts)
+def added_gaps(totals: pl.DataFrame) -> pl.DataFrame:
+    """Return one row for each length from several. The first of equally long gaps is the longest."""
+    return (
+        totals.with_columns((pl.col("end") - pl.col("start")).alias("length"))
+        .sort("place", "length", "start", descending=[False, True, False])
+        .group_by("place", maintain_order=True)
+        .agg(pl.col("start", "end").first(), pl.col("count", *CAUSES).sum())
     )
 
 
-def _longest_rows(place: Times, length: Times) -> Times:
-    """Return the row of the longest gap of each edge; among equally long ones, the first."""
-    longest = np.zeros(len(LENGTH_EDGES), np.int64)
-    np.maximum.at(longest, place, length)
-    rows = np.flatnonzero(length == longest[place])[::-1]
-    first_rows = np.full(len(LENGTH_EDGES), -1, np.int64)
-    first_rows[place[rows]] = rows  # the last write remains: the first row
-    return first_rows
+def gap_lengths(totals: pl.DataFrame) -> tuple[GapLengths, ...]:
+    """Return gaps by length, shortest first, without the lengths that no gap has; `totals` add up (added_gaps)."""
+    return tuple(
+        GapLengths(
+            from_ns=int(LENGTH_EDGES[row["place"]]),
+            to_ns=int(LENGTH_EDGES[row["place"] + 1]),
+            count=row["count"],
+            causes={cause: row[cause] for cause in CAUSES if row[cause]},
+            longest=Window(row["start"], row["end"]),
+        )
+        for row in added_gaps(totals).iter_rows(named=True)
+    )
 
 
-def copy_groups(trace: Trace, device: DeviceUse, limit: int = MAX_COPY_GROUPS) -> tuple[tuple[CopyGroup, ...], int]:
-    """Return a device's copies by size and duration, and the number of copies without bytes or length.
+def copy_groups(copies: pl.DataFrame, limit: int = MAX_COPY_GROUPS) -> tuple[CopyGroup, ...]:
+    """Return a device's copies by size and duration; `copies` are those of copy_totals, also of several slices.
 
     Up to `limit` copies form a group each. Otherwise, copies of the same kind and memory form a group if their sizes
     and durations fall into the same steps; a doubling has 8 steps, or fewer until there are at most `limit` groups.
+    """
+    if int(copies["count"].sum()) > limit:
+        for steps in STEPS_PER_DOUBLING:
+            groups = _grouped(copies, _group_numbers(copies, steps))
+            if len(groups) <= limit:
+                break
+        copies = groups
+    return tuple(
+        CopyGroup(
+            kind=row["kind"],
+            memory=row["memory"],
+            count=row["count"],
+            bytes=row["sum_bytes"],
+            duration_ns=row["sum_ns"],
+            slowest=Window(row["start"], row["end"]),
+            stream=row["stream"],
+        )
+        for row in copies.iter_rows(named=True)
+    )
+
+
+def copy_totals(trace: Trace, device: int, limit: int = MAX_COPY_GROUPS) -> tuple[pl.DataFrame, int]:
+    """Return a device's copies, or groups if there are more than `limit`, and the number without bytes or length.
+
+    A row has the slowest copy of a group, and the count, the bytes and the ns of all. The size and the duration of the
+    slowest are in the steps of the group, also in coarser ones, so rows of several slices form the groups of all.
     With Trace.window, copies that overlap the window count in full.
     """
     copies = _device_copies(trace, device)
     measurable = (copies["bytes"].to_numpy() > 0) & (copies["end"].to_numpy() > copies["start"].to_numpy())
     left_out = int(np.count_nonzero(~measurable))
-    copies = copies.filter(pl.Series(measurable))
-    if len(copies) <= limit:
-        return _build_copy_groups(copies, np.arange(len(copies))), left_out
-    for steps in STEPS_PER_DOUBLING:
-        number = _group_numbers(copies, steps)
-        if int(number.max()) < limit:
-            break
-    return _build_copy_groups(copies, number), left_out
+    copies = copies.filter(pl.Series(measurable)).with_columns(
+        pl.lit(1).cast(pl.Int64).alias("count"),
+        pl.col("bytes").cast(pl.Int64).alias("sum_bytes"),
+        (pl.col("end") - pl.col("start")).alias("sum_ns"),
+    )
+    return (
+        _grouped(copies, _group_numbers(copies, STEPS_PER_DOUBLING[0])) if len(copies) > limit else copies
+    ), left_out
 
 
-def _device_copies(trace: Trace, device: DeviceUse) -> pl.DataFrame:
+def _device_copies(trace: Trace, device: int) -> pl.DataFrame:
     columns = ("start", "end", "kind", "memory", "bytes", "stream")
-    chosen = trace.operations.lazy().filter(pl.col("kind").is_not_null(), pl.col("device") == device.device)
+    chosen = trace.operations.lazy().filter(pl.col("kind").is_not_null(), pl.col("device") == device)
     copies = chosen.select(columns).collect()
     if trace.window is None:
         return copies
@@ -128,25 +166,10 @@ def _group_numbers(copies: pl.DataFrame, steps: int) -> Times:
     return number
 
 
-def _build_copy_groups(copies: pl.DataFrame, number: Times) -> tuple[CopyGroup, ...]:
-    if len(copies) == 0:
-        return ()
-    start, end = copies["start"].to_numpy(), copies["end"].to_numpy()
-    size, length = copies["bytes"].to_numpy(), end - start
-    order = np.lexsort((start, size / length, number))
-    slowest = order[np.flatnonzero(np.diff(number[order], prepend=-1))]
-    count = np.bincount(number)
-    sizes, lengths = (sums_by_owner(number, values, len(count)) for values in (size, length))
-    kinds, memories = copies["kind"].to_physical(), copies["memory"].to_physical()
-    return tuple(
-        CopyGroup(
-            kind=KINDS[kinds[int(row)]],
-            memory=MEMORIES[memories[int(row)]],
-            count=int(count[group]),
-            bytes=int(sizes[group]),
-            duration_ns=int(lengths[group]),
-            slowest=Window(int(start[row]), int(end[row])),
-            stream=int(copies["stream"][int(row)]),
-        )
-        for group, row in enumerate(slowest)
-    )
+def _grouped(copies: pl.DataFrame, number: Times) -> pl.DataFrame:
+    """Return one row for each group, with its slowest copy; the first of equally slow ones."""
+    rate = (pl.col("bytes") / (pl.col("end") - pl.col("start"))).alias("rate")
+    ordered = copies.with_columns(rate, pl.Series("number", number)).sort("number", "rate", "start")
+    first = [name for name in copies.columns if name not in COPY_SUMS]
+    groups = ordered.group_by("number", maintain_order=True).agg(pl.col(first).first(), pl.col(COPY_SUMS).sum())
+    return groups.select(copies.columns)

@@ -81,11 +81,13 @@ class HostIdle:
         stacks = IdleStacks(sums.drop("exact"), bool(sums["exact"].all()))
         return measure_lines(self.stacks, join_unseen(self.stacks, stacks))
 
-    def stack_times(self, gaps: Sequence[pl.DataFrame], windows: Sequence[Window]) -> StackTimes:
-        """Return the idle time by stack in the gaps of some devices, and the time of threads inside their windows."""
-        idle = (part for frame in gaps for part in self._idle(frame))
+    def stack_times(self, sums: pl.DataFrame, windows: Sequence[Window]) -> StackTimes:
+        """Return the idle time by stack that follows from line_sums, and the time of threads inside windows."""
+        known = (
+            IdleStacks(sums.drop("exact"), bool(sums["exact"].all())) if sums.columns else idle_sums(self.stacks, ())
+        )
         start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
-        return stack_times(self.stacks, idle, intervals.union(start, end))
+        return stack_times(self.stacks, join_unseen(self.stacks, known), intervals.union(start, end))
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""

@@ -64,11 +64,6 @@ class IdleStacks(NamedTuple):
     exact: bool
 
 
-def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
-    """Return the stacks of idle time. Each nanosecond belongs to one stack or to none."""
-    return join_unseen(index, idle_sums(index, idle))
-
-
 def idle_sums(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | None = None) -> IdleStacks:
     """Return sums by stack that add up over slices of a capture; `apart` as in _nearest_before.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview.intervals import Coverage, Intervals
-from traceview.measure.host.lines import ThreadIdle, idle_stacks
+from traceview.measure.host.lines import IdleStacks
 from traceview.measure.host.stack_cells import StackIndex, sampled_cells
 
 FIGURES = ("idle_ns", "idle_samples", "thread_ns", "thread_samples")
@@ -27,12 +26,11 @@ class StackTimes(NamedTuple):
     exact: bool
 
 
-def stack_times(index: StackIndex, idle: Iterable[ThreadIdle], windows: Intervals) -> StackTimes:
+def stack_times(index: StackIndex, idle_time: IdleStacks, windows: Intervals) -> StackTimes:
     """Return the time of each stack, that of threads inside `windows`.
 
     Native stacks have idle time only: those outside it are not read (normalise/stacks.py).
     """
-    idle_time = idle_stacks(index, idle)
     seen = idle_time.frame.filter(pl.col("until") < 0)
     named = seen.select("stack", "idle_ns", pl.col("samples").alias("idle_samples"))
     both = named.join(_thread_times(index, windows), on="stack", how="full", coalesce=True)
