@@ -31,9 +31,7 @@ def test_half_of_the_free_memory_is_the_limit_of_an_export(monkeypatch: pytest.M
 def test_capture_that_needs_more_than_is_free_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.check_fits(REPORT)
     monkeypatch.setattr("resource.getrlimit", lambda _: (1, 1))
-    with pytest.raises(
-        ReportError, match=r"^dual.sqlite: .* about 2\d\d MB of memory, and 0 B are free; use a"
-    ):
+    with pytest.raises(ReportError, match=r"^dual.sqlite: .* about 2\d\d MB of memory, and 0 B are free; use a"):
         open_trace(REPORT)
     memory.check_fits(SAMPLES)  # another reader knows what a folder needs
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from traceview.errors import ReportError, RequestError
+from traceview.read.source import read_head
 from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
@@ -49,7 +50,7 @@ def _left_of_address_space() -> int | None:
 
 def check_fits(path: Path) -> None:
     """Raise ReportError if an SQLite export needs more memory than is free: without memory, the process is killed."""
-    if path.is_file() and is_sqlite(path) and not fits_memory(path, free := free_memory()):
+    if is_sqlite(path) and not fits_memory(path, free := free_memory()):
         needed = path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS
         raise ReportError(
             f"{path.name}: reading it as a whole takes about {size(needed)} of memory, and {size(free)} are free; use "
@@ -90,5 +91,4 @@ def _is_faster_in_slices(path: Path) -> bool:
 
 def is_sqlite(path: Path) -> bool:
     """Return whether a file is an SQLite database."""
-    with path.open("rb") as file:
-        return file.read(len(HEADER)) == HEADER
+    return read_head(path).startswith(HEADER)

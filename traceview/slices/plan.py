@@ -22,6 +22,7 @@ from traceview.slices.workers import WorkerProcesses
 BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at 100 million kernels
 SLICES_PER_PROCESS = 3
 MIN_EVENTS = 200_000  # in a slice, unless memory is short
+MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
 KEPT_SHARE = 8  # a part of the memory, for traces that are kept from pass to pass
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
@@ -53,7 +54,7 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     left = max(memory - memory // KEPT_SHARE - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
     fitting = math.ceil(source.events * BYTES_PER_EVENT * processes / left)
     balanced = SLICES_PER_PROCESS * processes if processes > 1 else 1
-    return max(1, fitting, min(balanced, source.events // MIN_EVENTS))
+    return max(1, fitting, source.events // MAX_EVENTS, min(balanced, source.events // MIN_EVENTS))
 
 
 def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:

@@ -58,7 +58,7 @@ def _write_block(marks: Marks, file: BinaryIO, path: Path) -> MarkBlock:
     names = used(marks.name)
     buffer, offset = BytesIO(), file.tell()
     small = [pl.Series(name, column).shrink_dtype() for name, column in columns.items()]
-    pl.DataFrame(small).write_ipc(buffer, compression="lz4")
+    pl.DataFrame(small).write_ipc_stream(buffer, compression="lz4")
     file.write(buffer.getbuffer())
     ids = marks.details.get("correlation", np.zeros(1, np.int64))
     return MarkBlock(
@@ -207,7 +207,7 @@ class StoredMarks:
     def _read(self, place: int) -> Marks:
         block, part = self._blocks[place]
         with block.file.open("rb") as file:
-            frame = pl.read_ipc(os.pread(file.fileno(), block.size, block.offset))
+            frame = pl.read_ipc_stream(os.pread(file.fileno(), block.size, block.offset))
         start = frame["start"].to_numpy().astype(np.int64)
         np.cumsum(start, out=start)
         start += block.start
