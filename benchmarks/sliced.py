@@ -4,13 +4,15 @@
 
 Prints a row for each report and way: wall time, processor time (user and system) and its ratio to the scan's, bytes
 read from the disk, and the peak memory of all processes together. A way that needs more than --limit seconds, or is
-killed for want of memory, has no figures. `benchmarks/repeat_capture.py` makes large reports.
+killed for want of memory, has no figures. `--figure` draws the wall times over the sizes of the reports.
+`benchmarks/repeat_capture.py` makes large reports.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 BETWEEN_SAMPLES = 0.25  # s
 TICKS = os.sysconf("SC_CLK_TCK")
+COLORS = ("#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 
 class Cost(NamedTuple):
@@ -100,7 +103,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the page, too")
     parser.add_argument("--only", choices=("scan", "whole", "slices"), action="append", help="may be given again")
     parser.add_argument("--against", type=Path, metavar="WORKTREE", help="measure another revision, too")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the wall times over the sizes of reports")
     given = parser.parse_args()
+    lines: dict[str, list[tuple[float, float]]] = {}
     print("| report | way | wall | processor | ratio | read | peak memory |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for report in given.reports:
@@ -125,6 +130,36 @@ def main() -> None:
                     cost = measure(command, given.limit, root.resolve())
                     scan = cost if way == "scan" else scan
                     print(row(report, name, cost, scan), flush=True)
+                    if cost is not None:
+                        lines.setdefault(name, []).append((report.stat().st_size / 1e9, cost.seconds))
+    if given.figure is not None:
+        given.figure.write_text(figure(lines))
+
+
+def figure(lines: dict[str, list[tuple[float, float]]]) -> str:
+    """Return an SVG of lines of (GB of a report, seconds) by name, both axes logarithmic."""
+    points = [point for line in lines.values() for point in line]
+    low, high = ([edge(axis) for axis in zip(*points, strict=True)] for edge in (min, max))
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        along = [math.log(v / a) / max(math.log(b / a), 1e-9) for v, a, b in zip(point, low, high, strict=True)]
+        return 60 + 480 * along[0], 300 - 270 * along[1]
+
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 340" font-family="sans-serif" font-size="11">']
+    parts.append('<rect width="700" height="340" fill="white"/>')
+    for number, (name, line) in enumerate(lines.items()):
+        color = COLORS[number % len(COLORS)]
+        places = [place(point) for point in line]
+        parts.append(
+            f'<polyline fill="none" stroke="{color}" stroke-width="2" '
+            f'points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
+        )
+        for (x, y), (size, seconds) in zip(places, line, strict=True):
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>')
+            parts.append(f'<text x="{x + 5:.1f}" y="{y - 5:.1f}" fill="{color}">{seconds:.1f} s</text>')
+            parts.append(f'<text x="{x:.1f}" y="330" text-anchor="middle">{size:.2f} GB</text>')
+        parts.append(f'<text x="590" y="{30 + 16 * number}" fill="{color}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
 
 
 def row(report: Path, way: str, cost: Cost | None, scan: Cost | None) -> str:

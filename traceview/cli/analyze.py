@@ -129,7 +129,7 @@ def analyze(
 
     checks = tuple(parse(condition) for condition in conditions)
     with progress(quiet) as step:
-        analysis = measure_report(report, step, **options)
+        analysis = measure_report(report, step, page=page is not None, **options)
         failed = tuple(failures(checks, analysis))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
@@ -147,6 +147,7 @@ def measure_report(
     report: Path,
     step: Callable[[str, float], None],
     *,
+    page: bool,
     start: str | None,
     end: str | None,
     range_name: str | None,
@@ -155,9 +156,10 @@ def measure_report(
     memory: int | None,
     **options: Any,
 ) -> Analysis:
-    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError.
+    """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
 
-    What is kept on disk of a capture that does not fit into `memory` exists until the command ends.
+    What is kept on disk of a capture that does not fit into `memory` exists until the command ends. A large capture
+    that fits is sliced if no page is wanted: a page of slices lacks the table of single kernels. Raises TraceviewError.
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
@@ -169,8 +171,8 @@ def measure_report(
     costs = profiler_costs(report, calibration)
     given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
     step("read", 0.0)
-    complete = (start, end, range_name) == (None, None, None)
-    if (limit := memory_limit(report, memory, side_by_side=complete)) is not None:
+    side_by_side = not page and (start, end, range_name) == (None, None, None)
+    if (limit := memory_limit(report, memory, side_by_side)) is not None:
         capture = _limited_capture(report, limit)
         if isinstance(capture, str):
             if not fits_memory(report, limit):
@@ -179,7 +181,7 @@ def measure_report(
             window = capture.window(start, end, range_name)
             step("measure", 0.15)
             if window is None:
-                return capture.analyze(**given, **options)
+                return capture.analyze(page=page, **given, **options)
             return run(capture.part(window), progress=step, **given, **options)
     trace = open_trace(report)
     window = window_of_times(trace, start, end)

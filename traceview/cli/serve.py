@@ -34,7 +34,7 @@ def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) ->
     from traceview.serve import Server
 
     with progress(quiet) as step:
-        analysis = measure_report(report, step, **options)
+        analysis = measure_report(report, step, page=True, **options)
         step("make the page", 0.95)
         server = Server(analysis, port)
     gc.enable()  # a server runs for days, unlike other commands

@@ -94,6 +94,7 @@ class LimitedCapture:
     def analyze(
         self,
         *,
+        page: bool,
         device: str | None,
         iteration: str | None,
         skip: int | None,
@@ -103,7 +104,10 @@ class LimitedCapture:
         costs: ProfilerCosts | None,
         unprofiled_ns: int | None,
     ) -> Analysis:
-        """Analyze the capture in slices; the options and the errors are those of pipeline.analyze."""
+        """Analyze the capture in slices; the options and the errors are those of pipeline.analyze.
+
+        `page` is true if a page is made of the analysis.
+        """
         source, runner = self.source, self.runner()
         extents = Extents(*source.extents).select(source.resident, device)
 
@@ -116,7 +120,7 @@ class LimitedCapture:
             top=top,
             whole=whole,
             flops_per_iteration=flops_per_iteration,
-            folder=self.folder,
+            folder=self.folder if page else None,
             costs=costs,
             unprofiled_ns=unprofiled_ns,
             trace_of=source.trace,
