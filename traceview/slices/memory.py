@@ -74,14 +74,15 @@ def memory_limit(path: Path, given: int | None, side_by_side: bool = False) -> i
     """Return the bytes within which a capture is analyzed in slices; None if it is analyzed as a whole.
 
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
-    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too.
+    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too, where
+    the user states a limit. It is not the default, because slices lack checks for lost launches and an early end.
     Raises RequestError if the limit is too small for any capture.
     """
     check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
     if not path.is_file() or (given is None and not is_sqlite(path)):
         return None
-    return memory if not fits_memory(path, memory) or (side_by_side and _is_faster_in_slices(path)) else None
+    return memory if not fits_memory(path, memory) or (given and side_by_side and _is_faster_in_slices(path)) else None
 
 
 def _is_faster_in_slices(path: Path) -> bool:
