@@ -1,9 +1,9 @@
 """Measure `traceview serve`: how long it takes to start, and to answer any zoom of the timeline.
 
-    python benchmarks/serve_windows.py [--memory 4GB] [--windows 200] REPORT.sqlite
+    python benchmarks/serve_windows.py [--memory 4GB] [--windows 200] [--rows 12] REPORT.sqlite
 
-Requests the marks of all rows, as a page of 1,400 pixels does, for windows of all lengths (each a random power of two
-of the capture's length) at random places. Prints the median, the 95th percentile and the slowest answer.
+Requests the marks of --rows rows, as a page of 1,400 pixels does. The windows have random places, and lengths from the
+whole capture to a two-millionth of it. Prints the median, the 95th percentile and the slowest answer.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ def main() -> None:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
             print(f"ready after {time.perf_counter() - began:.1f} s")
-            print(summary([answer_time(address, *window) for window in windows(given)]))
+            chosen = windows(given.report, given.windows)
+            print(summary([answer_time(address, *window, given.rows) for window in chosen]))
         finally:
             server.terminate()
 
 
-def windows(given: argparse.Namespace) -> list[tuple[int, int, int]]:
-    """Return windows (first and last ns from the start of the timeline, number of rows)."""
-    with sqlite3.connect(f"{given.report.resolve().as_uri()}?mode=ro", uri=True) as export:
+def windows(report: Path, count: int) -> list[tuple[int, int]]:
+    """Return windows of a capture, in ns from the start of its timeline."""
+    with sqlite3.connect(f"{report.resolve().as_uri()}?mode=ro", uri=True) as export:
         query = "SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_KERNEL"
         first, last = export.execute(query).fetchone()
     chance, length, chosen = random.Random(1), last - first, []
-    for _ in range(given.windows):
+    for _ in range(count):
         width = length >> chance.randrange(SHORTEST)
         start = chance.randrange(max(length - width, 1))
-        chosen.append((start, start + width, given.rows))
+        chosen.append((start, start + width))
     return chosen
 
 

@@ -1,10 +1,11 @@
 """Measure `traceview analyze` with and without a bound on memory, against the plain SQL scan.
 
-    python benchmarks/sliced.py [--memory 4GB] [--limit SECONDS] [--page] [--against WORKTREE] REPORT.sqlite...
+    python benchmarks/sliced.py [--memory 4GB] [--limit SECONDS] [--page] [--against WORKTREE] [--figure FILE.svg]
+                                REPORT.sqlite...
 
 Prints a row for each report and way: wall time, processor time (user and system) and its ratio to the scan's, bytes
-read from the disk, and the peak memory of all processes together. A way that needs more than --limit seconds, or is
-killed for want of memory, has no figures. `--figure` draws the wall times over the sizes of the reports.
+read from the disk, and the peak memory of all processes together. A way has no figures if it takes more than --limit
+seconds, or if the system ends it because memory is full. `--figure` draws wall time against the size of the report.
 `benchmarks/repeat_capture.py` makes large reports.
 """
 

@@ -27,7 +27,7 @@ def limit_memory_and_threads() -> None:
     if (os.cpu_count() or 1) > MAX_POLARS_THREADS:  # 32 threads use 1.5 times the processor time of 4
         os.environ.setdefault("POLARS_MAX_THREADS", str(MAX_POLARS_THREADS))
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
-    with suppress(AttributeError, OSError):  # C libraries other than glibc have no mallopt
+    with suppress(AttributeError, OSError):  # only glibc has mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)

@@ -143,7 +143,7 @@ class StoredResult:
     """The result of a report in a temporary file of a Dask worker. Sent to another process, it has a file there."""
 
     def __init__(self, data: bytes) -> None:
-        """`data` is the pickled result. Raises OSError if there is no room for it."""
+        """Write `data`, the pickled result, to a file. Raises OSError if the disk is full."""
         # Dask removes its worker's folder. Outside a task the file is in TMPDIR.
         handle, path = tempfile.mkstemp(prefix="traceview-fleet-", dir=getattr(_dask_worker(), "local_directory", None))
         self._path = Path(path)
@@ -173,7 +173,7 @@ def _dask_worker() -> Any:
 
 
 def _memory_of_thread() -> int | None:
-    """Return half of the memory that a thread of the Dask worker may use; None if it has no limit."""
+    """Return half of the Dask worker's memory limit, divided by its threads; None if the worker has no limit."""
     from traceview.slices.memory import MIN_MEMORY
 
     worker = _dask_worker()

@@ -68,20 +68,18 @@ def _add_rows(pieces: list[str], value: Json, depth: int) -> None:
 
     The pieces are joined once, because a document may have tens of megabytes.
     """
-    margin = "\n" + " " * depth
     if isinstance(value, dict) and list in map(type, value.values()):
-        before = "{"
-        for key, inner in value.items():
-            pieces.append(f"{before}{margin} {ENCODE(key)}: ")
-            _add_rows(pieces, inner, depth + 1)
-            before = ","
-        pieces.append(f"{margin}}}")
+        before, after = "{}"
+        parts = [(f"{ENCODE(key)}: ", inner) for key, inner in value.items()]
     elif isinstance(value, list) and dict in map(type, value):
-        before = "["
-        for inner in value:
-            pieces.append(f"{before}{margin} ")
-            _add_rows(pieces, inner, depth + 1)
-            before = ","
-        pieces.append(f"{margin}]")
+        before, after = "[]"
+        parts = [("", inner) for inner in value]
     else:
         pieces.append(ENCODE(value))
+        return
+    margin = "\n" + " " * depth
+    for key, inner in parts:
+        pieces.append(f"{before}{margin} {key}")
+        _add_rows(pieces, inner, depth + 1)
+        before = ","
+    pieces.append(f"{margin}{after}")

@@ -29,7 +29,11 @@ LineKey = tuple[str, int, str, str]
 
 
 class HostSums(NamedTuple):
-    """The parts of IdleHost that add up: `lines` as HostTime.line_sums returns them, and states by line or in all."""
+    """The parts of IdleHost that add up over slices.
+
+    `lines` is the result of HostTime.line_sums. `states` has the states of threads by line; its key None has the sum of
+    all lines.
+    """
 
     idle_ns: int
     looked_ns: int

@@ -183,8 +183,8 @@ def _layers(
 ) -> tuple[NDArray[np.bool_], dict[int, Times]]:
     """Return the gaps that stay single, and by limited claim those that can be split into two layers.
 
-    A gap can be split on three conditions: exactly one limited claim has it, this claim has the same limit for more
-    than MAX_SINGLE gaps, and no earlier claim takes from the same causes.
+    A gap can be split if three conditions hold: exactly one limited claim includes it; this claim has one limit, and
+    includes more than MAX_SINGLE gaps; no earlier claim on the gap takes from the same causes.
     """
     member = {at: (words[at // 64] & _bit(at)) > 0 for at in limit}
     single = np.sum([np.zeros(words.shape[1], np.int64), *member.values()], axis=0) > 1

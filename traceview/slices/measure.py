@@ -208,20 +208,28 @@ def _gap_continues(work: Activity, extent: Window) -> bool:
 def _split_pieces(device: DeviceUse, continues: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the gaps inside a slice, and the pieces at its edges with the column `continues`."""
     frame = device.gaps.frame.select("start", "end", *CAUSES)
-    goes_on = (pl.col("end") == device.window.end) & pl.lit(continues)
-    marked = frame.with_columns(goes_on.alias("continues"))
-    is_piece = pl.col("continues") | (pl.col("start") == device.window.start)
-    return frame.filter(marked.select(~is_piece).to_series()), marked.filter(is_piece)
+    is_piece = np.zeros(len(frame), np.bool_)
+    is_piece[_edge_rows(device, continues)] = True
+    return frame.filter(~is_piece), _with_continues(frame.filter(is_piece), device, continues)
 
 
 def _candidates(trace: Trace, device: DeviceUse, top: int, continues: bool) -> pl.DataFrame:
     """Return the gaps that may be among the longest, and the pieces at the slice's edges."""
-    frame, last = device.gaps.frame, device.gaps.frame.height - 1
-    starts_before = last >= 0 and frame["start"][0] == device.window.start
-    pieces = [*([0] if starts_before else []), *([last] if continues else [])]
-    chosen = gap_candidates(trace, device, top, pieces)
+    chosen = gap_candidates(trace, device, top, _edge_rows(device, continues))
+    return _with_continues(chosen, device, continues)
+
+
+def _edge_rows(device: DeviceUse, continues: bool) -> list[int]:
+    """Return the rows of the gaps that cross an edge of the slice."""
+    start, last = device.gaps.frame["start"], device.gaps.frame.height - 1
+    starts_before = last >= 0 and start[0] == device.window.start
+    return sorted({*([0] if starts_before else []), *([last] if continues else [])})
+
+
+def _with_continues(gaps: pl.DataFrame, device: DeviceUse, continues: bool) -> pl.DataFrame:
+    """Return gaps with the column `continues`, which marks the one that goes on in the next slice."""
     is_last = pl.col("end") == device.window.end
-    return chosen.with_columns((is_last & pl.lit(continues)).alias("continues"))
+    return gaps.with_columns((is_last & pl.lit(continues)).alias("continues"))
 
 
 def _without_frames(device: DeviceUse, steady: Window, continues: bool) -> DeviceUse:

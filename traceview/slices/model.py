@@ -121,7 +121,7 @@ def model_capture(
     costs: ProfilerCosts | None,
     given_ns: int | None = None,
 ) -> Modelled:
-    """Model a capture that has no findings yet. Without `trace_of` there is no model.
+    """Return the model of a capture before its findings are known; it is empty if `trace_of` is None.
 
     The parameters are those of modelled_part and with_unprofiled_time; `costs` may be None.
     """

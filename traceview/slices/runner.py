@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from functools import cache
@@ -22,7 +22,7 @@ MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 
 class CaptureSource(Protocol):
-    """A capture of which the trace of any time window can be had."""
+    """A capture that returns the trace of any time window."""
 
     @property
     def resident(self) -> Trace:
@@ -52,8 +52,8 @@ class SliceRunner:
     """Runs functions of a slice in this process, one slice after another.
 
     Slices are kept for the next function while their traces take at most `keep_bytes` together. The others are kept as
-    files in `folder`, which is a tenth of the work of reading them again; without a folder, or where its disk is full,
-    they are read again.
+    files in `folder`: reading these takes a tenth of the time. Without a folder, or if its disk is full, the slices are
+    read from the export again.
     """
 
     def __init__(
@@ -67,12 +67,8 @@ class SliceRunner:
         """Yield the results for all slices in the order of time."""
         return (self.in_slice(number, function) for number in range(len(self.windows)))
 
-    def in_slices(self, calls: Iterable[tuple[int, Callable[[Slice], Result]]]) -> Iterator[Result]:
-        """Yield the results of functions of single slices, each with the number of its slice."""
-        return (self.in_slice(number, function) for number, function in calls)
-
     def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Return a function that returns the result of `function`, which this process calls when it is needed."""
+        """Return a function that calls `function` at the first call, and returns its result."""
         return cache(function)
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
@@ -133,13 +129,8 @@ class ProcessRunner:
         """Yield the results for all slices in the order of time. All slices begin at once."""
         return self.workers.map(_run_in_worker, function, range(self.count))
 
-    def in_slices(self, calls: Iterable[tuple[int, Callable[[Slice], Result]]]) -> Iterator[Result]:
-        """Yield the results of functions of single slices, each with the number of its slice. All begin at once."""
-        futures = [self.workers.submit(number, _run_in_worker, function, number) for number, function in calls]
-        return (result_of(future) for future in futures)
-
     def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Return a function that waits for the result of `function`, which runs in this process beside the others."""
+        """Start `function` in a thread of this process. Return a function that waits for its result."""
         future: Future[Result] = Future()
 
         def run() -> None:
@@ -153,7 +144,8 @@ class ProcessRunner:
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
-        return next(self.in_slices([(number, function)]))
+        future: Future[Result] = self.workers.submit(number, _run_in_worker, function, number)
+        return result_of(future)
 
 
 _runner: SliceRunner | None = None

@@ -1,4 +1,4 @@
-"""Worker processes, each of which runs its calls one after another."""
+"""Worker processes. Each process runs its calls one after another."""
 
 from __future__ import annotations
 

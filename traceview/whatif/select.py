@@ -9,12 +9,12 @@ import numpy as np
 
 from traceview.frozen import frozen
 from traceview.intervals import Times, blocks
+from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
-from traceview.model.trace import CLASSES, Trace
+from traceview.model.trace import Trace
 from traceview.whatif.graph import Codes
 from traceview.whatif.profiler_costs import host_slowdown
 
-COMPUTE, COMMUNICATION = CLASSES.index("compute"), CLASSES.index("communication")
 MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
 LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
 MIN_ITERATIONS = 3  # for a meaningful median

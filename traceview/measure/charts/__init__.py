@@ -116,7 +116,7 @@ def merged_charts(
     *,
     whole: bool = False,
 ) -> Charts:
-    """Return the charts that follow from totals, of each device in all slices.
+    """Return all charts but those of single kernels; `totals` has those of each device, one for each slice.
 
     `host_idle` may be that of the small tables of the capture; `idle` is the result of its line_sums for all slices.
     """

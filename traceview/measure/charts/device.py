@@ -32,10 +32,11 @@ def stream_pairs(trace: Trace, device: int, window: Window, streams: Sequence[in
     operations = trace.operations.lazy().filter(pl.col("device") == device, pl.col("end") >= window.start)
     frame = operations.filter(pl.col("start") < window.end).select("stream", "start", "end").collect()
     unions: dict[int, Intervals] = {}
-    for (row,), own in frame.group_by("stream"):
+    for own in frame.partition_by("stream"):
+        row = int(own["stream"][0])
         if streams is None or row in streams:
-            union = intervals.union(own["start"].to_numpy(), own["end"].to_numpy())
-            unions[int(str(row))] = intervals.clip(union, window.start, window.end)
+            union = intervals.union(own["start"].to_numpy(), own["end"].to_numpy(), ordered=True)
+            unions[row] = intervals.clip(union, window.start, window.end)
     chosen = sorted(unions, key=lambda row: (-intervals.length(unions[row]), row))[:MAX_PAIRED]
     coverages = {row: Coverage.from_union(unions[row]) for row in chosen}
     rows = [(row, row, intervals.length(unions[row])) for row in chosen]

@@ -78,16 +78,19 @@ class HostIdle:
         """Return the source lines that follow from the result of line_sums."""
         if sums.is_empty():
             return ()
-        stacks = IdleStacks(sums.drop("exact"), bool(sums["exact"].all()))
-        return measure_lines(self.stacks, join_unseen(self.stacks, stacks))
+        return measure_lines(self.stacks, self._idle_stacks(sums))
 
     def stack_times(self, sums: pl.DataFrame, windows: Sequence[Window]) -> StackTimes:
         """Return the idle time by stack that follows from line_sums, and the time of threads inside windows."""
+        start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
+        return stack_times(self.stacks, self._idle_stacks(sums), intervals.union(start, end))
+
+    def _idle_stacks(self, sums: pl.DataFrame) -> IdleStacks:
+        """Return the stacks of idle time that follow from the result of line_sums."""
         known = (
             IdleStacks(sums.drop("exact"), bool(sums["exact"].all())) if sums.columns else idle_sums(self.stacks, ())
         )
-        start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
-        return stack_times(self.stacks, join_unseen(self.stacks, known), intervals.union(start, end))
+        return join_unseen(self.stacks, known)
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""
