@@ -10,7 +10,7 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments, slice_count
+from traceview.slices.plan import FIRST, KEPT_SHARE, LAST, keepable_bytes, plan_slices, quiet_moments, slice_count
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
@@ -67,3 +67,10 @@ def test_count_of_slices() -> None:
     assert slice_count(source, 1 << 30, 2) == 1
     assert slice_count(source, 0, 2) <= slice_count(source, 0, 400)
     assert slice_count(source, 0, 400) > 1
+
+
+def test_memory_beside_slices_in_progress_keeps_slices() -> None:
+    ample, short = 8_000_000_000, 500_000_000
+    assert ample // 2 < keepable_bytes(1_000_000, ample, 2) < ample
+    assert keepable_bytes(4_000_000, ample, 2) < keepable_bytes(1_000_000, ample, 2)
+    assert keepable_bytes(1_000_000, short, 16) == short // KEPT_SHARE

@@ -18,7 +18,7 @@ from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
 from traceview.slices.memory import is_sqlite
-from traceview.slices.plan import BYTES_PER_EVENT, KEPT_SHARE, plan_slices, slice_count
+from traceview.slices.plan import BYTES_PER_EVENT, keepable_bytes, plan_slices, slice_count
 from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
@@ -89,7 +89,8 @@ class LimitedCapture:
         processes = self.workers.count if self.workers else 1
         windows = plan_slices(self.source, slice_count(self.source, self.memory, processes), self.workers)
         processes = min(processes, len(windows))
-        return SliceRunner(self.source, windows, self.memory // KEPT_SHARE // processes, self.folder)
+        kept = keepable_bytes(self.source.events // len(windows), self.memory, processes)
+        return SliceRunner(self.source, windows, kept // processes, self.folder)
 
     def analyze(
         self,

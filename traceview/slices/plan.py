@@ -23,7 +23,7 @@ BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at
 SLICES_PER_PROCESS = 3
 MIN_EVENTS = 200_000  # in a slice, unless memory is short
 MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
-KEPT_SHARE = 8  # a part of the memory, for traces that are kept from pass to pass
+KEPT_SHARE = 8  # a part of the memory at least is for slices that are kept from pass to pass
 FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
@@ -55,6 +55,15 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     fitting = math.ceil(source.events * BYTES_PER_EVENT * processes / left)
     balanced = SLICES_PER_PROCESS * processes if processes > 1 else 1
     return max(1, fitting, source.events // MAX_EVENTS, min(balanced, source.events // MIN_EVENTS))
+
+
+def keepable_bytes(events: int, memory: int, processes: int) -> int:
+    """Return the bytes of `memory` for slices that are kept from pass to pass, beside one slice of `events` per process.
+
+    A fifth of what is left stays free, because slices differ in size.
+    """
+    used = (processes + 1) * BYTES_PER_PROCESS + processes * events * BYTES_PER_EVENT
+    return max((memory - used) * 4 // 5, memory // KEPT_SHARE)
 
 
 def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:
