@@ -58,9 +58,10 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
 
 
 def keepable_bytes(events: int, memory: int, processes: int) -> int:
-    """Return the bytes of `memory` for slices that are kept from pass to pass, beside one slice of `events` per process.
+    """Return the bytes of `memory` for slices that are kept from pass to pass.
 
-    A fifth of what is left stays free, because slices differ in size.
+    Each process has one slice of `events` in progress beside them. A fifth of what is left
+    stays free, because slices differ in size.
     """
     used = (processes + 1) * BYTES_PER_PROCESS + processes * events * BYTES_PER_EVENT
     return max((memory - used) * 4 // 5, memory // KEPT_SHARE)
