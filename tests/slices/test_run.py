@@ -12,6 +12,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.model.analysis import Analysis
+from traceview.model.charts import Charts
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
@@ -42,17 +43,21 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
     costs = [
         (finding.id, finding.title, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings
     ]
-    notes = [note.id for note in analysis.notes if note.id != "no_charts"]
-    return document(replace(analysis, findings=(), answer="", notes=())), costs, notes
+    return document(replace(analysis, findings=(), answer="", notes=())), costs, [note.id for note in analysis.notes]
 
 
-def merged_charts(analysis: Analysis) -> tuple[object, ...]:
-    """Return the charts without those of single kernels, and the number of steps of each counter."""
-    assert analysis.charts is not None and analysis.counters is not None
-    charts = analysis.charts()
-    devices = [replace(device, kernels=(), other_kernels=()) for device in charts.devices]
-    assert all(device.gaps for device in devices)
-    return devices, charts.iterations, charts.stacks, [len(counter.start) for counter in analysis.counters()]
+def charts(analysis: Analysis) -> Charts:
+    """Return the charts without the numbers of launch shapes."""
+    assert analysis.charts is not None
+    measured = analysis.charts()
+    assert all(device.gaps and device.kernels for device in measured.devices) and measured.shapes
+    return replace(measured, shapes=tuple(replace(shape, shape=0) for shape in measured.shapes))
+
+
+def counters(analysis: Analysis) -> list[int]:
+    """Return the number of steps of each counter."""
+    assert analysis.counters is not None
+    return [len(counter.start) for counter in analysis.counters()]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,8 @@ def test_figures_of_slices_equal_those_in_memory(
         (folder := tmp_path / str(count)).mkdir()
         merged = in_slices(trace, windows, folder)
         assert figures(merged) == figures(whole)
-        assert merged_charts(merged) == merged_charts(whole)
+        assert charts(merged) == charts(whole)
+        assert counters(merged) == counters(whole)
     assert len(windows) >= least
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
@@ -86,3 +87,13 @@ def number_distinct(equal: Positions) -> tuple[Positions, Positions]:
     number = np.empty(len(equal), np.intp)
     number[first] = np.arange(len(first))
     return first, number[equal]
+
+
+def distinct_rows(frames: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Times]]:
+    """Return the distinct rows of frames with equal columns, and for each frame the position of its rows among them."""
+    every = pl.concat(frames)
+    distinct = every.unique(maintain_order=True)
+    numbered = distinct.with_row_index("position")
+    joined = every.join(numbered, on=every.columns, how="left", nulls_equal=True, maintain_order="left")
+    position = joined["position"].cast(pl.Int64).to_numpy()
+    return distinct, np.split(position, np.cumsum([len(frame) for frame in frames])[:-1])

@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.intervals import distinct_rows
+
 Numbers = NDArray[np.int64]
 
 
@@ -54,7 +56,8 @@ def node_levels(parent: Numbers) -> Numbers:
 
 def _unify_nodes(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers) -> CallTree:
     """Merge nodes with equal parents and frames, one level after the other."""
-    distinct, frame = _distinct_rows(frames)
+    every, (frame,) = distinct_rows([pl.DataFrame(frames)])
+    distinct = every.to_numpy()
     by_level = np.argsort(level, kind="stable")
     ends = np.cumsum(np.bincount(level))
     node = np.full(len(parent) + 1, -1, np.int64)  # the last one stands for no parent
@@ -68,12 +71,3 @@ def _unify_nodes(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers
         own_frames.append(unique % len(distinct))
         count += len(unique)
     return CallTree(np.concatenate(parents), np.concatenate(own_frames), node[leaf], distinct)
-
-
-def _distinct_rows(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the distinct rows of an array, and the index of each row among them."""
-    names = [f"column_{index}" for index in range(rows.shape[1])]
-    table = pl.DataFrame(rows, schema=names)
-    distinct = table.unique(maintain_order=True).with_row_index("which")
-    which = table.join(distinct, on=names, how="left", maintain_order="left")["which"].cast(pl.Int64).to_numpy()
-    return distinct.select(names).to_numpy(), which

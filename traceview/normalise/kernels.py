@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from traceview.intervals import first_equal_rows, number_distinct, row_hashes
+from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
 from traceview.model.scopes import CAPTURES
 from traceview.model.trace import SHAPES
 from traceview.normalise.codes import integers, texts_of
@@ -43,8 +43,9 @@ def kernel_shapes(
     every = table if apart is None else apart
     present = every.select(name for name in raw.SHAPE_COLUMNS if name in every.columns)
     first, shape = number_distinct(first_equal_rows(row_hashes([integers(column, NULL) for column in present])))
-    rows = shape.astype(np.uint32) + np.uint32(NO_KERNEL + 1)
-    shapes = pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])
+    # Static and dynamic shared memory are one column of a shape, and text may have several ids.
+    shapes, (number,) = distinct_rows([pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])])
+    rows = number.astype(np.uint32)[NO_KERNEL + 1 :][shape]
     return shapes, rows if apart is None else rows[table[raw.SHAPE].to_numpy()]
 
 

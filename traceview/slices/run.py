@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, merged_charts
 from traceview.measure.charts.device import gap_totals
@@ -31,15 +32,8 @@ from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult
 from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.timeline import merged_projection, stored_source
+from traceview.slices.timeline import SliceMarks, merged_projection, stored_source
 from traceview.whatif.prediction import with_known_predictions
-
-NO_CHARTS = Note(
-    "no_charts",
-    "The page lacks the table of single kernels, because the capture was analyzed in slices. `--from` and `--to` "
-    "choose a part that has it.",
-    affects=("charts",),
-)
 
 
 def analyze_slices(
@@ -104,8 +98,7 @@ def analyze_slices(
         events=stored_source(resident, marks, folder),
         projected=projected,
         counters=partial(measure_counters, resident),
-        charts=partial(_charts, analysis, results),
-        notes=(*analysis.notes, NO_CHARTS),
+        charts=partial(_charts, analysis, results, marks),
     )
 
 
@@ -123,8 +116,8 @@ def _other_part(
     return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
 
 
-def _charts(analysis: Analysis, results: Sequence[SliceResult]) -> Charts:
-    """Return the charts that merge: all but those of single kernels."""
+def _charts(analysis: Analysis, results: Sequence[SliceResult], marks: Sequence[SliceMarks]) -> Charts:
+    """Return the charts; their kernel shapes are those of `marks`."""
     totals: dict[int, list[ChartTotals]] = {device.device: [] for device in analysis.devices}
     for row, own in totals.items():
         parts = [result for result in results if row in result.charts]
@@ -136,6 +129,7 @@ def _charts(analysis: Analysis, results: Sequence[SliceResult]) -> Charts:
         analysis.devices,
         analysis.iterations,
         totals,
+        distinct_rows([part.shapes for part in marks])[0],
         host_idle if isinstance(host_idle, HostIdle) else None,
         pl.DataFrame() if idle is None else idle.frame,
         whole=analysis.whole,

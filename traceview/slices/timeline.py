@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 
 from traceview.frozen import frozen
-from traceview.intervals import EMPTY, Times
+from traceview.intervals import EMPTY, Times, distinct_rows
 from traceview.measure.nvtx.projection import Projection, project_ranges
 from traceview.model.analysis import Analysis, HostUse, NotMeasured, Unmatched
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.trace import PROJECTED, SHAPES, Trace, Window
+from traceview.model.trace import PROJECTED, Trace, Window
 from traceview.report.timeline.bands import bands
 from traceview.report.timeline.lanes import TraceLanes
 from traceview.report.timeline.marks import Marks, Names, Numbers
@@ -153,7 +153,7 @@ class StoredLanes:
 
     def __init__(self, slices: Sequence[SliceMarks], names: Names, folder: Path) -> None:
         numbers = [np.array([names.number(text) for text in part.names], np.int32) for part in slices]
-        self.shapes, shapes = _merged_shapes([part.shapes for part in slices])
+        self.shapes, shapes = distinct_rows([part.shapes for part in slices])
         lanes: dict[str, list[SliceBlocks]] = {}
         joins = _GapJoins(folder / JOINED_FILE)
         for part, number, shape in zip(slices, numbers, shapes, strict=True):
@@ -255,15 +255,3 @@ def _joined_gap(before: Marks, after: Marks) -> Marks:
 
 
 ZERO = np.zeros(1, np.int64)
-
-
-def _merged_shapes(shapes: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Times]]:
-    """Return the distinct kernel shapes of all slices, and the number of each shape of each slice."""
-    columns = list(SHAPES)
-    every = pl.concat([frame.select(columns) for frame in shapes])
-    distinct = every.unique(maintain_order=True)
-    number = every.join(
-        distinct.with_row_index("number"), on=columns, how="left", nulls_equal=True, maintain_order="left"
-    )
-    ends = np.cumsum([len(frame) for frame in shapes])[:-1]
-    return distinct, np.split(number["number"].to_numpy().astype(np.int64), ends)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,35 +17,90 @@ from hypothesis import strategies as st
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview import Analysis, analyze
-from traceview.measure.charts.kernels import _groups, _Kernels, kernel_groupings
+from traceview.measure.charts import kernels as kernel_charts
+from traceview.measure.charts.kernels import (
+    IN_BOTH,
+    IN_STEADY,
+    IN_WINDOW,
+    KernelTotals,
+    kernel_groupings,
+    merge_kernels,
+    sum_kernels,
+)
 from traceview.measure.kernels.families import kernel_kind
 from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import locate_operations
-from traceview.model.charts import KernelGroup, KernelInstance
-from traceview.model.trace import Window
+from traceview.measure.places.locate import PLACE, locate_operations
+from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
+from traceview.model.trace import SHAPES, Window
+
+KERNELS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=40)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), min_size=1, max_size=40), st.integers(1, 7))
-def test_groups_match_a_plain_loop(kernels: list[tuple[int, int]], limit: int) -> None:
-    code, length = (np.array(column, np.int64) for column in zip(*kernels, strict=True))
-    start = np.arange(len(kernels)) * 50
+def totals_of(kernels: list[tuple[int, int, int]], first: int = 0) -> KernelTotals:
+    """Return the totals of kernels (group, length, part); one starts every 50 ns."""
+    start = np.arange(first, first + len(kernels)) * 50
+    group, length, part = (np.array(column, np.int64) for column in zip(*kernels, strict=True))
+    sums = pl.DataFrame(
+        {
+            "shape": pl.Series(group, dtype=pl.Int32),
+            "place": pl.Series(np.zeros(len(group)), dtype=pl.Int32),
+            "part": pl.Series(part, dtype=pl.Int8),
+            "ns": length,
+            "count": np.ones(len(group), np.int64),
+            "total_ns": length,
+            "start": start,
+            "end": start + length,
+            "stream": pl.Series(group, dtype=pl.Int16),
+        }
+    )
+    shapes = pl.DataFrame({name: [f"kernel {at}" if name == "name" else None for at in range(6)] for name in SHAPES})
+    places = pl.DataFrame({name: [None] for name in PLACE}, schema=dict.fromkeys(PLACE, pl.String))
+    return KernelTotals(sums, shapes.cast(dict(SHAPES)), places)
+
+
+@given(KERNELS, st.integers(1, 7), st.lists(st.integers(0, 40)), st.booleans())
+def test_groups_of_slices_match_a_plain_loop(
+    kernels: list[tuple[int, int, int]], limit: int, cuts: list[int], steady: bool
+) -> None:
+    edges = sorted({0, len(kernels), *(cut for cut in cuts if cut < len(kernels))})
+    totals = merge_kernels([totals_of(kernels[low:high], low) for low, high in pairwise(edges)])
     members: dict[int, list[int]] = defaultdict(list)
-    for row, (group, _) in enumerate(kernels):
-        members[group].append(row)
+    for row, (group, _, part) in enumerate(kernels):
+        if part != (IN_WINDOW if steady else IN_STEADY):
+            members[group].append(row)
     order = sorted(members, key=lambda group: (-sum(kernels[row][1] for row in members[group]), group))
     rest = sorted(row for group in order[limit:] for row in members[group])
-    expected = [(str(group), members[group]) for group in order[:limit]]
+    expected = [(f"kernel {group}", members[group]) for group in order[:limit]]
     expected += [(f"({len(order) - limit} others)", rest)] if rest else []
-    groups = _groups(_Kernels(start, start + length, length, code), code, [str(number) for number in range(6)], limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_charts, "MAX_GROUPS", limit)
+        groupings = {grouping.by: grouping.groups for grouping in kernel_groupings(totals, steady=steady)}
+    assert set(groupings) == ({"shape", "kernel", "family"} if members else set())
+    groups = groupings.get("kernel", ())
     assert [(group.name, group.count, group.total_ns) for group in groups] == [
         (name, len(rows), sum(kernels[row][1] for row in rows)) for name, rows in expected
     ]
     for group, (_, rows) in zip(groups, expected, strict=True):
         lengths = sorted(kernels[row][1] for row in rows)
-        assert group.first.start == start[rows[0]]
-        assert group.longest.end - group.longest.start == lengths[-1]
-        assert group.median.end - group.median.start == lengths[(len(lengths) - 1) // 2]
-        assert all(each.start // 50 in rows for each in (group.median, group.longest, group.first))
+        chosen = {"first": kernels[rows[0]][1], "longest": lengths[-1], "median": lengths[(len(lengths) - 1) // 2]}
+        for name, length in chosen.items():
+            row = next(row for row in rows if kernels[row][1] == length)
+            assert getattr(group, name) == KernelInstance(row * 50, row * 50 + length, kernels[row][0])
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 40))
+def test_rounded_lengths_keep_sums_longest_and_first(lengths: list[int], limit: int) -> None:
+    both = [(length % 2, length, IN_BOTH) for length in lengths]
+    half = len(both) // 2
+    parts = [totals_of(part, first) for part, first in ((both[:half], 0), (both[half:], half)) if part]
+    exact, rounded = merge_kernels(parts), merge_kernels([merge_kernels([part], limit) for part in parts], limit)
+    # A shape has rows for its first kernel, and for at most 9 digits at 9 powers of ten.
+    assert len(rounded.sums) <= max(limit, 2 * (1 + 90)) and len(rounded.sums) <= len(exact.sums)
+    for group, other in zip(
+        *(kernel_groupings(totals, steady=True)[0].groups for totals in (exact, rounded)), strict=True
+    ):
+        assert (group.count, group.total_ns, group.first) == (other.count, other.total_ns, other.first)
+        assert group.longest.end - group.longest.start == other.longest.end - other.longest.start
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +163,15 @@ def check(
 
 def test_window_without_kernels_has_no_groups() -> None:
     trace = made_trace([(0, 10, "copy", 0, None), (20, 30, "compute", 0, None)])
+    device = analyze(trace, costs=None).devices[0]
     places = locate_operations(trace, project_operations(trace))
-    assert kernel_groupings(trace, 0, Window(0, 15), places) == ()
-    (shape, *_) = kernel_groupings(trace, 0, Window(25, 40), places)
+
+    def groupings(window: Window, steady: Window) -> tuple[KernelGrouping, ...]:
+        part = replace(device, window=window, steady=replace(device.steady, window=steady))
+        return kernel_groupings(sum_kernels(trace, part, places), steady=True)
+
+    assert groupings(Window(0, 15), Window(0, 15)) == groupings(Window(0, 40), Window(25, 25)) == ()
+    (shape, *_) = groupings(Window(0, 40), Window(25, 40))
     (group,) = shape.groups
     assert (group.count, group.total_ns) == (1, 5)
     assert group.first == group.median == group.longest == KernelInstance(20, 30, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import polars as pl
 
@@ -18,7 +17,7 @@ from traceview.measure.charts.device import (
     streams_at_once,
 )
 from traceview.measure.charts.iterations import iteration_bars
-from traceview.measure.charts.kernels import kernel_groupings
+from traceview.measure.charts.kernels import KernelTotals, kernel_groupings, merge_kernels, sum_kernels
 from traceview.measure.charts.launches import launch_shapes
 from traceview.measure.charts.places import place_trees, tree_totals
 from traceview.measure.charts.stacks import stack_tree
@@ -34,7 +33,8 @@ from traceview.model.trace import Trace
 class ChartTotals:
     """What charts of one device follow from; rows of several slices of a capture are those of the complete capture.
 
-    `streams`, `gaps`, `copies` and `places` are the results of stream_pairs, gap_totals, copy_totals and tree_totals.
+    `streams`, `gaps`, `copies`, `places` and `kernels` are the results of stream_pairs, gap_totals, copy_totals,
+    tree_totals and sum_kernels.
     """
 
     streams: pl.DataFrame
@@ -42,6 +42,7 @@ class ChartTotals:
     copies: pl.DataFrame
     copies_left_out: int
     places: pl.DataFrame
+    kernels: KernelTotals
 
 
 def chart_totals(
@@ -58,19 +59,25 @@ def chart_totals(
         copies,
         left_out,
         tree_totals(trace, device.device, (device if whole else device.steady).window, places),
+        sum_kernels(trace, device, places),
     )
 
 
-def device_charts(device: DeviceUse, totals: Sequence[ChartTotals]) -> DeviceCharts:
-    """Return the charts of a device, without those of single kernels, from the totals of all slices."""
+def device_charts(
+    device: DeviceUse, totals: Sequence[ChartTotals], kernels: KernelTotals, *, whole: bool
+) -> DeviceCharts:
+    """Return the charts of a device from the totals of all slices; `kernels` are the merged ones."""
     tree = [part.places for part in totals if not part.places.is_empty()]
     places, ranges = place_trees(pl.concat(tree) if tree else pl.DataFrame())
+    others = () if device.window == device.steady.window else kernel_groupings(kernels, steady=whole)
     return DeviceCharts(
         device=device.device,
         streams=streams_at_once(device, pl.concat([part.streams for part in totals])),
         gaps=gap_lengths(pl.concat([part.gaps for part in totals])),
         copies=copy_groups(pl.concat([part.copies for part in totals])),
         copies_left_out=sum(part.copies_left_out for part in totals),
+        kernels=kernel_groupings(kernels, steady=not whole),
+        other_kernels=others,
         places=places,
         ranges=ranges,
     )
@@ -97,26 +104,21 @@ def measure_charts(
         )
         for device in devices
     }
-    charts = merged_charts(
-        devices, iterations, {row: [own] for row, own in totals.items()}, host_idle, sums, whole=whole
-    )
-    own = [
-        _with_kernels(trace, chart, device, places, whole)
-        for chart, device in zip(charts.devices, devices, strict=True)
-    ]
-    return replace(charts, devices=tuple(own), shapes=launch_shapes(trace))
+    own = {row: [own] for row, own in totals.items()}
+    return merged_charts(devices, iterations, own, trace.shapes, host_idle, sums, whole=whole)
 
 
 def merged_charts(
     devices: Sequence[DeviceUse],
     iterations: Iterations | NotMeasured,
     totals: Mapping[int, Sequence[ChartTotals]],
+    shapes: pl.DataFrame,
     host_idle: HostIdle | None,
     idle: pl.DataFrame,
     *,
     whole: bool = False,
 ) -> Charts:
-    """Return all charts but those of single kernels; `totals` has those of each device, one for each slice.
+    """Return all charts; `totals` has those of each device, one for each slice, and `shapes` those of the timeline.
 
     `host_idle` may be that of the small tables of the capture; `idle` is the result of its line_sums for all slices.
     """
@@ -124,14 +126,12 @@ def merged_charts(
     stacks = StackTree()
     if host_idle is not None:
         stacks = stack_tree(host_idle.trace.evidence, host_idle.stack_times(idle, windows))
+    kernels = {row: merge_kernels([part.kernels for part in parts]) for row, parts in totals.items()}
     return Charts(
-        devices=tuple(device_charts(device, totals[device.device]) for device in devices),
+        devices=tuple(
+            device_charts(device, totals[device.device], kernels[device.device], whole=whole) for device in devices
+        ),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
+        shapes=launch_shapes(tuple(kernels.values()), shapes),
         stacks=stacks,
     )
-
-
-def _with_kernels(trace: Trace, charts: DeviceCharts, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
-    part, other = (device, device.steady) if whole else (device.steady, device)
-    others = () if other.window == part.window else kernel_groupings(trace, device.device, other.window, places)
-    return replace(charts, kernels=kernel_groupings(trace, device.device, part.window, places), other_kernels=others)

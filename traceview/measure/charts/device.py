@@ -67,7 +67,10 @@ def streams_at_once(device: DeviceUse, pairs: pl.DataFrame, limit: int = MAX_STR
 
 
 def gap_totals(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each length (a place in LENGTH_EDGES) of gaps: count, the longest one, and ns by cause."""
+    """Return a row for each length (a place in LENGTH_EDGES) of gaps: count, the longest one, and ns by cause.
+
+    Gaps are in the order of time.
+    """
     length = (gaps["end"] - gaps["start"]).to_numpy()
     place = pl.Series("place", np.searchsorted(LENGTH_EDGES, length, side="right") - 1, pl.Int64)
     columns = gaps.select("start", "end", *CAUSES, pl.lit(1).cast(pl.Int64).alias("count"), place)
@@ -75,13 +78,13 @@ def gap_totals(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def added_gaps(totals: pl.DataFrame) -> pl.DataFrame:
-    """Return one row for each length from several. The first of equally long gaps is the longest."""
-    return (
-        totals.with_columns((pl.col("end") - pl.col("start")).alias("length"))
-        .sort("place", "length", "start", descending=[False, True, False])
-        .group_by("place", maintain_order=True)
-        .agg(pl.col("start", "end").first(), pl.col("count", *CAUSES).sum())
-    )
+    """Return one row for each length from several, which are in the order of time.
+
+    The first of equally long gaps is the longest.
+    """
+    longest = (pl.col("end") - pl.col("start")).arg_max()
+    sums = pl.col("count", *CAUSES).sum()
+    return totals.group_by("place").agg(pl.col("start", "end").get(longest), sums).sort("place")
 
 
 def gap_lengths(totals: pl.DataFrame) -> tuple[GapLengths, ...]:
@@ -94,7 +97,7 @@ def gap_lengths(totals: pl.DataFrame) -> tuple[GapLengths, ...]:
             causes={cause: row[cause] for cause in CAUSES if row[cause]},
             longest=Window(row["start"], row["end"]),
         )
-        for row in added_gaps(totals).iter_rows(named=True)
+        for row in added_gaps(totals.sort("start")).iter_rows(named=True)
     )
 
 

@@ -1,107 +1,203 @@
-"""Groups of a device's kernels with the longest, the median and the first of each, for the page's table of kernels."""
+"""Groups of a device's kernels with the longest, the median and the first of each, for the page's table of kernels.
+
+The kernels of each launch shape, place and length are one row of a small frame. These rows add up over the slices of a
+capture, and all figures follow from them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from traceview.intervals import Times, rows_where
+from traceview.frozen import frozen
+from traceview.intervals import Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
-from traceview.measure.kernels import shape_identities, shape_kinds
+from traceview.measure.kernels import shape_kinds
 from traceview.measure.places.locate import PLACE, Places
 from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
-from traceview.model.trace import Trace, Window
+from traceview.model.devices import DeviceUse
+from traceview.model.trace import SHAPES, Trace
 
 MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group
+MAX_SUMS = 200_000  # rows of KernelTotals.sums; lengths are rounded where there are more
+DIGITS = (3, 2, 1)  # digits of a rounded length; the first that gives at most MAX_SUMS rows is used
+# A kernel counts in the window of its device, in the steady part, or in both. One that crosses the border of the steady
+# part counts twice, with its length inside the window and with its length inside the steady part.
+IN_WINDOW, IN_BOTH, IN_STEADY = range(3)
+KEYS = ("shape", "place", "part")
 
 
-class _Kernels(NamedTuple):
-    """The kernels of a part of a device's window, and their lengths inside it."""
+@frozen
+class KernelTotals:
+    """The kernels of a device in a capture or in a slice of it.
 
-    start: Times
-    end: Times
-    ns: Times
-    stream: NDArray[np.integer]
-
-
-def kernel_groupings(trace: Trace, device: int, window: Window, places: Places) -> tuple[KernelGrouping, ...]:
-    """Return the kernels of a part of a device's window by launch shape, name, family and place.
-
-    The groups by launch shape are in the order of the table of kernels. A place that no kernel has is left out.
+    `sums` has a row for each launch shape, place, part (IN_WINDOW, ...) and length in ns: shape (row of `shapes`),
+    place (row of `places`), part, ns, count, total_ns, and start, end and stream of the first of these kernels. If
+    lengths are rounded, a row has the longest kernel, and the first of each shape, place and part has its own row. Rows
+    are in the order of time. `shapes` has the columns of SHAPES, `places` those of PLACE.
     """
-    operations = trace.operations
-    on_device = operations["device"].to_numpy() == device
-    rows = rows_where(on_device & (operations["source"].to_physical().to_numpy() == KERNEL))
+
+    sums: pl.DataFrame
+    shapes: pl.DataFrame
+    places: pl.DataFrame
+
+
+def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MAX_SUMS) -> KernelTotals:
+    """Return the kernels inside the window of a device, which may be that of a slice."""
+    operations, window, steady = trace.operations, device.window, device.steady.window
+    is_kernel = operations["source"].to_physical().to_numpy() == KERNEL
+    rows = rows_where(is_kernel & (operations["device"].to_numpy() == device.device))
     start, end = (operations[name].to_numpy()[rows] for name in ("start", "end"))
     inside = overlaps_window(start, end, window)
     if not inside.all():
         rows, start, end = rows[inside], start[inside], end[inside]
-    ns = np.minimum(end, window.end) - np.maximum(start, window.start)
-    kernels = _Kernels(start, end, ns, operations["stream"].to_numpy()[rows])
-    shape, place = operations["shape"].to_numpy()[rows], places.code[rows]
+    length = np.minimum(end, window.end) - np.maximum(start, window.start)
+    steady_length = np.minimum(end, steady.end) - np.maximum(start, steady.start)
+    is_steady = overlaps_window(start, end, steady) & (steady.length > 0)
+    crosses = np.flatnonzero(is_steady & (steady_length != length))
+    part = np.where(is_steady, IN_BOTH, IN_WINDOW)
+    part[crosses] = IN_WINDOW
+    distinct, (number,) = distinct_rows([places.table.select(PLACE)])
+    pair = operations["shape"].to_numpy()[rows] * np.int64(len(distinct)) + number[places.code[rows]]
+    row = np.arange(len(rows), dtype=np.int32)
+    if len(crosses):
+        row, pair = np.append(row, row[crosses]), np.append(pair, pair[crosses])
+        part = np.append(part, np.full(len(crosses), IN_STEADY))
+        length = np.append(length, steady_length[crosses])
+    sums = (
+        pl.DataFrame({"key": pair * 3 + part, "ns": length, "row": row})
+        .group_by("key", "ns")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("row").min())
+        .sort("row", "key")
+    )
+    pair, part = np.divmod(sums["key"].to_numpy(), 3)
+    shape, place = np.divmod(pair, max(len(distinct), 1))
+    first = sums["row"].to_numpy()
+    sums = sums.select(
+        pl.Series("shape", shape, pl.Int32),
+        pl.Series("place", place, pl.Int32),
+        pl.Series("part", part, pl.Int8),
+        "ns",
+        "count",
+        (pl.col("ns") * pl.col("count")).alias("total_ns"),
+        pl.Series("start", start[first]),
+        pl.Series("end", end[first]),
+        pl.Series("stream", operations["stream"].to_numpy()[rows[first]]),
+    )
+    return _used_rows(KernelTotals(_with_at_most(sums, limit), trace.shapes, distinct))
+
+
+def merge_kernels(parts: Sequence[KernelTotals], limit: int = MAX_SUMS) -> KernelTotals:
+    """Return the totals of a capture from those of its slices, in the order of time."""
+    shapes, shape = distinct_rows([part.shapes for part in parts])
+    places, place = distinct_rows([part.places for part in parts])
+    numbered = (
+        part.sums.with_columns(
+            pl.Series("shape", of_shape[part.sums["shape"].to_numpy()], pl.Int32),
+            pl.Series("place", of_place[part.sums["place"].to_numpy()], pl.Int32),
+        )
+        for part, of_shape, of_place in zip(parts, shape, place, strict=True)
+    )
+    sums = pl.concat(numbered)
+    merged = sums.group_by(*KEYS, "ns", maintain_order=True).agg(
+        pl.col("count", "total_ns").sum(), pl.col("start", "end", "stream").first()
+    )
+    return KernelTotals(_with_at_most(merged.select(sums.columns), limit), shapes, places)
+
+
+def _with_at_most(sums: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """Return KernelTotals.sums with at most `limit` rows, if rounded lengths allow it."""
+    is_first = pl.struct(KEYS).is_first_distinct()
+    for digits in DIGITS:
+        if len(sums) <= limit:
+            break
+        rounded = pl.when(is_first).then(None).otherwise(pl.col("ns").round_sig_figs(digits)).alias("rounded")
+        longest = pl.col("start", "end", "stream").get(pl.col("ns").arg_max())
+        grouped = sums.group_by(*KEYS, rounded, maintain_order=True)
+        sums = grouped.agg(pl.col("ns").max(), pl.col("count", "total_ns").sum(), longest).select(sums.columns)
+    return sums
+
+
+def _used_rows(totals: KernelTotals) -> KernelTotals:
+    """Return the totals without shapes and places that no kernel has."""
+    sums, frames = totals.sums, {"shape": totals.shapes, "place": totals.places}
+    for name, frame in frames.items():
+        used, number = np.unique(sums[name].to_numpy(), return_inverse=True)
+        sums, frames[name] = sums.with_columns(pl.Series(name, number, pl.Int32)), frame[used]
+    return KernelTotals(sums, *frames.values())
+
+
+def kernel_groupings(totals: KernelTotals, *, steady: bool) -> tuple[KernelGrouping, ...]:
+    """Return the kernels of the window of a device, or of its steady part, by launch shape, name, family and place.
+
+    The groups by launch shape are in the order of the table of kernels. A place that no kernel has is left out.
+    """
+    kernels = totals.sums.with_row_index("row").filter(pl.col("part") != (IN_WINDOW if steady else IN_STEADY))
+    kernels = kernels.sort("ns", "row")
+    shape, place = (kernels[name].to_numpy() for name in ("shape", "place"))
     shape_groups = [
-        KernelGrouping(name, _groups(kernels, codes[shape], texts)) for name, codes, texts in _by_shape(trace)
+        KernelGrouping(name, _groups(kernels, codes[shape], texts)) for name, codes, texts in _by_shape(totals.shapes)
     ]
     place_groups = [
         KernelGrouping(name, _groups(kernels, codes[place], texts))
-        for name, codes, texts in _by_place(places)
+        for name, codes, texts in _by_place(totals.places)
         if codes[place].any()
     ]
-    return (*shape_groups, *place_groups) if len(rows) else ()
+    return (*shape_groups, *place_groups) if len(kernels) else ()
 
 
-def _by_shape(trace: Trace) -> Iterator[tuple[str, NDArray[np.integer], Sequence[str | None]]]:
-    """Yield each attribute of a launch shape: its code for each of Trace.shapes, and the text of each code."""
-    kinds = shape_kinds(trace.shapes)
-    identities = shape_identities(trace.shapes)
-    yield "shape", identities, [None] * len(identities)
+def _by_shape(shapes: pl.DataFrame) -> Iterator[tuple[str, Times, Sequence[str | None]]]:
+    """Yield each attribute of a launch shape: its code for each shape, in the order of groups that cost equally much.
+
+    The third part is the text of each code.
+    """
+    order = shapes.with_row_index("row").sort(list(SHAPES))["row"].to_numpy()
+    yield "shape", np.argsort(order), [None] * len(order)
+    kinds = shape_kinds(shapes)
     for name, texts in (("kernel", [kind.label for kind in kinds]), ("family", [kind.family for kind in kinds])):
         yield name, *_numbered(pl.Series(texts, dtype=pl.String))
 
 
-def _by_place(places: Places) -> Iterator[tuple[str, NDArray[np.integer], Sequence[str | None]]]:
+def _by_place(places: pl.DataFrame) -> Iterator[tuple[str, Times, Sequence[str | None]]]:
     """Yield each attribute of a place: its code for each place, 0 for null, and the text of each code."""
     for name in PLACE:
-        yield name, *_numbered(places.table[name])
+        yield name, *_numbered(places[name])
 
 
-def _numbered(texts: pl.Series) -> tuple[NDArray[np.integer], list[str | None]]:
-    """Return the code of each text, 0 for null, and the text of each code."""
-    unique = texts.drop_nulls().unique(maintain_order=True)
-    codes = texts.cast(pl.Enum(unique)).to_physical().cast(pl.Int32) + 1
-    return codes.fill_null(0).to_numpy(), [None, *unique.to_list()]
+def _numbered(texts: pl.Series) -> tuple[Times, list[str | None]]:
+    """Return the code of each text in alphabetic order, 0 for null, and the text of each code."""
+    known = texts.drop_nulls().unique().sort()
+    codes = texts.replace_strict(known, np.arange(1, len(known) + 1), default=0, return_dtype=pl.Int64)
+    return codes.to_numpy(), [None, *known.to_list()]
 
 
-def _groups(
-    kernels: _Kernels, code: NDArray[np.integer], texts: Sequence[str | None], limit: int = MAX_GROUPS
-) -> tuple[KernelGroup, ...]:
-    """Return one group for each code, the costliest first, and one for all codes beyond `limit`."""
-    count = np.bincount(code, minlength=len(texts))
-    total = np.zeros(len(texts), np.int64)
-    np.add.at(total, code, kernels.ns)
-    used = np.flatnonzero(count)
-    costliest = used[np.argsort(-total[used], kind="stable")]
-    rank = np.full(len(texts), limit, np.uint8 if limit < 256 else np.uint16)
-    rank[costliest[:limit]] = np.arange(min(limit, len(costliest)))
-    members = rank[code]
-    order = np.argsort(members, kind="stable")
-    ends = np.cumsum(np.bincount(members, minlength=min(limit, len(costliest))))
-    names = [texts[at] for at in costliest[:limit].tolist()] + [f"({len(costliest) - limit} others)"]
+MEDIAN = (pl.col("count").cum_sum() > (pl.col("count").sum() - 1) // 2).arg_max()
+INSTANCES = {  # rows are in the order of ns and time
+    "median": (pl.col("ns") == pl.col("ns").get(MEDIAN)).arg_max(),
+    "longest": pl.col("ns").arg_max(),
+    "first": pl.col("row").arg_min(),
+}
+INSTANCE = ("start", "end", "stream")
+
+
+def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> tuple[KernelGroup, ...]:
+    """Return one group for each code, the costliest first, and one for all codes beyond MAX_GROUPS.
+
+    `kernels` has rows of KernelTotals.sums with `row`, their order in time; it is sorted by ns and row.
+    """
+    coded = kernels.with_columns(pl.Series("code", code))
+    costliest = coded.group_by("code").agg(pl.col("total_ns").sum()).sort("total_ns", "code", descending=[True, False])
+    shown = costliest["code"].to_numpy()[:MAX_GROUPS]
+    rank = np.full(len(texts), len(shown))
+    rank[shown] = np.arange(len(shown))
+    figures = [
+        pl.col(name).get(place).alias(f"{which}_{name}") for which, place in INSTANCES.items() for name in INSTANCE
+    ]
+    groups = coded.group_by(pl.Series("rank", rank[code])).agg(pl.col("count", "total_ns").sum(), *figures)
+    names = [*(texts[at] for at in shown.tolist()), f"({len(costliest) - len(shown)} others)"]
     return tuple(
-        _group(kernels, name, order[first:last])
-        for name, first, last in zip(names, [0, *ends[:-1].tolist()], ends.tolist(), strict=False)
+        KernelGroup(names[at], count, ns, *(KernelInstance(*each[i : i + len(INSTANCE)]) for i in (0, 3, 6)))
+        for at, count, ns, *each in groups.sort("rank").iter_rows()
     )
-
-
-def _group(kernels: _Kernels, name: str | None, rows: Times) -> KernelGroup:
-    ns = kernels.ns[rows]
-    middle = (len(rows) - 1) // 2
-    chosen = (rows[np.argpartition(ns, middle)[middle]], rows[np.argmax(ns)], rows[0])
-    median, longest, first = (
-        KernelInstance(int(kernels.start[row]), int(kernels.end[row]), int(kernels.stream[row])) for row in chosen
-    )
-    return KernelGroup(name, len(rows), int(ns.sum()), median, longest, first)

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
+from traceview.measure.charts.kernels import IN_STEADY, MAX_SUMS, KernelTotals, merge_kernels
 from traceview.measure.kernels import shape_kinds
 from traceview.model.charts import LaunchShape
-from traceview.model.trace import Trace
+from traceview.model.trace import SHAPES
 
 MAX_LAUNCH_SHAPES = 5000  # those with the most kernels
+KEYS = list(SHAPES)
 
 
-def launch_shapes(trace: Trace) -> tuple[LaunchShape, ...]:
-    """Return the shapes of the capture's kernels with their number and median length, those with most kernels first."""
-    length = pl.col("end") - pl.col("start")
-    figures = [pl.len().alias("count"), length.sum().alias("total"), length.median().cast(pl.Int64).alias("median")]
-    uses = trace.operations.lazy().filter(pl.col("shape") > 0).group_by("shape").agg(figures)
-    uses = uses.sort(["count", "shape"], descending=[True, False]).head(MAX_LAUNCH_SHAPES)
-    kinds, shapes = shape_kinds(trace.shapes), trace.shapes
-    size = [[f"{part}_{axis}" for axis in "xyz"] for part in ("grid", "block")]
-    made = []
-    for row, count, total, median in uses.collect().iter_rows():
-        known = shapes.row(row, named=True)
-        grid, block = (None if known[axes[0]] is None else tuple(known[axis] for axis in axes) for axes in size)
-        made.append(
-            LaunchShape(
-                shape=row,
-                name=known["name"],
-                demangled=known["demangled"],
-                family=kinds[row].family,
-                grid=grid,
-                block=block,
-                registers=known["registers"],
-                shared_bytes=known["shared_bytes"],
-                count=count,
-                total_ns=total,
-                median_ns=median,
-            )
+def launch_shapes(totals: Sequence[KernelTotals], shapes: pl.DataFrame) -> tuple[LaunchShape, ...]:
+    """Return the shapes of all devices' kernels with their number and median length, those with most kernels first.
+
+    LaunchShape.shape is the row of `shapes`, those of the timeline.
+    """
+    if not totals:
+        return ()
+    kernels = merge_kernels(totals, len(totals) * MAX_SUMS)
+    before, count = pl.col("count").cum_sum(), pl.col("count").sum()
+    shorter, longer = (pl.col("ns").get((before > (count - odd) // 2).arg_max()) for odd in (1, 0))
+    uses = (
+        kernels.sums.filter(pl.col("part") != IN_STEADY)
+        .sort("ns")
+        .group_by("shape")
+        .agg(pl.col("count", "total_ns").sum(), ((shorter + longer) // 2).alias("median_ns"))
+    )
+    uses = pl.concat([kernels.shapes[uses["shape"].to_numpy()], uses.drop("shape")], how="horizontal")
+    uses = uses.join(shapes.with_row_index("shape"), on=KEYS, nulls_equal=True)
+    uses = uses.sort("count", *KEYS, descending=[True, *[False] * len(KEYS)]).head(MAX_LAUNCH_SHAPES)
+    return tuple(
+        LaunchShape(
+            **{name: row[name] for name in ("shape", "name", "demangled", "registers", "shared_bytes")},
+            **{name: row[name] for name in ("count", "total_ns", "median_ns")},
+            family=kind.family,
+            grid=_size(row, "grid"),
+            block=_size(row, "block"),
         )
-    return tuple(made)
+        for row, kind in zip(uses.iter_rows(named=True), shape_kinds(uses), strict=True)
+    )
+
+
+def _size(row: dict[str, int | None], part: str) -> tuple[int, ...] | None:
+    sizes = [row[f"{part}_{axis}"] for axis in "xyz"]
+    return None if sizes[0] is None else tuple(size or 0 for size in sizes)

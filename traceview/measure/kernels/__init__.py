@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.frozen import frozen
@@ -59,12 +58,6 @@ def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
     return [kernel_kind(*names) for names in shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()]
 
 
-def shape_identities(shapes: pl.DataFrame) -> NDArray[np.uint32]:
-    """Return for each of Trace.shapes the first of those that are one row of the table."""
-    columns = [name for name in shapes.columns if name != "shape"]
-    return shapes.with_row_index("shape").select(pl.col("shape").min().over(columns))["shape"].to_numpy()
-
-
 def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[int]) -> tuple[int, int]:
     """Return the number and the summed ns of the kernels of some shapes inside a window."""
     chosen = pl.col("device").eq(device) & pl.col("shape").is_in(list(shapes))
@@ -78,17 +71,10 @@ def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[in
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     """Return the columns of SHAPES with count, total_ns, min_ns and max_ns."""
     kernels, shapes = given.kernels, given.trace.shapes
-    # Shapes differ in static and in dynamic shared memory; rows only in their sum.
-    sums = (
-        pl.DataFrame(
-            {"count": kernels.counts, "total_ns": kernels.total, "min_ns": kernels.low, "max_ns": kernels.high}
-        )
-        .with_columns(shape=shape_identities(shapes))
-        .filter(pl.col("count") > 0)
-        .group_by("shape")
-        .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max())
+    sums = pl.DataFrame(
+        {"count": kernels.counts, "total_ns": kernels.total, "min_ns": kernels.low, "max_ns": kernels.high}
     )
-    return shapes.with_row_index("shape").join(sums, on="shape").drop("shape")
+    return pl.concat([shapes, sums], how="horizontal").filter(pl.col("count") > 0)
 
 
 def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
