@@ -6,7 +6,6 @@ import os
 import shutil
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 from traceview.errors import RequestError
@@ -133,6 +132,4 @@ def worker_processes(path: Path, memory: int) -> AbstractContextManager[WorkerPr
     cores = min(os.cpu_count() or 1, MAX_PROCESSES, memory // MEMORY_PER_PROCESS)
     if cores < 2 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
         return nullcontext()
-    workers = WorkerProcesses(cores)
-    workers.in_each(import_module, __name__)  # while this process reads the small tables
-    return workers
+    return WorkerProcesses(cores, __name__)  # they import this module while this process reads the small tables

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from importlib import import_module
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.forkserver import ensure_running
 from typing import Any, TypeVar
 
 from traceview.allocators import limit_memory_and_threads
@@ -18,26 +20,23 @@ Job = TypeVar("Job")
 Shared = TypeVar("Shared")
 Result = TypeVar("Result")
 THREADS = "POLARS_MAX_THREADS"
+HAS_FORK_SERVER = "forkserver" in get_all_start_methods()
 
 
 class WorkerProcesses:
     """Processes with the memory settings of the command.
 
-    They are new processes, not copies of this one, whose threads may hold locks.
+    They are copies of one new process that imports `module` at once, not of this one, whose threads may hold locks.
     """
 
-    def __init__(self, count: int) -> None:
-        """Start `count` processes."""
-        self.count, context = count, get_context("spawn")
-        self.pools = [ProcessPoolExecutor(1, context) for _ in range(count)]
-        # New processes inherit the environment. They share the processors.
-        threads = os.environ.get(THREADS)
-        os.environ[THREADS] = str(max((os.cpu_count() or 1) // count, 1))
-        self.in_each(limit_memory_and_threads)
-        if threads is None:
-            del os.environ[THREADS]
-        else:
-            os.environ[THREADS] = threads
+    def __init__(self, count: int, module: str = "polars") -> None:
+        """Prepare `count` processes, which share the processors. The first call starts them."""
+        self.count, self.module = count, module
+        self.pools: list[ProcessPoolExecutor] = []
+        self.context = get_context("forkserver" if HAS_FORK_SERVER else "spawn")
+        if HAS_FORK_SERVER:
+            self.context.set_forkserver_preload([module])
+            ensure_running()
 
     def __enter__(self) -> WorkerProcesses:
         return self
@@ -46,15 +45,23 @@ class WorkerProcesses:
         for pool in self.pools:
             pool.shutdown(cancel_futures=True)
 
+    def _start(self) -> None:
+        self.pools = [ProcessPoolExecutor(1, self.context) for _ in range(self.count)]
+        threads = max((os.cpu_count() or 1) // self.count, 1)
+        for pool in self.pools:
+            pool.submit(_configure, threads, self.module)
+
     def in_each(self, function: Callable[..., object], *values: object) -> None:
         """Call a function in each process, before the calls that follow."""
         content = pickle.dumps(partial(function, *values), pickle.HIGHEST_PROTOCOL)
-        for pool in self.pools:
-            pool.submit(_call, content)
+        for number in range(self.count):
+            self.submit(number, _call, content)
 
     def submit(self, number: int, function: Callable[..., Result], *values: object) -> Future[Result]:
         """Call a function in the process with this number, modulo their count."""
-        return self.pools[number % len(self.pools)].submit(function, *values)
+        if not self.pools:
+            self._start()
+        return self.pools[number % self.count].submit(function, *values)
 
     def map(self, function: Callable[[Shared, Job], Result], shared: Shared, jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield function(shared, job) for each job, in order. Job i runs in process i; all begin at once.
@@ -73,6 +80,13 @@ def result_of(future: Future[Result]) -> Result:
         return future.result()
     except BrokenProcessPool:
         raise RequestError("a process that measures slices died, probably out of memory; use less --memory") from None
+
+
+def _configure(threads: int, module: str) -> None:
+    """Set the limits of a process before it uses polars, and import what it needs."""
+    os.environ[THREADS] = str(threads)
+    limit_memory_and_threads()
+    import_module(module)
 
 
 _function: Callable[[Any], Any] | None = None
