@@ -67,6 +67,7 @@ def counters(analysis: Analysis) -> list[int]:
         ("ddp2.sqlite", (50,), 8),
         ("fsdp_tp/rank0.json.gz", (7,), 7),
         ("trainer/staged.sqlite", (7,), 7),  # with stacks
+        ("scenarios/many_streams.sqlite", (2,), 2),  # with more streams than one pass pairs
     ],
 )
 def test_figures_of_slices_equal_those_in_memory(

@@ -102,7 +102,7 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
 }
 PROJECTED: Mapping[str, PolarsDataType] = {
     "range": pl.Int64,  # row of Trace.ranges
-    "device": pl.Int32,  # row of Trace.devices
+    "device": pl.Int16,  # row of Trace.devices
     "start": pl.Int64,
     "end": pl.Int64,
     "operations": pl.Int64,

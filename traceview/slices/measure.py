@@ -6,7 +6,7 @@ operation and every blocking call lies in one slice. Only gaps cross borders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices, chosen_devices
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
 from traceview.measure.charts import ChartTotals, chart_totals
+from traceview.measure.charts.device import stream_pairs
 from traceview.measure.devices import (
     count_unmatched,
     gap_candidates,
@@ -42,6 +43,7 @@ from traceview.slices.plan import FIRST, LAST
 from traceview.slices.slice import Slice
 from traceview.slices.timeline import SliceMarks, write_slice
 
+MAX_PAIRED = 64  # streams of a device, all of which are paired in one pass; of more, a later pass pairs the busiest
 EVERYTHING = Window(FIRST, LAST)  # from the first slice to the last, unless the user gives a window
 NO_ROWS = pl.DataFrame()
 
@@ -100,6 +102,12 @@ class SlicePlan:
     def devices(self) -> list[int]:
         """The measured devices, rows of Trace.devices."""
         return sorted(self.extents.devices)
+
+    def paired_streams(self, trace: Trace, device: int) -> list[int]:
+        """Return the streams of a device, rows of Trace.streams, or none if the device has more than MAX_PAIRED."""
+        on_device = trace.streams["device"]
+        streams = [row for row in self.extents.streams if on_device[row] == device]
+        return streams if len(streams) <= MAX_PAIRED else []
 
     def steady(self, device: int) -> Window:
         """Return the steady part of a device in the whole capture."""
@@ -165,7 +173,8 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         marks = write_slice(trace, devices, host, projection, own, plan.folder)
         for device in devices:
             gaps, edges[device.device] = _split_pieces(device, continues[device.device])
-            charts[device.device] = chart_totals(trace, device, gaps, places, whole=plan.whole, streams=None)
+            streams = plan.paired_streams(trace, device.device)
+            charts[device.device] = chart_totals(trace, device, gaps, places, whole=plan.whole, streams=streams)
     rows = own_rows(trace)
     return SliceResult(
         devices=tuple(
@@ -183,6 +192,12 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         charts=charts,
         edge_gaps=edges,
     )
+
+
+def pair_streams(part: Slice, extents: Mapping[int, Window], streams: Mapping[int, Sequence[int]]) -> pl.DataFrame:
+    """Return the result of stream_pairs for `streams` of devices; the keys are rows of Trace.devices."""
+    windows = {row: extents[row].within(part.trace.window or EVERYTHING) for row in streams}
+    return pl.concat(stream_pairs(part.trace, row, window, streams[row]) for row, window in windows.items())
 
 
 def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Activity, ...]:

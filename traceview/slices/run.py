@@ -13,7 +13,7 @@ import polars as pl
 from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, merged_charts
-from traceview.measure.charts.device import gap_totals
+from traceview.measure.charts.device import busiest_streams, gap_totals
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
@@ -28,11 +28,12 @@ from traceview.model.unprofiled import ProfilerCosts
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
-from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult, measure_slice
+from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult, measure_slice, pair_streams
 from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.timeline import SliceMarks, merged_projection, stored_source
+from traceview.slices.slice import OverSlices
+from traceview.slices.timeline import merged_projection, stored_source
 from traceview.whatif.prediction import with_known_predictions
 
 
@@ -98,7 +99,7 @@ def analyze_slices(
         events=stored_source(resident, marks, folder),
         projected=projected,
         counters=partial(measure_counters, resident),
-        charts=partial(_charts, analysis, results, marks),
+        charts=partial(_charts, analysis, plan, results, over_slices),
     )
 
 
@@ -116,20 +117,30 @@ def _other_part(
     return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
 
 
-def _charts(analysis: Analysis, results: Sequence[SliceResult], marks: Sequence[SliceMarks]) -> Charts:
-    """Return the charts; their kernel shapes are those of `marks`."""
+def _charts(analysis: Analysis, plan: SlicePlan, results: Sequence[SliceResult], over_slices: OverSlices) -> Charts:
+    """Return the charts, for a page. Devices with many streams need one more pass over slices."""
     totals: dict[int, list[ChartTotals]] = {device.device: [] for device in analysis.devices}
     for row, own in totals.items():
         parts = [result for result in results if row in result.charts]
         pieces = join_pieces(pl.concat([result.edge_gaps[row] for result in parts]))
         own.extend(result.charts[row] for result in parts)
         own[0] = replace(own[0], gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
+    busiest = {
+        device.device: busiest_streams(device)
+        for device in analysis.devices
+        if not plan.paired_streams(analysis.trace, device.device)
+    }
+    if busiest:
+        pairs = pl.concat(over_slices(partial(pair_streams, extents=plan.extents.devices, streams=busiest)))
+        for row in busiest:
+            totals[row][0] = replace(totals[row][0], streams=pairs)
+    shapes, _ = distinct_rows([result.marks.shapes for result in results if result.marks is not None])
     idle, host_idle = analysis.tables["lines"].totals, analysis.host_time
     return merged_charts(
         analysis.devices,
         analysis.iterations,
         totals,
-        distinct_rows([part.shapes for part in marks])[0],
+        shapes,
         host_idle if isinstance(host_idle, HostIdle) else None,
         pl.DataFrame() if idle is None else idle.frame,
         whole=analysis.whole,

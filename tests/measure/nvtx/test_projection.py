@@ -41,4 +41,5 @@ def test_window_keeps_overlapping_work() -> None:
     narrowed = project_ranges(trace.with_window(Window(start, end)))
     assert 0 < len(narrowed) < len(whole)
     assert ((narrowed["end"] >= start) & (narrowed["start"] < end)).all()
-    assert project_ranges(trace.with_window(Window(end + 10**12, end + 10**12 + 1))).is_empty()
+    empty = project_ranges(trace.with_window(Window(end + 10**12, end + 10**12 + 1)))
+    assert empty.is_empty() and empty.schema == whole.schema

@@ -16,7 +16,6 @@ from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.trace import MEMORIES, Trace, Window
 
 MAX_STREAMS = 16
-MAX_PAIRED = 64  # streams of a slice whose time together is measured
 COPY_SUMS = ("count", "sum_bytes", "sum_ns")
 MAX_COPY_GROUPS = 1000
 STEPS_PER_DOUBLING = (8, 4, 2, 1)  # steps of size or duration; the first that gives at most MAX_COPY_GROUPS is used
@@ -27,7 +26,7 @@ LENGTH_EDGES = np.array([step * 10**power for power in range(18) for step in (1,
 def stream_pairs(trace: Trace, device: int, window: Window, streams: Sequence[int] | None = None) -> pl.DataFrame:
     """Measure how long each pair of streams was busy at the same time inside `window`: left, right, ns; these add up.
 
-    `streams` are rows of Trace.streams; None stands for the MAX_PAIRED busiest ones of the device in the window.
+    `streams` are rows of Trace.streams; None stands for all.
     """
     operations = trace.operations.lazy().filter(pl.col("device") == device, pl.col("end") >= window.start)
     frame = operations.filter(pl.col("start") < window.end).select("stream", "start", "end").collect()
@@ -37,10 +36,9 @@ def stream_pairs(trace: Trace, device: int, window: Window, streams: Sequence[in
         if streams is None or row in streams:
             union = intervals.union(own["start"].to_numpy(), own["end"].to_numpy(), ordered=True)
             unions[row] = intervals.clip(union, window.start, window.end)
-    chosen = sorted(unions, key=lambda row: (-intervals.length(unions[row]), row))[:MAX_PAIRED]
-    coverages = {row: Coverage.from_union(unions[row]) for row in chosen}
-    rows = [(row, row, intervals.length(unions[row])) for row in chosen]
-    for left, right in combinations(sorted(chosen), 2):
+    coverages = {row: Coverage.from_union(union) for row, union in unions.items()}
+    rows = [(row, row, intervals.length(union)) for row, union in unions.items()]
+    for left, right in combinations(sorted(unions), 2):
         # Look up the stream with fewer intervals in the other one.
         few, many = sorted((left, right), key=lambda row: len(unions[row].start))
         rows.append((left, right, int(coverages[many].length_between(unions[few].start, unions[few].end).sum())))
