@@ -9,8 +9,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.forkserver import ensure_running
+from threading import Thread
 from typing import Any, TypeVar
 
 from traceview.allocators import limit_memory_and_threads
@@ -84,9 +85,17 @@ def result_of(future: Future[Result]) -> Result:
 
 def _configure(threads: int, module: str) -> None:
     """Set the limits of a process before it uses polars, and import what it needs."""
+    Thread(target=_end_with_parent, daemon=True).start()
     os.environ[THREADS] = str(threads)
     limit_memory_and_threads()
     import_module(module)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, also if the system ended the parent."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 _function: Callable[[Any], Any] | None = None
