@@ -97,7 +97,7 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
         assert plan_slices(there, 3, workers) == tuple(slices.windows)
         runner = ProcessRunner(SliceRunner(there, slices.windows, folder=tmp_path), workers)
         assert document(analyze_slices(runner, there.resident, extents)) == document(here)
-    assert len(list(tmp_path.iterdir())) == 3  # one trace each, which later passes read
+    assert len(list(tmp_path.glob("*.trace"))) == 3  # one each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))
 
 

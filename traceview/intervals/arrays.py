@@ -32,6 +32,12 @@ def rows_where(chosen: NDArray[np.bool_]) -> Rows:
     return rows
 
 
+def adjoining(rows: Rows | Times) -> Rows | Times | slice:
+    """Return distinct ascending rows as a slice, which copies nothing, if no row is missing between them."""
+    count = len(rows)
+    return slice(int(rows[0]), int(rows[0]) + count) if count and rows[-1] - rows[0] == count - 1 else rows
+
+
 def is_sorted(times: Times) -> bool:
     """Return whether times ascend."""
     return bool((times[1:] >= times[:-1]).all())

@@ -99,8 +99,8 @@ class Activity:
         return place == len(starts) or int(starts[place]) > self.window.end
 
     def select(self, column: NDArray[Value]) -> NDArray[Value]:
-        """Return the values of a column of Trace.operations at `rows`; without a copy if these are all rows."""
-        return column if len(self.rows) == len(column) else column[self.rows]
+        """Return the values of a column of Trace.operations at `rows`; without a copy if no row is missing."""
+        return column[intervals.adjoining(self.rows)]
 
     def next_operation(self, moments: Times, keep: NDArray[np.bool_] | None = None) -> Rows:
         """Return the row of the first operation with a length that starts at or after each moment; -1 for none.

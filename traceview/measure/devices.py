@@ -5,8 +5,9 @@ docs/definitions.md "The steady part".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +18,7 @@ from traceview.intervals import BEFORE_ALL, Times, sorted_unique
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
-from traceview.measure.gaps.causes import attribute, device_gaps, find_idle_gaps
+from traceview.measure.gaps.causes import IdleGaps, attribute, device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
 from traceview.measure.overlap import Copies
@@ -37,16 +38,27 @@ def measure_devices(
     activities: Sequence[Activity],
     places: Places,
     extents: Mapping[int, Window] = MappingProxyType({}),
+    idle_gaps: Callable[[Activity], IdleGaps] | None = None,
 ) -> tuple[DeviceUse, ...]:
-    """Return one DeviceUse for each device in `activities`; `extents` is that of DeviceInput."""
-    return tuple(_measure_device(trace, threads, activity, places, extents) for activity in activities)
+    """Return one DeviceUse for each device in `activities`; `extents` is that of DeviceInput.
+
+    `idle_gaps` returns the gaps of a device if they need not be attributed anew.
+    """
+    idle_of = idle_gaps or partial(find_idle_gaps, trace, threads)
+    return tuple(
+        _measure_device(trace, threads, activity, places, extents, idle_of(activity)) for activity in activities
+    )
 
 
 def _measure_device(
-    trace: Trace, threads: ThreadStates, activity: Activity, places: Places, extents: Mapping[int, Window]
+    trace: Trace,
+    threads: ThreadStates,
+    activity: Activity,
+    places: Places,
+    extents: Mapping[int, Window],
+    idle: IdleGaps,
 ) -> DeviceUse:
     row = trace.devices.row(activity.device, named=True)
-    idle = find_idle_gaps(trace, threads, activity)
     given = DeviceInput(trace, activity, places, threads, idle, extents)
     tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure, totals_only=bool(extents))
     entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)

@@ -109,6 +109,11 @@ class HostEvidence:
     samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
     events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
 
+    @property
+    def shows_idle_host(self) -> bool:
+        """Whether anything but CUDA calls shows what the host does while GPUs are idle."""
+        return not (self.samples.is_empty() and self.events.is_empty())
+
     def callers(self, node: int) -> Iterator[StackFrame]:
         """Yield the frame of a row of `stacks`, then those of its callers; none for -1."""
         while node >= 0:

@@ -9,6 +9,8 @@ import numpy as np
 from traceview.intervals import Times
 from traceview.pricing.figures import median_reordering
 
+MANY = 1 << 20  # values below it are counted in an array
+
 
 class Counts(NamedTuple):
     """How often each of some values occurs, in ascending order: the counts of several parts of a capture add up."""
@@ -19,7 +21,11 @@ class Counts(NamedTuple):
     @classmethod
     def from_values(cls, values: Times) -> Counts:
         """Count equal values."""
-        return cls(*np.unique(values, return_counts=True))
+        few = np.bincount(values[(values >= 0) & (values < MANY)])  # in a tenth of the time of a sort
+        small = np.flatnonzero(few)
+        large, counts = np.unique(values[(values < 0) | (values >= MANY)], return_counts=True)
+        at = int(np.searchsorted(large, 0))  # negative values come first
+        return cls(np.insert(large, at, small), np.insert(counts, at, few[small]))
 
     def plus(self, other: Counts) -> Counts:
         """Return the counts of both parts."""

@@ -82,9 +82,12 @@ def queued_work(facts: CaptureFacts) -> Iterator[FindingDraft]:
             device.total("short_queued_ns", int(queued[device.own_gaps(np.flatnonzero(short))].sum()))
             < MIN_SHORT_SHARE * device.use.window.length
         )
-        for only_long in device.totals.choices(few):
-            gaps = device.own_gaps(np.flatnonzero(~short) if only_long else np.flatnonzero(queued))
-            reasons = _reasons(facts.analysis.trace, device, gaps, queued[gaps])
+        choices = device.totals.choices(few)
+        every = device.own_gaps(np.flatnonzero(~short) if all(choices) else np.flatnonzero(queued))
+        reason_of = _reasons(facts.analysis.trace, device, every, queued[every])
+        for only_long in choices:
+            counted = np.flatnonzero(~short[every]) if only_long else slice(None)
+            gaps, reasons = every[counted], reason_of[counted]
             for number, reason in enumerate(REASONS):
                 chosen = gaps[reasons == number]
                 figures = {"count": len(chosen), "ns": int(queued[chosen].sum())}

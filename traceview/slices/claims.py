@@ -34,22 +34,38 @@ class Decision(NamedTuple):
 
 
 class SliceRules:
-    """The drafts of rules in one slice, and the ledgers of its devices. `numbers` chooses rules of all_rules()."""
+    """The drafts of rules in one slice, and the ledgers of its devices.
+
+    Rules run whose numbers in all_rules() are among `numbers` (None: all). The drafts of others are those that
+    `pass_on` left.
+    """
 
     def __init__(self, part: Slice, context: SliceContext, numbers: Container[int] | None = None) -> None:
-        self.context = context
+        self.part, self.context = part, context
         self.rows = part.once("rule rows", lambda: RuleRows.build(part, context), context.windows)
         self.parts = self.rows.parts
         self.totals = {row: SliceRuleSums.of_device(context, row) for row in self.parts}
         self.facts = slice_facts(self.rows, context, self.totals)
         self.drafts: dict[Key, FindingDraft] = {}
         self.notes: list[tuple[int, Note]] = []
+        known = None if numbers is None else part.passed.get("drafts")
+        if known is not None and known[0] == context.windows:
+            devices = {device.use.device: device for device in self.facts.devices}
+            self.drafts = {key: replace(draft, device=devices[key[1]]) for key, draft in known[1].items()}
+            self.notes = known[2]
+        else:
+            numbers = None
         for number, rule in enumerate(all_rules()):
             for draft in rule(self.facts) if numbers is None or number in numbers else ():
-                if isinstance(draft, Note):
-                    self.notes.append((number, draft))
-                else:
+                if not isinstance(draft, Note):
                     self.drafts[number, draft.device.use.device, draft.id, draft.key] = draft
+                elif numbers is None:
+                    self.notes.append((number, draft))
+
+    def pass_on(self) -> None:
+        """Leave the drafts for a later pass."""
+        drafts = {key: replace(draft, device=None) for key, draft in self.drafts.items()}  # type: ignore[arg-type]
+        self.part.passed["drafts"] = self.context.windows, drafts, self.notes
 
     @cached_property
     def ledgers(self) -> dict[int, Ledger]:
@@ -157,7 +173,9 @@ def claims_of_slice(
 
     `borders` are those of the next slice.
     """
-    rules = SliceRules(part, context)
+    rules = SliceRules(part, context, () if decisions else None)
+    if not decisions:
+        rules.pass_on()
     grant_borders(rules, borders or {})
     for decision in decisions:
         if decision.key in rules.drafts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -56,13 +56,16 @@ def details_in_slice(
     decisions: Mapping[Window, Sequence[Decision]],
     borders: Mapping[Window, Mapping[Key, tuple[int, ...]]],
     keys: frozenset[Key],
+    texts: Mapping[Window, Container[int]],
 ) -> dict[Key, SliceDetails]:
     """Return what a slice shows of the findings and notes `keys`.
 
-    `decisions` and `borders` (see claims_of_slice) are those of all slices by window.
+    `decisions` and `borders` (see claims_of_slice) are those of all slices by window. `texts` has the rules whose
+    drafts a slice shows with the texts of the whole capture; the others have those of an earlier pass.
     """
-    rules, window = SliceRules(part, context, {key[0] for key in keys}), part.trace.window
+    window = part.trace.window
     assert window is not None, "a slice has a window"
+    rules = SliceRules(part, context, texts[window])
     grant_borders(rules, borders[window])
     undecided = keys.difference(decision.key for decision in decisions[window]).intersection(rules.drafts)
     details = {key: SliceDetails(_without_rows(rules.drafts[key]), [], False, None) for key in undecided}

@@ -14,7 +14,7 @@ import numpy as np
 from traceview.frozen import frozen
 from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.causes import device_gaps
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
@@ -72,7 +72,8 @@ class SliceRuleSums(RuleSums):
         """Return the median of values of the capture."""
         if self.merged is None:
             return 0.0  # no text is shown yet
-        return self.shown(key, Counts.from_values(values)).median
+        known: Counts | None = (self.known or {}).get(key)
+        return (known or self.shown(key, Counts.from_values(values))).median
 
     def choices(self, decided: bool) -> tuple[bool, ...]:
         """Return both outcomes while the sums are collected."""
@@ -215,7 +216,7 @@ class RuleRows:
 
 def _device_rows(part: Slice, use: DeviceUse, own: OwnPart) -> DeviceFacts:
     trace, work, steady = part.trace, own.work, use.steady.window
-    frame = device_gaps(trace, find_idle_gaps(trace, part.threads, work)).frame.rechunk()
+    frame = device_gaps(trace, part.idle_gaps(work)).frame.rechunk()
     gap_start = frame["start"].to_numpy()
     first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
     nearby = KernelSequence.from_rows(trace, use.device, own.nearby)

@@ -8,14 +8,14 @@ which that part ends is looked at again. At last each slice shows the details of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
-from traceview.model.trace import Note
+from traceview.model.trace import Note, Window
 from traceview.pricing.base import FindingDraft, collect_facts
 from traceview.pricing.describe import GrantSums, Price, describe, note_of_draft
 from traceview.pricing.findings import decisive_cost, join_devices, stated_doubt
@@ -59,6 +59,7 @@ def findings_of_slices(
         decisions={part.window: tuple(own) for part, own in zip(slices, pricing.decisions, strict=True)},
         borders={part.window: after for part, after in zip(slices, [*pricing.borders[1:], {}], strict=True)},
         keys=frozenset((*prices, *noted)),
+        texts=pricing.rules_with_texts((*prices, *noted)),
     )
     details = list(over_slices(function)) if prices or noted else []
     shown = {key: [part[key] for part in details if key in part] for key in (*prices, *noted)}
@@ -92,9 +93,11 @@ class _Pricing:
         self.context, self.in_slice, self.slices = context, in_slice, slices
         self.decisions: list[list[Decision]] = [[] for _ in slices]
         self.drafts: dict[Key, FindingDraft] = {}
+        self.first: dict[Key, Window] = {}  # the first slice that has each draft: its texts are shown
         for part in slices:
             for key, draft in part.drafts.items():
                 self.drafts.setdefault(key, draft)
+                self.first.setdefault(key, part.window)
         self.drafts = dict(sorted(self.drafts.items(), key=lambda pair: pair[0][0]))
         self.borders = [part.borders for part in slices]
         for number in range(len(slices) - 1):
@@ -109,6 +112,13 @@ class _Pricing:
                 continue
             place = part.place[key]
             compact.claims[place] = with_border_gap(compact.claims[place], places, compact.border)
+
+    def rules_with_texts(self, keys: Iterable[Key]) -> dict[Window, set[int]]:
+        """Return the numbers of the rules whose texts each slice shows, for some drafts."""
+        numbers: dict[Window, set[int]] = {part.window: set() for part in self.slices}
+        for key in keys:
+            numbers[self.first[key]].add(key[0])
+        return numbers
 
     def prices(self) -> tuple[dict[Key, Price], dict[Key, Price]]:
         """Grant the claims of all drafts. Return the prices of findings, and those of drafts that become notes."""

@@ -142,7 +142,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     activities = activities_in_slice(part, plan.extents.devices)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
-    devices = measure_devices(trace, threads, activities, places, plan.extents.streams)
+    devices = measure_devices(trace, threads, activities, places, plan.extents.streams, part.idle_gaps)
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     iterations = None
     if plan.where is not None:
@@ -212,7 +212,16 @@ def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Act
 
 def host_in_slice(part: Slice, extents: Mapping[int, Window]) -> HostUse:
     """Return the blocking calls of a slice; `extents` are those of activities_in_slice."""
-    return part.once(("host", *extents.items()), lambda: measure_host(part.trace, activities_in_slice(part, extents)))
+
+    def measured() -> HostUse:
+        known = part.passed.get("host")
+        if known is None or known[0] != dict(extents):
+            known = dict(extents), measure_host(part.trace, activities_in_slice(part, extents))
+            part.passed["host"] = known
+        host: HostUse = known[1]
+        return host
+
+    return part.once(("host", *extents.items()), measured)
 
 
 def _gap_continues(work: Activity, extent: Window) -> bool:

@@ -7,20 +7,39 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traceview.measure.activity import Activity, device_activity
+from traceview.measure.gaps.causes import IdleGaps, attribute
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
-from traceview.model.trace import Trace
+from traceview.model.devices import CAUSES
+from traceview.model.trace import Trace, Window
 
 Result = TypeVar("Result")
 Made = TypeVar("Made")
 
 
-class Slice:
-    """The trace of a slice, whose window is that of the slice. Derived parts are made once, when they are needed."""
+class Passed(Protocol):
+    """What one pass over slices leaves for later ones, by name: small things that take long to make."""
 
-    def __init__(self, trace: Trace) -> None:
+    def get(self, name: str, /) -> Any:
+        """Return what was left; None without it."""
+
+    def __setitem__(self, name: str, value: Any, /) -> None:
+        """Leave a value, or replace it."""
+
+
+class Slice:
+    """The trace of a slice, whose window is that of the slice. Derived parts are made once, when they are needed.
+
+    `passed` has what earlier passes left.
+    """
+
+    def __init__(self, trace: Trace, passed: Passed | None = None) -> None:
         self.trace = trace
+        self.passed: Passed = {} if passed is None else passed
         self._made: dict[Hashable, tuple[Hashable, Any]] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made], about: Hashable = None) -> Made:
@@ -39,6 +58,33 @@ class Slice:
         """Return the work of a device, also around the slice; None if it has none."""
         return self.once(("work", device), lambda: device_activity(self.complete, device))
 
+    def idle_gaps(self, work: Activity) -> IdleGaps:
+        """Return the gaps of a device in a part of its time. Gaps that an earlier pass attributed keep their causes."""
+        gaps, operation = work.idle_gaps()
+        causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
+        new, name = np.arange(len(gaps.start)), f"causes {work.device}"
+        known: tuple[Window, dict[int, NDArray[np.int64]]] | None = self.passed.get(name)
+        whole = self.work(work.device)
+        if known is not None and whole is not None:
+            (start, end), ended_by = whole.clip(known[0]).idle_gaps()
+            # Parts differ in the gaps at their edges.
+            shift = int(np.searchsorted(end, gaps.end[:2])[-1]) - min(len(gaps.end), 2) + 1 if len(gaps.end) else 0
+            own = slice(max(-shift, 0), min(len(gaps.end), len(end) - shift))
+            there = slice(own.start + shift, own.stop + shift)
+            same = (start[there] == gaps.start[own]) & (end[there] == gaps.end[own])
+            same &= ended_by[there] == operation[own]
+            for code, ns in known[1].items():
+                causes[code, own] = ns[there]
+            new = np.append(np.flatnonzero(~same) + own.start, np.delete(new, own))
+        if known is None or known[0] != work.window:
+            if len(new):
+                causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
+            self.passed[name] = (
+                work.window,
+                {code: _narrow(causes[code]) for code in np.flatnonzero(causes.any(axis=1))},
+            )
+        return IdleGaps(gaps, operation, causes)
+
     @cached_property
     def threads(self) -> ThreadStates:
         """What the host threads do (see ThreadStates)."""
@@ -47,7 +93,12 @@ class Slice:
     @cached_property
     def host_idle(self) -> HostIdle | None:
         """What the host does while devices are idle (see HostIdle); None if nothing shows it."""
-        return HostIdle.build(self.trace, self.threads)
+        return HostIdle.build(self.trace, self.threads) if self.trace.evidence.shows_idle_host else None
+
+
+def _narrow(ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return lengths in the narrowest type; none is negative."""
+    return ns.astype(np.min_scalar_type(int(ns.max(initial=0))))
 
 
 class OverSlices(Protocol):

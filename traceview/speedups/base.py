@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
-from traceview.intervals import Rows, Times, rows_where
+from traceview.intervals import Rows, Times, adjoining, rows_where
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.model.trace import CLASSES, SOURCES, Trace
 from traceview.units import share
@@ -56,18 +56,21 @@ class KernelSequence:
     @classmethod
     def from_rows(cls, trace: Trace, device: int, rows: Rows | Times) -> KernelSequence:
         """Collect the compute kernels among `rows` of Trace.operations, which all run on one device."""
-        work = trace.operations.select("class", "source")[rows]
-        is_compute = work["class"].to_physical().to_numpy() == COMPUTE
-        places = rows_where(is_compute & (work["source"].to_physical().to_numpy() == KERNEL))
-        chosen = trace.operations.select("start", "end", "stream", "shape")[rows[places]]
+        chosen, operations = adjoining(rows), trace.operations
+        kind, source = (operations[name].to_physical().to_numpy()[chosen] for name in ("class", "source"))
+        places = rows_where((kind == COMPUTE) & (source == KERNEL))
+        chosen = chosen if len(places) == len(rows) else rows[places]
+        start, end, stream, shape = (
+            operations[name].to_numpy()[chosen] for name in ("start", "end", "stream", "shape")
+        )
         names = tuple(trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows())
         blocks = trace.shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]
         gpu = trace.devices.row(device, named=True)
         return cls(
             places=places,
-            ns=(chosen["end"] - chosen["start"]).to_numpy(),
-            stream=chosen["stream"].to_numpy(),
-            shape=chosen["shape"].to_numpy(),
+            ns=end - start,
+            stream=stream,
+            shape=shape,
             kinds=tuple(starmap(kernel_kind, names)),
             full_names=tuple(full for _, full in names),
             blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),

@@ -49,7 +49,7 @@ class HostIdle:
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates) -> HostIdle | None:
         """Prepare a capture; None if CUDA calls are its only evidence on the host."""
-        if trace.evidence.samples.is_empty() and trace.evidence.events.is_empty():
+        if not trace.evidence.shows_idle_host:
             return None
         stacks = StackIndex(trace)
         return cls(trace, threads, stacks, StateIndex(stacks))
