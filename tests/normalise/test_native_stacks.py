@@ -8,7 +8,7 @@ import pytest
 from tests.captures import analyzed, shared
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import OPERATIONS
-from traceview.normalise.native_stacks import call_stacks, qualified_name, take_stacked_calls
+from traceview.normalise.native_stacks import call_stacks, native_stacks, qualified_name, take_stacked_calls
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 
@@ -67,6 +67,23 @@ def test_calls_while_all_gpus_work_have_no_stack() -> None:
     known = evidence(tables(chain, [(10, 20, 1), (90, 110, 2)]), work)
     assert known is not None and known.samples["start"].to_list() == [90]
     assert evidence(tables(chain, [(10, 20, 1)]), work) is None
+
+
+def test_samples_that_may_stand_for_idle_time_have_a_stack() -> None:
+    made = tables([(number, "load(char const*)", "app") for number in range(18)], [])
+    threads = [TID, TID + 1, TID + 2]
+    samples = [
+        (step * 100 + place * 10, thread, step * 3 + place) for step in range(6) for place, thread in enumerate(threads)
+    ]
+    names = ("start", "globalTid", "id")
+    made[raw.CPU_SAMPLES] = pl.DataFrame(samples, schema=dict.fromkeys(names, pl.Int64), orient="row")
+    made[raw.CPU_STACKS] = made.pop(raw.SYSTEM_STACKS)
+    work = pl.DataFrame({"start": [-(10**10), 360], "end": [330, 10**10], "device": [0, 0]})
+    parts = native_stacks(made, Threads(pl.Series("globalTid", threads)), work.cast({"device": OPERATIONS["device"]}))
+    assert parts is not None
+    known = parts[2].filter(pl.col("stack") >= 0)
+    # Idle from 330 to 360 ns: between two samples of each thread, and after the one before them.
+    assert known["start"].to_list() == [step + place for step in (200, 300, 400) for place in (0, 10, 20)]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ LIBRARY_NAME = r"^(?:std|__gnu_cxx|thrust|cub|cudart)::|^libcudart_static_|^cu(?
 TEMPLATE = re.compile(r"<[^<>]*>")
 # Modules and symbols of nsys's own code, and its marks for what it cannot unwind.
 NOISE = r"libToolsInjection|^NSYS_OSRT_|^\[(?:Max depth|Unknown|Broken backtraces)\]$"
+MAX_APART = 1_000_000_000  # ns for which the first and the last sample of a thread may stand
 UNRESOLVED = "(unresolved)"  # a function whose name nsys does not know
 
 
@@ -63,7 +64,7 @@ def call_stacks(
 def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame) -> StackFrames | None:
     """Return frames, stacks and samples of the CPU sampler, of known threads; None if the capture has none.
 
-    Only samples that are near idle time of a GPU get a stack.
+    Only samples that may stand for idle time of a GPU get a stack.
     """
     samples = tables.get(raw.CPU_SAMPLES, pl.DataFrame())
     if samples.is_empty():
@@ -72,9 +73,13 @@ def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads, operations:
     samples = samples.filter(is_time("start") & (pl.col("thread") >= 0))
     if samples.is_empty():
         return None
-    at = samples["start"].to_numpy()
-    around = int(np.median(np.abs(np.diff(np.sort(at))))) + 1 if len(at) > 1 else 1
-    near = samples.filter(_any_idle(samples["start"] - around, samples["start"] + around, operations))
+    # The time of a sample ends at its neighbours. The next but one shows whether a blocked thread stayed at its place.
+    before, after = (pl.col("start").shift(step).over("thread", order_by="start") for step in (1, -2))
+    around = samples.select(
+        before.fill_null(pl.col("start") - MAX_APART).alias("from"),
+        after.fill_null(pl.col("start") + MAX_APART).alias("to"),
+    )
+    near = samples.filter(_any_idle(around["from"], around["to"], operations))
     frames, stacks, leaf = _native_tree(tables, tables.get(raw.CPU_STACKS, pl.DataFrame()), near["id"])
     columns = samples.with_columns(pl.col("start").alias("end")).join(leaf, on="id", how="left", maintain_order="left")
     return frames, stacks, _native_samples(columns.with_columns(pl.col("stack").fill_null(-1)))
