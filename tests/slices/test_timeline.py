@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from tests.captures import sample
 from tests.slices.test_run import cut
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
-from traceview.report.timeline import levels, stored, summary
+from traceview.report.timeline import blocks, index, levels, summary
+from traceview.report.timeline.binned import bin_shift, sums_of_devices, sums_of_names
 from traceview.report.timeline.build import MergedRows, rows
 from traceview.report.timeline.marks import Marks, concatenated
 from traceview.report.timeline.name_sums import NameSums, row_sums
 from traceview.report.timeline.places import kept_marks, places
 from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.summary import Index, device_lanes, device_sums
+from traceview.report.timeline.summary import device_lanes, device_sums
 from traceview.serve import answers
 from traceview.serve.answers import Answers
 from traceview.slices.measure import Extents
@@ -55,14 +57,17 @@ def shown(marks: Marks, source: PageSource) -> dict[str, list[object]]:
 def test_rows_and_levels_of_slices_equal_those_in_memory(
     whole: Analysis, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
     analysis = in_slices(whole, count, tmp_path)
     (own, mine), (other, theirs) = ((a, PageSource.from_analysis(a)) for a in (analysis, whole))
     assert (mine.span, mine.exposed, mine.worst_calls) == (theirs.span, theirs.exposed, theirs.worst_calls)
     groups, expected = rows(own, mine), rows(other, theirs)
     assert [group.label for group in groups] == [group.label for group in expected]
-    lanes, others = (MergedRows.within(mine.span, each, BUDGET).lanes for each in (groups, expected))
+    lanes, others = (
+        MergedRows.within(origin, each, BUDGET).lanes for origin, each in ((mine, groups), (theirs, expected))
+    )
     assert {row: len(some) for row, some in lanes.items()} == {row: len(some) for row, some in others.items()}
     assert list(lanes) == list(others)
     assert any(lane.levels for some in lanes.values() for lane in some)
@@ -86,40 +91,49 @@ def named(sums: list[NameSums], source: PageSource) -> set[tuple[object, ...]]:
 def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
     monkeypatch.setattr(summary, "MAX_SUMMED_MARKS", 2000)
+    monkeypatch.setattr(index, "MAX_PLACES_OF_NAME", 5)
     results = []
     for analysis in (whole, in_slices(whole, 7, tmp_path)):
         source = PageSource.from_analysis(analysis)
         groups, span = rows(analysis, source), source.span
         edges = np.linspace(span.start, span.end, 40).astype(np.int64)
-        sums = [device_sums(device, edges) for device in device_lanes(groups)]
-        index = Index.from_groups(groups, len(source.names.texts))
-        columns = (index.name, index.count, index.row, index.start, index.length)
-        places_of_names = {
-            (source.names.texts[name], count, index.rows[row], *place)
+        devices = device_lanes(groups)
+        sums = [device_sums(device, edges) for device in devices]
+        sums += sums_of_devices(devices, span, bin_shift(span.length, 3000), source.sums)[1].values()
+        names = sums_of_names(groups, span, bin_shift(span.length, 100), source.sums)[1]
+        merged = MergedRows.within(source, groups, BUDGET)
+        found = merged.index(len(source.names.texts))
+        columns = (found.name, found.count, found.row, found.start, found.length)
+        places_of_names = [
+            (source.names.texts[name], count, found.rows[row], *place)
             for name, count, row, *place in zip(*(column.tolist() for column in columns), strict=True)
-        }
-        lanes = [lane for some in MergedRows.within(span, groups, BUDGET).lanes.values() for lane in some]
+        ]
+        assert max(collections.Counter(name for name, *_ in places_of_names).values()) == 5
+        lanes = [lane for some in merged.lanes.values() for lane in some]
         cover = places(analysis, source.worst_calls, span.length, lanes, 4000)
         results.append(
             (
                 [{name: own[name].tolist() for name in sorted(own) if own[name].any()} for own in sums],
                 named([part for part in row_sums(groups, edges) if len(part.bin)], source),
-                places_of_names,
+                named([part for part in names if len(part.bin)], source),
+                sorted(places_of_names),
                 [times.tolist() for times in cover],
                 [shown(marks, source) for marks in kept_marks(lanes, cover)],
             )
         )
     for mine, theirs in zip(*results, strict=True):
         assert mine == theirs
-    assert results[0][3][0]
+    assert results[0][4][0]
 
 
 def test_server_answers_slices_as_it_answers_the_complete_trace(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
     for limit in ("MAX_UNMERGED_MARKS", "MAX_LANE_MARKS", "MAX_READ_MARKS"):
         monkeypatch.setattr(answers, limit, 500)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)

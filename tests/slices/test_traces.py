@@ -14,6 +14,7 @@ from tests.captures import SAMPLES
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
+from traceview.report.timeline.source import timeline_span
 from traceview.slices.plan import plan_slices
 from traceview.slices.traces import SliceSource
 
@@ -40,7 +41,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 def windows(source: SliceSource, count: int) -> list[Window]:
     """Return windows of the GPU's time, which begin and end anywhere."""
-    devices, _ = source.extents
+    devices, _, _ = source.extents
     start, end = min(extent.start for extent in devices.values()), max(extent.end for extent in devices.values())
     return [Window(*pair) for pair in pairwise(start + (end - start) * part // count for part in range(count + 1))]
 
@@ -65,9 +66,10 @@ def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
     assert source.resident.info.health == tuple(note for note in whole.info.health if note.id not in unchecked)
     assert set(source.resident.info.passed) <= set(whole.info.passed)
     by_device = whole.operations.group_by("device").agg(start="start", end="end").sort("device")
-    devices, streams = source.extents
+    devices, streams, events = source.extents
     assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}
     assert set(streams) == set(range(len(whole.streams)))
+    assert events == timeline_span(whole)
 
 
 def test_source_in_another_process(export: tuple[Trace, SliceSource]) -> None:

@@ -15,11 +15,13 @@ from traceview.errors import RequestError
 from traceview.intervals import EMPTY, Times
 from traceview.model.devices import CAUSES
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.levels import Lane, merged, merged_lanes
+from traceview.report.timeline.index import SEARCHED
+from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks
+from traceview.report.timeline.merging import merged
 from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.summary import SEARCHED, DeviceLanes, device_lanes
+from traceview.report.timeline.summary import DeviceLanes, device_lanes
 from traceview.serve.sums import BinnedSums
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
@@ -61,13 +63,13 @@ class Answers:
         zero, length = source.span.start, source.span.length
         rows = [row for group in groups for row in group.rows]
         count = sum(len(lane) for row in rows for lane in row.lanes)
-        if count > MAX_UNMERGED_MARKS:
+        if count > MAX_UNMERGED_MARKS and source.sums is None:
             lanes = merged_lanes(rows, zero, length, min(MAX_MERGED_MARKS, count // 4))
         else:
             lanes = [[Lane(marks, True, None, (), marks.looks) for marks in row.lanes] for row in rows]
         devices = device_lanes(groups)
         bins = MAX_SUM_BINS if count > MAX_UNMERGED_MARKS else 1
-        sums = BinnedSums.from_lanes(groups, devices, zero, length, bins)
+        sums = BinnedSums.from_lanes(groups, devices, source.span, bins, source.sums)
         return cls(groups, rows, lanes, devices, sums, source.names.texts, zero)
 
     def marks(self, query: Query) -> bytes:
@@ -97,13 +99,10 @@ class Answers:
         Bins at the ends may count events outside of the two times.
         """
         start, end = start + self.zero, end + self.zero
-        level = lane.at_most(shift)
-        if level is None or lane.marks.count_near(start, end) <= MAX_READ_MARKS:
-            marks = lane.marks.between(start, end)
-            if len(marks) <= MAX_LANE_MARKS:
-                return marks, 0
-        else:
-            marks = level.between(start, end)
+        level = lane.marks if lane.marks.count_near(start, end) <= MAX_READ_MARKS else lane.at_most(shift)
+        marks = level.between(start, end)
+        if level is lane.marks and len(marks) <= MAX_LANE_MARKS:
+            return marks, 0
         return merged(marks, self.zero, shift, lane.marks.looks), 1 << shift
 
     def measure(self, query: Query) -> Json:

@@ -38,6 +38,7 @@ from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.normalise.sizes import count_messages
+from traceview.report.timeline.source import timeline_span
 from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
 from traceview.slices.plan import FIRST, LAST
 from traceview.slices.slice import Slice
@@ -52,11 +53,12 @@ NO_ROWS = pl.DataFrame()
 class Extents:
     """The time from the first start to the last end of each device and each stream in the analyzed window.
 
-    The keys are rows of Trace.devices and Trace.streams.
+    The keys are rows of Trace.devices and Trace.streams. `events` is the time of all events (see timeline_span).
     """
 
     devices: Mapping[int, Window]
     streams: Mapping[int, Window]
+    events: Window
 
     @classmethod
     def from_trace(cls, trace: Trace, device: str | None = None) -> Extents:
@@ -69,7 +71,7 @@ class Extents:
             for row in np.unique(own).tolist():
                 members = np.flatnonzero(own == row)
                 streams[row] = Window(int(work.start[members[0]]), int(work.end[members].max()))
-        return cls(devices, streams)
+        return cls(devices, streams, timeline_span(trace))
 
     def select(self, resident: Trace, device: str | None) -> Extents:
         """Return the extents of the device that `device` names, or all (see chosen_devices, also for errors)."""
@@ -78,6 +80,7 @@ class Extents:
         return Extents(
             {row: extent for row, extent in self.devices.items() if row in chosen},
             {row: extent for row, extent in self.streams.items() if on_device[row] in chosen},
+            self.events,
         )
 
 
@@ -170,7 +173,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     marks, charts, edges = None, {}, {}
     if plan.folder is not None:
         own = trace.window is not None and trace.window.start > plan.window.start
-        marks = write_slice(trace, devices, host, projection, own, plan.folder)
+        marks = write_slice(trace, devices, host, projection, own, plan.folder, plan.extents.events)
         for device in devices:
             gaps, edges[device.device] = _split_pieces(device, continues[device.device])
             streams = plan.paired_streams(trace, device.device)

@@ -28,12 +28,12 @@ from traceview.model.unprofiled import ProfilerCosts
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
+from traceview.slices.lanes import merged_projection, stored_source
 from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult, measure_slice, pair_streams
 from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.slice import OverSlices
-from traceview.slices.timeline import merged_projection, stored_source
 from traceview.whatif.prediction import with_known_predictions
 
 
@@ -96,7 +96,7 @@ def analyze_slices(
     projected = partial(merged_projection, marks)
     return replace(
         analysis,
-        events=stored_source(resident, marks, folder),
+        events=stored_source(marks, extents.events, folder),
         projected=projected,
         counters=partial(measure_counters, resident),
         charts=partial(_charts, analysis, plan, results, over_slices),

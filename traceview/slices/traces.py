@@ -45,6 +45,7 @@ from traceview.slices.survey import (
     Table,
     TableSurvey,
     event_summary,
+    extent,
     survey_tables,
 )
 from traceview.slices.workers import WorkerProcesses
@@ -101,15 +102,19 @@ class SliceSource:
         return self.whole.trace
 
     @cached_property
-    def extents(self) -> tuple[dict[int, Window], dict[int, Window]]:
-        """The time from the first start to the last end of each device and of each stream, by row."""
+    def extents(self) -> tuple[dict[int, Window], dict[int, Window], Window]:
+        """The time from the first start to the last end of each device and each stream, by row, and of all events."""
         works = [self.surveys[name].ids for name in GPU_TABLES if name in self.surveys]
         keys = stream_keys(self.whole.located.devices, self.whole.located.streams)
         raw_ids = pl.concat(works).with_columns(process_of("globalPid").alias("process"))
         located = raw_ids.join(keys, on=["process", *RAW_COLUMNS[1:]])
         times = pl.col("first").min(), pl.col("end").max()
         devices, streams = (located.group_by(name).agg(times).sort(name).rows() for name in ("device", "stream"))
-        return {row: Window(*time) for row, *time in devices}, {row: Window(*time) for row, *time in streams}
+        events = extent(self.surveys)
+        ranges = self.resident.ranges.select(first=pl.col("start").min(), last=pl.col("end").max()).drop_nulls().rows()
+        for first, last in ranges:
+            events = Window(min(events.start, first), max(events.end, last))
+        return {row: Window(*time) for row, *time in devices}, {row: Window(*time) for row, *time in streams}, events
 
     def trace(self, window: Window) -> Trace:
         """Return the trace of a time window."""

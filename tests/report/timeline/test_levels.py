@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,9 @@ from traceview.model.analysis import Analysis
 from traceview.report.timeline.build import origin, rows
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.detail import ChunkBudget, PackedLane, pack_levels
-from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged, merged_counts, merged_lanes
+from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
 from traceview.report.timeline.marks import Marks, Merge, concatenated
+from traceview.report.timeline.merging import GroupCounts, merged
 from traceview.report.timeline.rows import TimelineRow
 from traceview.report.timeline.source import PageSource
 from traceview.report.timeline.summary import device_lanes, device_sums
@@ -55,6 +57,8 @@ def test_merging_parts_and_wider_bins_equals_merging_once(
     again = merged(merged(concatenated(parts), 7, shift), 7, shift + wider)
     assert columns_of(again) == columns_of(merged(marks, 7, shift + wider))
     assert merged_counts(marks, 7)[shift] == len(merged(marks, 7, shift))
+    counts = [GroupCounts.from_marks(marks.take(slice(*pair)), 7) for pair in itertools.pairwise(edges)]
+    assert functools.reduce(GroupCounts.joined, counts).by_shift().tolist() == merged_counts(marks, 7).tolist()
 
 
 def columns_of(marks: Marks) -> list[list[int]]:

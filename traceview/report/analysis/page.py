@@ -127,7 +127,7 @@ def _page(
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
-    merged = MergedRows.within(source.span, groups, max(left, MIN_TIMELINE))
+    merged = MergedRows.within(source, groups, max(left, MIN_TIMELINE))
     for _ in range(MAX_TRIES):
         drawn = timeline(analysis, merged, source, max(left, MIN_TIMELINE))
         if server:

@@ -13,18 +13,19 @@ import polars as pl
 from traceview.frozen import frozen
 from traceview.intervals import EMPTY
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.trace import Window
+from traceview.report.timeline.binned import bin_shift, sums_of_devices, sums_of_names
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.counters import counter_rows
 from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lanes
+from traceview.report.timeline.index import Index
 from traceview.report.timeline.lanes import HostRows, projected_rows, stream_rows
 from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.name_sums import packed_sums
+from traceview.report.timeline.name_sums import name_bins, packed_sums
 from traceview.report.timeline.places import kept_marks, places
 from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
 from traceview.report.timeline.source import PageSource, timeline_span
-from traceview.report.timeline.summary import Index, device_lanes, tally
+from traceview.report.timeline.summary import device_lanes, tally, tally_bins
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
@@ -93,14 +94,16 @@ class MergedRows:
     index: Callable[[int], Index]  # the search index, by the number of names
 
     @classmethod
-    def within(cls, span: Window, groups: Sequence[Group], budget: int) -> MergedRows:
+    def within(cls, source: PageSource, groups: Sequence[Group], budget: int) -> MergedRows:
         """Merge the rows into levels that fit into `budget` bytes of the file."""
+        span, stored = source.span, source.sums
+        places = None if stored is None else (stored.rows, stored.places)
         every = [row for group in groups for row in group.rows]
         lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * MARKS_PER_BYTE))
         return cls(
             groups,
             {row.id: mine for row, mine in zip(every, lanes, strict=True)},
-            cache(partial(Index.from_groups, groups)),
+            cache(partial(Index.from_groups, groups, zero=span.start, stored=places)),
         )
 
 
@@ -138,9 +141,14 @@ def _page_extra(
     span, columns, index = source.span, Columns(), merged.index(names)
     length = span.length
     cover = places(analysis, source.worst_calls, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
-    sums, summed_names = packed_sums(merged.groups, span.start, length, budget, names, columns)
+    shift, name_sums = sums_of_names(merged.groups, span, bin_shift(length, name_bins(merged.groups)), source.sums)
+    sums, summed_names = packed_sums(name_sums, shift, length, budget, names, columns)
+    devices = device_lanes(merged.groups)
+    shift, device_sums = sums_of_devices(
+        devices, span, bin_shift(length, tally_bins(len(devices), budget)), source.sums
+    )
     content = {
-        "tally": tally(device_lanes(merged.groups), span.start, length, budget, columns),
+        "tally": tally(device_sums, shift, length, columns),
         "index": index.write(span.start, columns),
         "sums": sums,
     }

@@ -86,6 +86,14 @@ class Marks:
         """The distinct looks, ascending."""
         return used(self.look) if self.merge is None else self.merge.looks
 
+    def coarse(self, _shift: int) -> Marks:
+        """Return the marks. Marks in a file have levels: this is the widest with bins of at most 2^shift ns."""
+        return self
+
+    def name_counts(self, names: int) -> Times:
+        """Return how many marks each of `names` names has."""
+        return counted(self.name, names)
+
     def pieces(self) -> Iterator[Marks]:
         """Yield all marks. Marks in a file come in several pieces."""
         yield self

@@ -10,7 +10,7 @@ import numpy as np
 from traceview.intervals import Times, blocks
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.marks import Marks, used
-from traceview.report.timeline.rows import LOOKS, Group
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
 
 MAX_BINS = 512
 MAX_CELLS = 1 << 20  # bins times names of a lane
@@ -31,9 +31,9 @@ class NameSums(NamedTuple):
     time: Times
     started: Times
 
-    def wider(self) -> NameSums:
-        """Return the sums of bins of twice the width."""
-        return self._replace(bin=self.bin >> 1).combined()
+    def wider(self, doublings: int = 1) -> NameSums:
+        """Return the sums of bins of 2^doublings times the width."""
+        return self._replace(bin=self.bin >> doublings).combined() if doublings else self
 
     def combined(self) -> NameSums:
         """Return the sums with one entry for each bin and name."""
@@ -48,13 +48,17 @@ def row_sums(groups: Sequence[Group], edges: Times) -> Iterator[NameSums]:
     """Yield the sums of every row between the ascending borders `edges` (ns)."""
     for group in groups:
         for row in group.rows:
-            for lane in row.lanes if row.kind in TABLES or row.kind == "stream" else ():
-                parts: dict[str, list[NameSums]] = {}
-                for piece in lane.pieces_between(int(edges[0]), int(edges[-1])):
-                    for table, marks in _by_table(row.kind, piece):
-                        sums = NameSums(row.id, table, *name_sums(marks, edges))
-                        parts.setdefault(table, []).append(sums)
-                yield from map(added, parts.values())
+            yield from sums_of_row(row, edges)
+
+
+def sums_of_row(row: TimelineRow, edges: Times) -> Iterator[NameSums]:
+    """Yield the sums of a row between the ascending borders `edges` (ns)."""
+    for lane in row.lanes if row.kind in TABLES or row.kind == "stream" else ():
+        parts: dict[str, list[NameSums]] = {}
+        for piece in lane.pieces_between(int(edges[0]), int(edges[-1])):
+            for table, marks in _by_table(row.kind, piece):
+                parts.setdefault(table, []).append(NameSums(row.id, table, *name_sums(marks, edges)))
+        yield from map(added, parts.values())
 
 
 def added(parts: Sequence[NameSums]) -> NameSums:
@@ -108,18 +112,21 @@ def name_sums(marks: Marks, edges: Times) -> tuple[Times, Times, Times, Times]:
     return cells // width, names[cells % width], time[cells].astype(np.int64), started[cells]
 
 
+def name_bins(groups: Sequence[Group]) -> int:
+    """Return the number of bins of a page: MAX_BINS, or fewer for many names."""
+    lanes = (marks for group in groups for row in group.rows for marks in row.lanes)
+    return min(MAX_BINS, max(1, MAX_CELLS // max(1, max((marks.name_count for marks in lanes), default=1))))
+
+
 def packed_sums(
-    groups: Sequence[Group], zero: int, length: int, budget: int, names: int, columns: Columns
+    sums: Sequence[NameSums], shift: int, length: int, budget: int, names: int, columns: Columns
 ) -> tuple[dict[str, Any], Times]:
     """Write the sums of all rows to `columns`; return their places and the numbers of their names.
 
-    Bins are 2^shift ns wide and begin at `zero`. `names` is the number of names: cell = bin * names + name.
+    Bins are 2^shift ns wide; they are made wider to fit the budget. `names` is the number of names:
+    cell = bin * names + name.
     """
-    lanes = (marks for group in groups for row in group.rows for marks in row.lanes)
-    bins = min(MAX_BINS, max(1, MAX_CELLS // max(1, max((marks.name_count for marks in lanes), default=1))))
-    shift = max(0, (length // bins).bit_length())
-    edges = zero + (np.arange((length >> shift) + 2) << shift)
-    sums = [part for part in row_sums(groups, edges) if len(part.bin)]
+    sums = [part for part in sums if len(part.bin)]
     while (length >> shift) > 1 and sum(len(part.bin) for part in sums) * ENTRY_BYTES > budget * BUDGET_SHARE:
         shift += 1
         sums = [part.wider() for part in sums]

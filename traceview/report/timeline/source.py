@@ -12,6 +12,7 @@ from traceview.model.analysis import Analysis, SyncUse
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.report.timeline.bands import Bands, bands
+from traceview.report.timeline.binned import StoredSums
 from traceview.report.timeline.lanes import EventLanes, TraceLanes
 from traceview.report.timeline.marks import Names
 
@@ -24,7 +25,7 @@ class PageSource:
     """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
     `exposed` has the exposed ns of each class of work, by device (row of Trace.devices) in its window and in its steady
-    part. `worst_calls` are the start and end of the costliest blocking calls.
+    part. `worst_calls` are the start and end of the costliest blocking calls. `sums` are those of lanes in files.
     """
 
     span: Window
@@ -32,6 +33,7 @@ class PageSource:
     lanes: EventLanes
     exposed: Mapping[int, tuple[ClassTimes, ClassTimes]]
     worst_calls: Sequence[tuple[int, int]]
+    sums: StoredSums | None = None
 
     @classmethod
     def from_analysis(cls, analysis: Analysis) -> PageSource:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from io import BytesIO
-from pathlib import Path
-from typing import BinaryIO
+from functools import cache, cached_property, lru_cache, reduce
 
 import numpy as np
 import polars as pl
@@ -15,95 +12,65 @@ from numpy.typing import NDArray
 
 from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
-from traceview.report.timeline.marks import Marks, Numbers, concatenated, counted, used
+from traceview.report.timeline.blocks import BUSY, COUNT, DETAIL, SHARE, SUM, TOP, LanePart
+from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
+from traceview.report.timeline.merging import GroupCounts
 
-BLOCK_MARKS = 1 << 16
 PIECE_BLOCKS = 8  # blocks that a pass over a lane has in memory
-CACHED_BLOCKS = 8  # the latest blocks of a lane
-SUM, DETAIL = "sum ", "detail "  # prefixes of columns
-
-
-@frozen
-class MarkBlock:
-    """Marks of a lane that follow each other, in a file. `columns` are those that are not 0 everywhere."""
-
-    count: int
-    start: int  # start of the first mark
-    end: int  # the latest
-    correlations: tuple[int, int]  # the smallest and the largest
-    looks: tuple[int, ...]
-    names: tuple[int, ...]  # the slice's numbers
-    name_counts: tuple[int, ...]  # marks with each of these names
-    columns: tuple[str, ...]
-    file: Path
-    offset: int
-    size: int
-
-
-def write_blocks(marks: Marks, file: BinaryIO, path: Path) -> list[MarkBlock]:
-    """Append marks to a file."""
-    rows = (slice(first, first + BLOCK_MARKS) for first in range(0, len(marks), BLOCK_MARKS))
-    return [_write_block(marks.take(some).without_zeros(), file, path) for some in rows]
-
-
-def _write_block(marks: Marks, file: BinaryIO, path: Path) -> MarkBlock:
-    columns = {
-        "start": np.diff(marks.start, prepend=marks.start[0]),
-        "length": marks.end - marks.start,
-        "name": marks.name,
-        "look": marks.look,
-        **{SUM + key: column for key, column in marks.sums.items()},
-        **{DETAIL + key: column for key, column in marks.details.items()},
-    }
-    names = used(marks.name)
-    buffer, offset = BytesIO(), file.tell()
-    small = [pl.Series(name, column).shrink_dtype() for name, column in columns.items()]
-    pl.DataFrame(small).write_ipc_stream(buffer, compression="lz4")
-    file.write(buffer.getbuffer())
-    ids = marks.details.get("correlation", np.zeros(1, np.int64))
-    return MarkBlock(
-        len(marks),
-        int(marks.start[0]),
-        int(marks.end.max()),
-        (int(ids.min()), int(ids.max())),
-        tuple(used(marks.look).tolist()),
-        tuple(names.tolist()),
-        tuple(counted(marks.name)[names].tolist()),
-        tuple(columns),
-        path,
-        offset,
-        file.tell() - offset,
-    )
+CACHED_BLOCKS = 8  # blocks of a lane that a request reads with the cache
+MAX_CACHED_BLOCKS = 48  # blocks of all lanes, 200 MB
 
 
 @frozen
 class SliceBlocks:
-    """The blocks of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
+    """The part of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
 
-    blocks: Sequence[MarkBlock]
+    part: LanePart
     names: Numbers
     shapes: Numbers
 
 
 class StoredMarks:
-    """All marks of a lane, in the order of time. Few of them are in memory at once."""
+    """All marks of a lane, or a level of them, in the order of time. Few of them are in memory at once."""
 
-    def __init__(self, slices: Sequence[SliceBlocks]) -> None:
-        blocks = [(block, part) for part in slices for block in part.blocks]
+    def __init__(self, slices: Sequence[SliceBlocks], shift: int = -1) -> None:
+        """Collect the marks of slices, in bins of at most 2^shift ns (see LanePart.at_most)."""
+        self._slices = slices
+        every = [block for part in slices for block in part.part.blocks]
+        blocks = [(block, part) for part in slices for block in part.part.at_most(shift)]
         self._blocks = blocks
         self._count = np.array([block.count for block, _ in blocks], np.int64)
         self._start = np.array([block.start for block, _ in blocks], np.int64)
         self._end = np.array([block.end for block, _ in blocks], np.int64)
         self._reach = np.maximum.accumulate(self._end)
         self._ids = np.array([block.correlations for block, _ in blocks], np.int64).reshape(-1, 2)
-        columns = sorted({name for block, _ in blocks for name in block.columns})
+        columns = sorted({name for block in every for name in block.columns})
         self._sums = [name for name in columns if name.startswith(SUM)]
         self._details = [name for name in columns if name.startswith(DETAIL)]
-        self.looks: Times = np.array(sorted({look for block, _ in blocks for look in block.looks}), np.int64)
-        self._load = lru_cache(CACHED_BLOCKS)(self._read)
+        self.looks: Times = np.array(sorted({look for block in every for look in block.looks}), np.int64)
+        self.coarse = cache(self._at_most)
 
     def __len__(self) -> int:
         return int(self._count.sum())
+
+    def _at_most(self, shift: int) -> StoredMarks:
+        """Return the level of each slice with the widest bins of at most 2^shift ns.
+
+        Marks of different slices are not merged.
+        """
+        return StoredMarks(self._slices, shift)
+
+    @cached_property
+    def counts(self) -> GroupCounts:
+        """How many marks are left in bins of any width."""
+        return reduce(GroupCounts.joined, (part.part.counts for part in self._slices))
+
+    def name_counts(self, names: int) -> Times:
+        """Return how many marks each of `names` names has."""
+        counts = np.zeros(names, np.int64)
+        for block, part in self._blocks:
+            np.add.at(counts, part.names[list(block.names)], block.name_counts)
+        return counts
 
     @property
     def details(self) -> Mapping[str, object]:
@@ -113,7 +80,7 @@ class StoredMarks:
     def pieces(self) -> Iterator[Marks]:
         """Yield all marks, some blocks at a time."""
         for first in range(0, len(self._blocks), PIECE_BLOCKS):
-            yield concatenated([self._read(at) for at in range(first, min(first + PIECE_BLOCKS, len(self._blocks)))])
+            yield concatenated([self.read(at) for at in range(first, min(first + PIECE_BLOCKS, len(self._blocks)))])
 
     def between(self, start: int, end: int) -> Marks:
         """Return the marks that touch [start, end]."""
@@ -128,7 +95,7 @@ class StoredMarks:
 
     def pieces_between(self, start: int, end: int) -> Iterator[Marks]:
         """Yield the marks that touch [start, end], some blocks at a time."""
-        at, read = self._touching(start, end), self._read
+        at, read = self._touching(start, end), self.read
         if len(at) <= CACHED_BLOCKS:
             read = self._load
         for first in range(0, len(at), PIECE_BLOCKS):
@@ -204,7 +171,11 @@ class StoredMarks:
         """The number of distinct names."""
         return len({name for block, part in self._blocks for name in part.names[list(block.names)].tolist()})
 
-    def _read(self, place: int) -> Marks:
+    def _load(self, place: int) -> Marks:
+        return _cached_block(self, place)
+
+    def read(self, place: int) -> Marks:
+        """Return the marks of a block."""
         block, part = self._blocks[place]
         with block.file.open("rb") as file:
             frame = pl.read_ipc_stream(os.pread(file.fileno(), block.size, block.offset))
@@ -221,7 +192,24 @@ class StoredMarks:
             frame["look"].to_numpy(),
             {name.removeprefix(SUM): columns[name] for name in self._sums},
             {name.removeprefix(DETAIL): columns[name] for name in self._details},
+            self._merge(frame, block.looks) if COUNT in block.columns else None,
         )
+
+    def _merge(self, frame: pl.DataFrame, looks: tuple[int, ...]) -> Merge:
+        """Return the columns of merged marks; `looks` are those of their block."""
+        count, busy, top = (_column(frame, name) for name in (COUNT, BUSY, TOP))
+        shares: list[Times] = []
+        for look in self.looks.tolist() if len(self.looks) > 1 else ():
+            # A slice in which all marks have one look has no shares.
+            share = f"{SHARE}{look}"
+            alone = looks == (look,) and not any(name.startswith(SHARE) for name in frame.columns)
+            shares.append(busy if alone else _column(frame, share))
+        return Merge(count, busy, top, self.looks, tuple(shares))
+
+
+@lru_cache(MAX_CACHED_BLOCKS)
+def _cached_block(marks: StoredMarks, place: int) -> Marks:
+    return marks.read(place)
 
 
 AllMarks = Marks | StoredMarks
