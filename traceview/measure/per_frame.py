@@ -1,6 +1,7 @@
 """Results that follow from one frame, kept as long as the frame exists.
 
 The slices of a capture share the frame of NVTX ranges: what follows from it alone is computed once in each process.
+Most measures need the launches of operations.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from functools import wraps
 from typing import TypeVar
 
 import polars as pl
+
+from traceview.intervals import Rows
 
 Result = TypeVar("Result")
 
@@ -30,3 +33,10 @@ def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.D
         return result
 
     return result_of
+
+
+@once_per_frame
+def launch_rows(operations: pl.DataFrame) -> Rows:
+    """Return the row of Trace.api of the call that launched each operation, -1 for none. Do not change the result."""
+    launch = operations["launch"]
+    return (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()

@@ -16,6 +16,7 @@ from traceview import intervals
 from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
+from traceview.measure.per_frame import launch_rows
 from traceview.measure.sums import covered_length_few_queries, sums_by_owner
 from traceview.model.trace import Trace
 
@@ -70,7 +71,7 @@ def number_waits(trace: Trace, rows: Times) -> Times:
     A call begins a new wait unless its thread made a blocking call before and has launched nothing since.
     """
     launches = np.zeros(len(trace.api) + 1, np.bool_)
-    launches[trace.operations["launch"].fill_null(-1).to_numpy()] = True  # -1 marks the entry after the last row
+    launches[launch_rows(trace.operations)] = True  # -1 marks the entry after the last row
     blocking = np.zeros(len(trace.api), np.bool_)
     blocking[rows] = True
     thread = trace.api["thread"].to_numpy()

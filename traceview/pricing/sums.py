@@ -60,6 +60,10 @@ class RuleSums:
         """Return the sum for the whole capture; `value` is that of the rows at hand, a number or numbers by name."""
         return value
 
+    def occurs(self, _key: str) -> bool:
+        """Return whether some part of the capture may have the sum `key`; a rule can look before it makes the sum."""
+        return True
+
     def shown(self, _key: str, value: Sum) -> Sum:
         """Return a sum that a text shows. It may depend on what is claimed: no decision rests on it."""
         return value

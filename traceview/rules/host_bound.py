@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
+from traceview.measure.per_frame import launch_rows
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.fixes import Fixes
 from traceview.pricing.ledger import IdleClaim
@@ -71,7 +72,7 @@ def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Time
     start, end, operation = device.gap_start[rows], device.gap_end[rows], device.gap_operation[rows]
     if trace.api.is_empty():
         return (start + end) // 2
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    launch = launch_rows(trace.operations)
     call = np.where(operation >= 0, launch[operation], -1)
     until = np.where(call >= 0, np.clip(trace.api["start"].to_numpy()[call], start, end), end)
     middle: Times = (start + until) // 2

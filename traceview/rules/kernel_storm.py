@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
+from traceview.measure.per_frame import launch_rows
 from traceview.model.findings import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words, median_reordering
@@ -106,7 +107,7 @@ def _long_runs(marked: NDArray[np.bool_], min_length: int) -> Intervals:
 def _drafts(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times) -> Iterator[FindingDraft]:
     trace = facts.analysis.trace
     first = np.flatnonzero(np.diff(storm, prepend=-1))
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()[rows[first]]
+    launch = launch_rows(trace.operations)[rows[first]]
     owner = np.full(len(first), -1, np.int64)
     known = launch >= 0
     thread, start = (trace.api[name].to_numpy()[launch[known]] for name in ("thread", "start"))

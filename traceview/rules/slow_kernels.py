@@ -132,8 +132,8 @@ def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
 
 def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup: Speedup) -> Iterator[FindingDraft]:
     """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
-    kernels = device.nearby
-    estimate = speedup.estimate(kernels)
+    kernels, sums = device.nearby, f"saved by {speedup.name}"
+    estimate = speedup.estimate(kernels) if device.totals.occurs(sums) else None
     if not isinstance(estimate, Estimate):
         return
     estimate = estimate.inside(kernels.own)
@@ -142,7 +142,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
     shorter = estimate.middle < 1
     saved = np.rint(ns * (1 - estimate.middle)).astype(np.int64)
     figures = {"gross": int(saved[shorter].sum()), "net": int(saved.sum())}
-    figures = device.total(f"saved by {speedup.name}", figures)
+    figures = device.total(sums, figures)
     gross, net = figures["gross"], figures["net"]
     if net <= 0:
         return

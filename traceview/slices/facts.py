@@ -61,6 +61,10 @@ class SliceRuleSums(RuleSums):
         whole: Sum = self.merged.get(key, value)
         return whole
 
+    def occurs(self, key: str) -> bool:
+        """Return whether a slice has the sum; true while sums are collected."""
+        return self.merged is None or key in self.merged
+
     def shown(self, key: str, value: Sum) -> Sum:
         """Keep a sum of the slice once decisions are made, or return that of the capture."""
         if self.merged is not None and self.known is None:

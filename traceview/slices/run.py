@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from traceview.intervals import distinct_rows
+from traceview.intervals import Times, distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, merged_charts
 from traceview.measure.charts.device import busiest_streams, gap_totals
@@ -62,24 +62,22 @@ def analyze_slices(
     over_slices = runner.over_slices
     devices = sorted(extents.devices)
     located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
-    where, finish = (None, None) if isinstance(located, NotMeasured) else located
-    iterations: Iterations | NotMeasured = (
-        located
-        if isinstance(located, NotMeasured)
-        else build_iterations(located[0], _no_figures(located[0]), located[1])
-    )
     plan = SlicePlan(
         resident.window or EVERYTHING,
         extents,
-        None if where is None else replace(where, names=()),
-        _for_slices(iterations, resident),
+        None if isinstance(located, NotMeasured) else replace(located[0], names=()),
+        located if isinstance(located, NotMeasured) else _for_slices(*located, resident),
         top,
         whole,
         flops_per_iteration,
         folder,
     )
     results = list(over_slices(partial(measure_slice, plan=plan)))
-    if where is not None:
+    iterations: Iterations | NotMeasured
+    if isinstance(located, NotMeasured):
+        iterations = located
+    else:
+        where, finish = located
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
     analysis = with_tables(*merge_slices(resident, plan, iterations, results))
@@ -147,15 +145,14 @@ def _charts(analysis: Analysis, plan: SlicePlan, results: Sequence[SliceResult],
     )
 
 
-def _for_slices(iterations: Iterations | NotMeasured, resident: Trace) -> Iterations | NotMeasured:
-    """Return the iterations that each slice gets: a row takes 1 kB in each process, and GPU metrics alone need all."""
-    if isinstance(iterations, NotMeasured) or len(resident.gpu_metrics):
-        return iterations
-    counted = iterations.per_iteration[iterations.skipped :]
-    return replace(iterations, per_iteration=(counted[0], counted[-1]), skipped=0)
+def _for_slices(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
+    """Return the iterations that each slice gets, without figures.
 
-
-def _no_figures(where: IterationRanges) -> Breakdown:
+    A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.
+    """
     none = np.zeros(len(where.start), np.int64)
     names = (name for name in FIGURES if name not in ("wall_ns", "idle_ns"))
-    return Breakdown(dict.fromkeys((*names, "kernel_count"), none), np.zeros((len(CAUSES), len(none)), np.int64))
+    parts = Breakdown(dict.fromkeys((*names, "kernel_count"), none), np.zeros((len(CAUSES), len(none)), np.int64))
+    if len(resident.gpu_metrics):
+        return build_iterations(where, parts, finish)
+    return replace(build_iterations(where, parts, finish, (where.skipped, len(none) - 1)), skipped=0)

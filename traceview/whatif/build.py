@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times, clip, length, union
+from traceview.measure.per_frame import launch_rows
 from traceview.model.peaks import pinned_rate
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.whatif.constants import KERNEL_GAP, LAUNCH_LATENCY, STAGING_RATE
@@ -70,7 +71,7 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
     """Return the operations that the calls launch, and those launched before `begin` that end after it."""
     end = selection.edges[selection.last]
     low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    launch = launch_rows(trace.operations)
     running = (launch >= low) | (trace.operations["end"].to_numpy() > begin)
     rows = np.flatnonzero((launch >= 0) & (launch < high) & running)
     rows = rows[trace.operations["process"].to_numpy()[rows] == selection.process]

@@ -12,6 +12,7 @@ from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.thread_states import CountedStates, ThreadStates
+from traceview.measure.per_frame import launch_rows
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
@@ -53,10 +54,8 @@ class _LaunchColumns(NamedTuple):
 
     @classmethod
     def from_trace(cls, trace: Trace) -> _LaunchColumns:
-        launch = trace.operations["launch"]
-        known = (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
-        return cls(start, end, thread, known)
+        return cls(start, end, thread, launch_rows(trace.operations))
 
     def launch_of(self, operation: Rows) -> Rows:
         return _values_at(self.launch, operation, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import starmap
 from typing import TYPE_CHECKING
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
-def build_iterations(where: IterationRanges, parts: Breakdown, finish: Times | None) -> Iterations:
-    """Return the iterations at `where` with their figures; `finish` is the result of finish_times."""
+def build_iterations(
+    where: IterationRanges, parts: Breakdown, finish: Times | None, listed: Sequence[int] = ()
+) -> Iterations:
+    """Return the iterations at `where` with their figures; `finish` is the result of finish_times.
+
+    `listed` are the numbers of the iterations that get a row; empty: all.
+    """
     figures = _iteration_figures(where, parts)
-    rows, spreads = _build_rows(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
+    rows, spreads = _build_rows(where, figures, parts.idle, listed), _spreads(figures, parts.idle, where.skipped)
     times = IterationTimes(where.start, where.end, finish, where.skipped)
     return Iterations(
         range=where.range,
@@ -36,7 +41,7 @@ def build_iterations(where: IterationRanges, parts: Breakdown, finish: Times | N
         candidates=where.candidates,
         thread=where.thread,
         process_id=where.process,
-        count=len(rows),
+        count=len(where.start),
         skipped=where.skipped,
         skipped_why=where.why,
         wall_ns=spreads["wall_ns"],
@@ -53,11 +58,15 @@ def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Ti
     )
 
 
-def _build_rows(where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64]) -> tuple[Iteration, ...]:
-    columns: dict[str, Iterable[object]] = {name: values.tolist() for name, values in figures.items()}
-    columns["name"] = where.names
-    columns["skipped"] = (index < where.skipped for index in range(len(where.names)))
-    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T.tolist())
+def _build_rows(
+    where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64], listed: Sequence[int]
+) -> tuple[Iteration, ...]:
+    numbers = listed or range(len(where.names))
+    chosen = np.array(numbers, np.intp)
+    columns: dict[str, Iterable[object]] = {name: values[chosen].tolist() for name, values in figures.items()}
+    columns["name"] = (where.names[number] for number in numbers)
+    columns["skipped"] = (number < where.skipped for number in numbers)
+    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T[chosen].tolist())
     return tuple(starmap(Iteration, zip(*(columns[field.name] for field in fields(Iteration)), strict=True)))
 
 

@@ -10,7 +10,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
-from traceview.measure.per_frame import once_per_frame
+from traceview.measure.per_frame import launch_rows, once_per_frame
 from traceview.model.trace import PROJECTED, Trace
 
 
@@ -32,7 +32,7 @@ class Projection:
 
 def project_operations(trace: Trace) -> Projection:
     """Find the ranges of every operation. An operation without a launch in the capture belongs to no range."""
-    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)  # int64 indexes without a conversion
+    launch = launch_rows(trace.operations).astype(np.int64)  # int64 indexes without a conversion
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
     # A slice of a capture has the ranges of the whole capture: only those that its calls need are cut.
     moments = np.concatenate([trace.api["start"].to_numpy(), trace.captures["start"].to_numpy()])

@@ -12,6 +12,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
+from traceview.measure.per_frame import launch_rows
 from traceview.measure.places.op_tree import OpTree, enum_texts
 from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
 from traceview.model.scopes import FUNCTION, MODULE, OP
@@ -148,7 +149,7 @@ def locate_operations(trace: Trace, projection: Projection) -> Places:
 
 def _launch_moments(trace: Trace) -> tuple[Times, Times]:
     """Return the thread and the time that launched each operation, -1 if unknown; a captured kernel has its capture."""
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    launch = launch_rows(trace.operations)
     thread, start = (np.append(trace.api[name].to_numpy(), -1).astype(np.int64)[launch] for name in ("thread", "start"))
     captured = trace.captures["operation"].to_numpy()
     thread[captured], start[captured] = (trace.captures[name].to_numpy() for name in ("thread", "start"))
