@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.captures import sample
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
@@ -99,6 +100,28 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
         assert document(analyze_slices(runner, there.resident, extents)) == document(here)
     assert len(list(tmp_path.glob("*.trace"))) == 3  # one each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))
+
+
+def test_lost_events_of_slices(tmp_path: Path) -> None:
+    """A made export: two processes, each loses half of its launches, and one its last events."""
+    calls, kernels, ranges = [], [], []
+    for number in range(400):
+        process, start = (10, 20)[number % 2], 1_000_000 * number
+        ranges.append(Nvtx(start, start + 900_000, text=f"step {number}", process=process))
+        if number % 2 == 0 or number < 300:
+            calls.append(Call(start, start + 9_000, correlation=number + 1, process=process))
+            if number % 4 < 2:
+                kernels.append(Kernel(start + 10_000, start + 99_000, correlation=number + 1, process=process))
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges)
+    source = SliceSource.open(path, 1)
+    windows = plan_slices(source, 7)
+    assert len(windows) == 7
+    merged = analyze_slices(SliceRunner(source, windows), source.resident, Extents(*source.extents))
+    whole = analyze(path, costs=None)
+    assert merged.info.health == whole.info.health
+    assert merged.info.passed == whole.info.passed
+    assert merged.notes == whole.notes
+    assert [note.id for note in whole.info.health] == ["lost_launches", "lost_launches", "cuda_ends_early"]
 
 
 @pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])

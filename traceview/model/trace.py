@@ -100,6 +100,7 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "event_id": pl.Int64,
     "launch": pl.Int32,  # row of Trace.api; null if not in the capture
 }
+FAILED: Mapping[str, PolarsDataType] = {"process": pl.Int32, "correlation": pl.UInt32}  # calls that failed
 PROJECTED: Mapping[str, PolarsDataType] = {
     "range": pl.Int64,  # row of Trace.ranges
     "device": pl.Int16,  # row of Trace.devices
@@ -211,6 +212,7 @@ class Trace:
     memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(MEMORY)))
     gpu_metrics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(GPU_METRICS)))
     captures: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(CAPTURES)))
+    failed: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(FAILED)))
 
     def __post_init__(self) -> None:
         _check("operations", self.operations, OPERATIONS)
@@ -226,6 +228,7 @@ class Trace:
         _check("captures", self.captures, CAPTURES)
         _check("memory", self.memory, MEMORY)
         _check("gpu_metrics", self.gpu_metrics, GPU_METRICS)
+        _check("failed", self.failed, FAILED)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 

@@ -13,15 +13,16 @@ import polars as pl
 from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes
-from traceview.model.trace import OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
+from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.codes import name_column, texts_of
+from traceview.normalise.codes import categories, name_column, texts_of
 from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.gpu_metrics import gpu_metric_frame
-from traceview.normalise.health import Check, check_health, check_parts, collect_evidence, with_profiler_overhead
+from traceview.normalise.health import Check, check_health, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
+from traceview.normalise.lost_events import CallPart, are_calling, check_events
 from traceview.normalise.memory import memory_frame
 from traceview.normalise.native_stacks import take_stacked_calls
 from traceview.normalise.operations import operations_frame, with_launches
@@ -91,7 +92,7 @@ class WholeCapture:
         )
         thread_frame = threads.frame(tables)
         evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
-        checks = check_parts(evidence, texts_of(events.calls, tables), events.operations)
+        checks = check_health(evidence, texts_of(events.calls, tables), events.operations)
         calls = api_frame({}, threads)
         no_work = pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
         host = host_evidence(
@@ -101,7 +102,7 @@ class WholeCapture:
             names=thread_frame["name"].to_list(),
         )
         trace = Trace(
-            info=_with_checks(_info(capture, problems), checks),
+            info=with_checks(_info(capture, problems), checks),
             operations=no_work,
             api=calls,
             ranges=ranges,
@@ -162,11 +163,16 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
     )
     is_torch = info.profiler == TORCH_PROFILER
     program = whole.trace.program if whole else _program(tables, thread_frame, operations, ranges, is_torch)
+    failed = _failed(evidence.failed)
     if not whole:
-        info = _with_checks(info, check_health(evidence, api, links, operations, ranges))
+        info = with_checks(info, check_health(evidence, categories(api["name"]), len(operations)))
+        calls = CallPart.build(api, operations, failed, links=links)
+        info = with_checks(
+            info, check_events([calls], ranges, lambda suspect: [are_calling(api, earlier) for earlier in suspect])
+        )
     sizes = work_sizes(tables, threads, operations, api)
     if (unknown := unknown_messages(*count_messages(sizes, operations), info.profiler)) is not None:
-        info = _with_checks(info, [unknown])
+        info = with_checks(info, [unknown])
     return Trace(
         info=info,
         operations=operations,
@@ -185,7 +191,15 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
         gpu_metrics=whole.trace.gpu_metrics if whole else gpu_metric_frame(tables, devices),
         program=program,
         evidence=host,
+        failed=failed,
     )
+
+
+def _failed(calls: pl.DataFrame | None) -> pl.DataFrame:
+    """Return Trace.failed from health.Evidence.failed."""
+    if calls is None:
+        return pl.DataFrame(schema=dict(FAILED))
+    return calls.select(pl.col(name).cast(kind, strict=False) for name, kind in FAILED.items())
 
 
 def _time_of_work(operations: pl.DataFrame) -> Window | None:
@@ -205,13 +219,13 @@ def _info(capture: RawCapture, problems: Problems) -> ReportInfo:
     )
 
 
-def _with_checks(info: ReportInfo, checks: Iterable[Check]) -> ReportInfo:
-    """Return the info with more checks: notes on defects, and lines on what is in order."""
+def with_checks(info: ReportInfo, checks: Iterable[Check]) -> ReportInfo:
+    """Return the info with more checks, each once: notes on defects, and lines on what is in order."""
     checks = list(checks)
+    notes = (check for check in checks if isinstance(check, Note))
+    lines = (check for check in checks if isinstance(check, str))
     return replace(
-        info,
-        health=(*info.health, *(check for check in checks if isinstance(check, Note))),
-        passed=(*info.passed, *(check for check in checks if isinstance(check, str))),
+        info, health=tuple(dict.fromkeys((*info.health, *notes))), passed=tuple(dict.fromkeys((*info.passed, *lines)))
     )
 
 

@@ -13,16 +13,13 @@ import polars as pl
 from traceview.frozen import frozen
 from traceview.model.trace import PROFILER_DOMAINS, Note
 from traceview.normalise.api import without_suffix
-from traceview.normalise.codes import categories, texts_of
-from traceview.normalise.launches import Launches, compare_launches
-from traceview.normalise.links import Links
+from traceview.normalise.codes import texts_of
 from traceview.normalise.threads import process_of
 from traceview.normalise.valid_rows import MAX_DISTANCE
 from traceview.read import raw
-from traceview.units import duration, share
+from traceview.units import duration
 
 MIN_LOST_SHARE = 0.01
-MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
 DROPPED = r"(?i)events? dropped:?\s*(\d+)|dropped (\d+)\D{0,40}events?"
 DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
 NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
@@ -47,7 +44,6 @@ CODE_TYPES: Mapping[int, str] = {2: "JIT compilation", 6: "module loading", 7: "
 QUEUE_FULL_TYPE = 8  # the host waits for space in the queue, also without a profiler
 MIN_OVERHEAD_NS = 1_000_000
 MAX_NAMED_CALLS = 4
-MAX_NAME_LETTERS = 60
 GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations", "host.sync")
 
 Check = Note | str  # a defect, or a line on a check that found none
@@ -88,7 +84,7 @@ def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
     calls = tables.get(raw.RUNTIME, pl.DataFrame())
     failed = None
     if "returnValue" in calls.columns:
-        failed = None if calls.is_empty() else _failed_calls(calls, tables)
+        failed = _failed_calls(calls, tables)
         tables[raw.RUNTIME] = calls.drop("returnValue")
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     types = nvtx["eventType"].unique().to_list() if not nvtx.is_empty() else []
@@ -130,26 +126,12 @@ def _overhead_by_type(overhead: pl.DataFrame) -> dict[int, int]:
     return {int(kind): int(ns) for kind, ns in sums.rows() if kind is not None}
 
 
-def check_health(
-    evidence: Evidence, api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame
-) -> Iterator[Check]:
-    """Yield a Note for each defect of a capture, and a line for each check that finds none."""
-    yield from _diagnostics(evidence.diagnostics, categories(api["name"]), len(operations))
-    yield from _launches(compare_launches(api, links, operations, evidence.failed))
-    yield from _early_end(api, links, operations, ranges)
-    yield from _failures_and_overhead(evidence)
+def check_health(evidence: Evidence, calls: Sequence[str], operations: int) -> Iterator[Check]:
+    """Yield a Note for each defect that the profiler itself recorded, and a line for each check that finds none.
 
-
-def check_parts(evidence: Evidence, calls: Sequence[str], operations: int) -> Iterator[Check]:
-    """Yield the checks of a capture that is read in parts: `calls` are the names of its calls.
-
-    Neither lost launches nor an early end of the CUDA events are looked for.
+    `calls` are the names of the capture's calls, and `operations` is the number of its operations.
     """
     yield from _diagnostics(evidence.diagnostics, calls, operations)
-    yield from _failures_and_overhead(evidence)
-
-
-def _failures_and_overhead(evidence: Evidence) -> Iterator[Check]:
     yield from _failures(evidence.failed)
     yield from _overhead(evidence.overhead)
     if evidence.has_lost_ranges:
@@ -191,74 +173,6 @@ def _diagnostics(texts: pl.Series | None, calls: Sequence[str], operations: int)
             + ("its migrations are missing" if uses_it else "no call of the capture allocates any"),
             ("copies", "managed_wait") if uses_it else (),
         )
-
-
-def _launches(launches: Launches) -> Iterator[Check]:
-    for process, kind, lost, total in launches.lost.rows():
-        if lost > MIN_LOST_SHARE * total:
-            yield _lost_launches(f"{kind} launches of process {process}", lost, total, kind == "CUDA graph")
-    lost, total = int(launches.lost["lost"].sum()), launches.total
-    if total and lost <= MIN_LOST_SHARE * total:
-        rest = f"; {launches.queued:,} were still queued at its end" if launches.queued else ""
-        yield f"{total - lost - launches.queued:,} of {total:,} launches have their GPU work in the capture{rest}"
-
-
-def _lost_launches(what: str, lost: int, total: int, are_graphs: bool) -> Note:
-    text = f"{lost:,} of {total:,} {what} ({share(lost, total)}) have no GPU work in the capture"
-    if are_graphs:
-        remedy = "their replays were not recorded; capture with --cuda-graph-trace=node, or a newer nsys"
-    elif lost == total:
-        remedy = (
-            "the profiler got no events from the GPU, as on WSL2, without permission, or where hardware tracing fails; "
-            "use a newer driver and nsys, or -t cuda-sw"
-        )
-    else:
-        remedy = "these events were lost, so busy time is too short and idle time too long; capture fewer steps"
-    return Note("lost_graph_replays" if are_graphs else "lost_launches", f"{text}: {remedy}", GPU_FIGURES)
-
-
-def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[Check]:
-    """Look for ranges after the last CUDA event of their process, of a name whose earlier ranges have CUDA calls."""
-    if api.is_empty() or ranges.is_empty():
-        return
-    frames = (api, operations, ranges)
-    parts = [frames] if len(links.lookups) == 1 else [_of_process(number, *frames) for number in links.lookups]
-    notes = [note for part in parts if (note := _range_without_calls(*part))]
-    yield from notes
-    if not notes:
-        yield "no range that usually calls CUDA follows the last CUDA event"
-
-
-def _of_process(process: int, *frames: pl.DataFrame) -> tuple[pl.DataFrame, ...]:
-    wanted = ("start", "end", "name", "process")
-    return tuple(frame.select(wanted).filter(pl.col("process") == process) for frame in frames)
-
-
-def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl.DataFrame) -> Note | None:
-    """Return a Note if ranges follow the last CUDA event of a process, but earlier ranges of their names have calls."""
-    last = max(end for frame in (api, operations) if isinstance(end := frame["end"].max(), int))
-    later = ranges.filter(pl.col("start") > last).select("end", name=_with_folded_numbers(pl.col("name")))
-    if len(later) < MIN_LATER_RANGES:
-        return None
-    earlier = ranges.filter(pl.col("end") <= last).select("start", "end", name=_with_folded_numbers(pl.col("name")))
-    calls = api["start"].to_numpy()
-    next_call = calls.take(np.searchsorted(calls, earlier["start"].to_numpy()), mode="clip")
-    has_call = pl.Series("has_call", next_call < earlier["end"].to_numpy())
-    names = earlier.select("name", has_call).group_by("name").agg(pl.col("has_call").mean())
-    lost = later.join(names.filter(pl.col("has_call") >= MIN_WORKING_SHARE), on="name", how="semi")
-    if len(lost) < MIN_LATER_RANGES:
-        return None
-    return Note(
-        "cuda_ends_early",
-        f"the CUDA events of process {api['process'][0]} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
-        f"{lost['name'][0][:MAX_NAME_LETTERS]!r} follow: the CUDA events after that moment were not recorded (a full "
-        "buffer, or the CUDA capture stopped), so figures of later ranges and iterations are wrong",
-        ("iterations", "nvtx"),
-    )
-
-
-def _with_folded_numbers(name: pl.Expr) -> pl.Expr:
-    return name.cast(pl.String).str.replace_all(r"\d+", "#")
 
 
 def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:

@@ -30,7 +30,7 @@ class Links:
         if api.is_empty():
             return cls({})
         correlation = api["correlation"].to_numpy()
-        only = _only_process(api)
+        only = only_process(api)
         if only is not None:
             return cls({only: _CallLookup.from_ids(correlation, None)})
         process = api["process"].to_numpy()
@@ -46,7 +46,7 @@ class Links:
         `work` has the columns process and correlation.
         """
         wanted = work["correlation"].to_numpy()
-        only = _only_process(work)
+        only = only_process(work)
         if only is not None and only in self.lookups:
             rows = self.lookups[only].rows(wanted)
         else:
@@ -60,7 +60,7 @@ class Links:
         return series.set(pl.Series(missing), None) if missing.any() else series
 
 
-def _only_process(frame: pl.DataFrame) -> int | None:
+def only_process(frame: pl.DataFrame) -> int | None:
     """Return the process of all rows; None if there are several processes or no rows."""
     # Converting the column to an array would expand a literal that stands for all rows.
     low, high = frame.select(low=pl.col("process").min(), high=pl.col("process").max()).row(0)

@@ -37,6 +37,7 @@ from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import Trace, Window
+from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
 from traceview.report.timeline.source import timeline_span
 from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
@@ -123,8 +124,8 @@ class SliceResult:
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
     the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
-    that go on in the next slice. `messages` is the result of count_messages. `charts` has the totals of each device
-    without `edge_gaps`, its pieces of gaps; both are empty without a page.
+    that go on in the next slice. `calls` shows which events are lost. `messages` is the result of count_messages.
+    `charts` has the totals of each device without `edge_gaps`, its pieces of gaps; both are empty without a page.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -133,6 +134,7 @@ class SliceResult:
     tables: Mapping[str, Table]
     iterations: IterationPart | None
     unmatched: Unmatched
+    calls: CallPart
     messages: tuple[int, int]
     marks: SliceMarks | None = None
     charts: Mapping[int, ChartTotals] = field(default_factory=dict)
@@ -190,6 +192,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
+        calls=_calls_in_slice(trace),
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         marks=marks,
         charts=charts,
@@ -201,6 +204,12 @@ def pair_streams(part: Slice, extents: Mapping[int, Window], streams: Mapping[in
     """Return the result of stream_pairs for `streams` of devices; the keys are rows of Trace.devices."""
     windows = {row: extents[row].within(part.trace.window or EVERYTHING) for row in streams}
     return pl.concat(stream_pairs(part.trace, row, window, streams[row]) for row, window in windows.items())
+
+
+def _calls_in_slice(trace: Trace) -> CallPart:
+    window = trace.window or EVERYTHING
+    own = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
+    return CallPart.build(trace.api, trace.operations, trace.failed, slice(*own))
 
 
 def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Activity, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ from traceview.model.devices import CAUSES
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
+from traceview.normalise import with_checks
+from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
@@ -33,7 +35,7 @@ from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult
 from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.slice import OverSlices
+from traceview.slices.slice import OverSlices, Slice
 from traceview.whatif.prediction import with_known_predictions
 
 
@@ -80,6 +82,7 @@ def analyze_slices(
         where, finish = located
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
+    resident = _with_event_checks(resident, [result.calls for result in results], over_slices)
     analysis = with_tables(*merge_slices(resident, plan, iterations, results))
     findings_of = partial(findings_of_slices, over_slices=over_slices, in_slice=runner.in_slice)
     modelled = runner.beside(partial(model_capture, analysis, trace_of, costs, unprofiled_ns))
@@ -99,6 +102,23 @@ def analyze_slices(
         counters=partial(measure_counters, resident),
         charts=partial(_charts, analysis, plan, results, over_slices),
     )
+
+
+def _with_event_checks(resident: Trace, parts: Sequence[CallPart], over_slices: OverSlices) -> Trace:
+    """Return the resident tables with the checks for lost events in their info."""
+
+    def masks(ranges: Sequence[EarlierRanges]) -> list[Mask]:
+        return reduce(_any_of_each, over_slices(partial(_calling_in_slice, ranges=ranges)))
+
+    return replace(resident, info=with_checks(resident.info, check_events(parts, resident.ranges, masks)))
+
+
+def _calling_in_slice(part: Slice, ranges: Sequence[EarlierRanges]) -> list[Mask]:
+    return [are_calling(part.trace.api, each) for each in ranges]
+
+
+def _any_of_each(masks: list[Mask], others: list[Mask]) -> list[Mask]:
+    return [mask | other for mask, other in zip(masks, others, strict=True)]
 
 
 def _other_part(

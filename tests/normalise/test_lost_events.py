@@ -1,0 +1,84 @@
+"""Lost events of a capture in parts are those of the complete capture."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceview.model.trace import API, FAILED
+from traceview.normalise.lost_events import CallPart, merge_launches
+
+NAMES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaMemcpyAsync")
+PROCESSES = (10, 20)
+# Calls have a name, a process, the correlation id of the call before or not, work or not, a length of the work, and
+# fail or not.
+CALLS = st.lists(
+    st.tuples(
+        *(st.sampled_from(values) for values in (NAMES, PROCESSES)),
+        *(st.booleans(), st.booleans(), st.integers(1, 40), st.booleans()),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def frames(calls: list[tuple[str, int, bool, bool, int, bool]]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return the calls, the operations and the failed calls; a call begins every 10 ns."""
+    rows = range(len(calls))
+    api = pl.DataFrame(
+        {
+            "start": [10 * row for row in rows],
+            "end": [10 * row + 5 for row in rows],
+            "name": pl.Series([call[0] for call in calls], dtype=pl.Enum(NAMES)),
+            "process": [call[1] for call in calls],
+            "correlation": [row if row and call[2] else row + 1 for row, call in zip(rows, calls, strict=True)],
+        },
+        schema_overrides={name: API[name] for name in ("process", "correlation")},
+    )
+    working = [row for row in rows if calls[row][3]]
+    ends = [10 * row + 7 + calls[row][4] for row in working]
+    processes = [calls[row][1] for row in working]
+    operations = pl.DataFrame(
+        {"launch": working, "end": ends, "process": processes},
+        schema={"launch": pl.Int32, "end": pl.Int64, "process": pl.Int32},
+    )
+    return api, operations, api.filter(pl.Series([call[5] for call in calls])).select(list(FAILED))
+
+
+@given(CALLS, st.sets(st.integers(0, 30), max_size=5))
+def test_launches_of_parts_are_those_of_the_capture(
+    calls: list[tuple[str, int, bool, bool, int, bool]], borders: set[int]
+) -> None:
+    api, operations, failed = frames(calls)
+    inside = sorted(border for border in borders if border < len(calls))
+    parts = [CallPart.build(api, operations, failed, slice(*edges)) for edges in pairwise([0, *inside, len(calls)])]
+    whole = merge_launches([CallPart.build(api, operations, failed)])
+    assert merge_launches(parts) == whole
+    assert (whole.total, whole.queued, sum(row.lost for row in whole.lost)) == counted(api, operations, failed)
+
+
+def counted(api: pl.DataFrame, operations: pl.DataFrame, failed: pl.DataFrame) -> tuple[int, int, int]:
+    """Return how many launches should have work, how many of these were queued, and how many were lost."""
+    known, bad, depth = set(), set(failed.rows()), dict.fromkeys(PROCESSES, 0)
+    launched = {process: [row for row, _, owner in operations.rows() if owner == process] for process in PROCESSES}
+    reach = {
+        process: max([end for _, end, owner in operations.rows() if owner == process], default=-1)
+        for process in PROCESSES
+    }
+    total = queued = lost = 0
+    for row, (start, _, name, process, correlation) in enumerate(api.rows()):
+        depth[process] = max(0, depth[process] + (name == NAMES[2]) - (name == NAMES[3]))
+        is_first, key = (process, correlation) not in known, (process, correlation)
+        known.add(key)
+        if name not in NAMES[:2]:
+            continue
+        if row in launched[process]:
+            total += 1
+        elif is_first and key not in bad and depth[process] == 0:
+            total += 1
+            waits = bool(launched[process]) and row > max(launched[process]) and start <= reach[process]
+            queued, lost = queued + waits, lost + (not waits)
+    return total, queued, lost
