@@ -2,24 +2,86 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
-import polars as pl
 
 from traceview.frozen import frozen
-from traceview.report.timeline.marks import Marks, counted, used
+from traceview.intervals import Times
+from traceview.report.timeline.marks import Marks, Numbers, counted, used
 from traceview.report.timeline.merging import MAX_SHIFT, GroupCounts, merged
 
 BLOCK_MARKS = 1 << 16
+START, LENGTH, NAME, LOOK = "start", "length", "name", "look"
 SUM, DETAIL, SHARE = "sum ", "detail ", "share "  # prefixes of columns
 COUNT, BUSY, TOP = "count", "busy", "top"  # columns of merged marks
-MIN_MERGED = 4  # marks of a level for each mark of the next wider one
+MIN_MERGED = 8  # marks of a level for each mark of the next wider one
 MIN_LEVEL_MARKS = 1024  # a slice with fewer has no level: they are read as they are
+ROW = "<u4"  # the type of the rows of large numbers
+LARGE_BYTES = 12  # bytes of a large number with its row
+NARROW = {"": 0, "|u1": 0xFF, "<u2": 0xFFFF}  # types that may leave out large numbers, and the largest that they hold
+NO_ROWS = np.empty(0, np.int64)
 LEVEL_STEP = 2  # doublings between the widths of levels
+
+
+class StoredColumn(NamedTuple):
+    """How a column of whole numbers is stored: each number less `least` as `kind`, an unsigned NumPy type.
+
+    `large` numbers do not fit into it: their rows and they themselves follow. An empty `kind` holds zeros alone. With
+    `first`, the differences between successive numbers are stored, and the first number is `first`.
+    """
+
+    name: str
+    kind: str
+    least: int
+    large: int
+    first: int | None
+
+    def size(self, count: int) -> int:
+        """Return the bytes of `count` numbers."""
+        return count * _width(self.kind) + self.large * LARGE_BYTES
+
+    def values(self, stored: bytes, offset: int, count: int) -> Times:
+        """Return the numbers, which begin at `offset`."""
+        values = np.zeros(count, np.int64)
+        if self.kind:
+            values[:] = np.frombuffer(stored, self.kind, count, offset)
+        rows = offset + count * _width(self.kind)
+        at = np.frombuffer(stored, ROW, self.large, rows)
+        values[at] = np.frombuffer(stored, np.int64, self.large, rows + at.nbytes)
+        values += self.least
+        if self.first is not None:
+            values[:1] = self.first
+            np.cumsum(values, out=values)
+        return values
+
+
+def _width(kind: str) -> int:
+    return np.dtype(kind).itemsize if kind else 0
+
+
+def _stored(name: str, values: Numbers, differences: bool) -> tuple[StoredColumn, bytes]:
+    """Return a column as it is stored, and its bytes."""
+    first = None
+    if differences:
+        first, values = int(values[0]), np.diff(values, prepend=values[:1])
+    least, most = int(values.min()), int(values.max())
+    if least == most:
+        return StoredColumn(name, "", least, 0, first), b""
+    values = values - least
+    kind, sizes = np.min_scalar_type(most - least), {}
+    sizes[kind.str] = len(values) * kind.itemsize
+    for narrow, limit in NARROW.items():
+        if _width(narrow) < kind.itemsize:
+            sizes[narrow] = len(values) * _width(narrow) + int(np.count_nonzero(values > limit)) * LARGE_BYTES
+    chosen = min(sizes, key=sizes.__getitem__)
+    large = np.flatnonzero(values > NARROW[chosen]) if chosen in NARROW and chosen != kind.str else NO_ROWS
+    parts = [values.astype(chosen).tobytes()] if chosen else []
+    parts += [large.astype(ROW).tobytes(), values[large].astype(np.int64).tobytes()]
+    return StoredColumn(name, chosen, least, len(large), first), b"".join(parts)
 
 
 @frozen
@@ -33,10 +95,20 @@ class MarkBlock:
     looks: tuple[int, ...]
     names: tuple[int, ...]  # the slice's numbers
     name_counts: tuple[int, ...]  # marks with each of these names
-    columns: tuple[str, ...]
+    columns: tuple[StoredColumn, ...]
     file: Path
     offset: int
     size: int
+
+    def read(self) -> dict[str, Times]:
+        """Return the columns."""
+        with self.file.open("rb") as file:
+            stored = os.pread(file.fileno(), self.size, self.offset)
+        values, offset = {}, 0
+        for column in self.columns:
+            values[column.name] = column.values(stored, offset, self.count)
+            offset += column.size(self.count)
+        return values
 
 
 @frozen
@@ -77,21 +149,23 @@ def write_blocks(marks: Marks, file: BinaryIO, path: Path) -> list[MarkBlock]:
 
 def _write_block(marks: Marks, file: BinaryIO, path: Path) -> MarkBlock:
     columns = {
-        "start": np.diff(marks.start, prepend=marks.start[0]),
-        "length": marks.end - marks.start,
-        "name": marks.name,
-        "look": marks.look,
+        START: marks.start,
+        LENGTH: marks.end - marks.start,
+        NAME: marks.name,
+        LOOK: marks.look,
         **{SUM + key: column for key, column in marks.sums.items()},
         **{DETAIL + key: column for key, column in marks.details.items()},
     }
     if (merge := marks.merge) is not None:
         columns |= {COUNT: merge.count, BUSY: merge.busy, TOP: merge.top}
         columns |= {f"{SHARE}{look}": share for look, share in zip(merge.looks, merge.shares, strict=False)}
-    names = used(marks.name)
-    buffer, offset = BytesIO(), file.tell()
-    small = [pl.Series(name, column).shrink_dtype() for name, column in columns.items()]
-    pl.DataFrame(small).write_ipc_stream(buffer, compression="lz4")
-    file.write(buffer.getbuffer())
+    # Merged marks have no correlation id.
+    steps = (START,) if merge else (START, DETAIL + "correlation")
+    stored = [_stored(name, column, name in steps) for name, column in columns.items()]
+    offset = file.tell()
+    file.writelines(values for _, values in stored)
+    name_counts = counted(marks.name)
+    names = np.flatnonzero(name_counts)
     ids = marks.details.get("correlation", np.zeros(1, np.int64))
     return MarkBlock(
         len(marks),
@@ -100,8 +174,8 @@ def _write_block(marks: Marks, file: BinaryIO, path: Path) -> MarkBlock:
         (int(ids.min()), int(ids.max())),
         tuple(used(marks.look).tolist()),
         tuple(names.tolist()),
-        tuple(counted(marks.name)[names].tolist()),
-        tuple(columns),
+        tuple(name_counts[names].tolist()),
+        tuple(column for column, _ in stored),
         path,
         offset,
         file.tell() - offset,

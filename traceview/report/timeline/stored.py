@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, reduce
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
-from traceview.report.timeline.blocks import BUSY, COUNT, DETAIL, SHARE, SUM, TOP, LanePart
+from traceview.report.timeline.blocks import BUSY, COUNT, DETAIL, LENGTH, LOOK, NAME, SHARE, START, SUM, TOP, LanePart
 from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
 from traceview.report.timeline.merging import GroupCounts
 
@@ -44,7 +42,7 @@ class StoredMarks:
         self._end = np.array([block.end for block, _ in blocks], np.int64)
         self._reach = np.maximum.accumulate(self._end)
         self._ids = np.array([block.correlations for block, _ in blocks], np.int64).reshape(-1, 2)
-        columns = sorted({name for block in every for name in block.columns})
+        columns = sorted({column.name for block in every for column in block.columns})
         self._sums = [name for name in columns if name.startswith(SUM)]
         self._details = [name for name in columns if name.startswith(DETAIL)]
         self.looks: Times = np.array(sorted({look for block in every for look in block.looks}), np.int64)
@@ -177,34 +175,28 @@ class StoredMarks:
     def read(self, place: int) -> Marks:
         """Return the marks of a block."""
         block, part = self._blocks[place]
-        with block.file.open("rb") as file:
-            frame = pl.read_ipc_stream(os.pread(file.fileno(), block.size, block.offset))
-        start = frame["start"].to_numpy().astype(np.int64)
-        np.cumsum(start, out=start)
-        start += block.start
-        columns = {name: _column(frame, name) for name in (*self._sums, *self._details)}
+        columns, zeros = block.read(), np.zeros(block.count, np.int64)
         if (shape := columns.get(DETAIL + "shape")) is not None:
             columns[DETAIL + "shape"] = part.shapes[shape].astype(np.int64)
+        start = columns[START]
         return Marks(
             start,
-            start + frame["length"].to_numpy(),
-            part.names[frame["name"].to_numpy()],
-            frame["look"].to_numpy(),
-            {name.removeprefix(SUM): columns[name] for name in self._sums},
-            {name.removeprefix(DETAIL): columns[name] for name in self._details},
-            self._merge(frame, block.looks) if COUNT in block.columns else None,
+            start + columns[LENGTH],
+            part.names[columns[NAME]],
+            columns[LOOK].astype(np.uint8),
+            {name.removeprefix(SUM): columns.get(name, zeros) for name in self._sums},
+            {name.removeprefix(DETAIL): columns.get(name, zeros) for name in self._details},
+            self._merge(columns, block.looks) if COUNT in columns else None,
         )
 
-    def _merge(self, frame: pl.DataFrame, looks: tuple[int, ...]) -> Merge:
+    def _merge(self, columns: Mapping[str, Times], looks: tuple[int, ...]) -> Merge:
         """Return the columns of merged marks; `looks` are those of their block."""
-        count, busy, top = (_column(frame, name) for name in (COUNT, BUSY, TOP))
-        shares: list[Times] = []
-        for look in self.looks.tolist() if len(self.looks) > 1 else ():
-            # A slice in which all marks have one look has no shares.
-            share = f"{SHARE}{look}"
-            alone = looks == (look,) and not any(name.startswith(SHARE) for name in frame.columns)
-            shares.append(busy if alone else _column(frame, share))
-        return Merge(count, busy, top, self.looks, tuple(shares))
+        busy = columns[BUSY]
+        # A slice in which all marks have one look has no shares.
+        known = columns if any(name.startswith(SHARE) for name in columns) else {f"{SHARE}{looks[0]}": busy}
+        wanted = self.looks.tolist() if len(self.looks) > 1 else ()
+        shares = (known.get(f"{SHARE}{look}", np.zeros_like(busy)) for look in wanted)
+        return Merge(columns[COUNT], busy, columns[TOP], self.looks, tuple(shares))
 
 
 @lru_cache(MAX_CACHED_BLOCKS)
@@ -213,8 +205,3 @@ def _cached_block(marks: StoredMarks, place: int) -> Marks:
 
 
 AllMarks = Marks | StoredMarks
-
-
-def _column(frame: pl.DataFrame, name: str) -> Times:
-    """Return a column; zeros if the block lacks it."""
-    return frame[name].to_numpy().astype(np.int64) if name in frame.columns else np.zeros(len(frame), np.int64)
