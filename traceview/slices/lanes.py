@@ -95,7 +95,8 @@ def _merged_sums(slices: Sequence[SliceMarks], numbers: Sequence[Numbers], shift
     for part, number in zip(slices, numbers, strict=True):
         for sums in part.sums:
             parts.setdefault((sums.row, sums.table), []).append(sums._replace(name=number[sums.name].astype(np.int64)))
-    every = [added(own).combined() for own in parts.values()]
+    # The order of the tables of a row in memory: kernels, copies.
+    every = [added(own).combined() for (_, table), own in sorted(parts.items(), key=lambda item: item[0][1] == "copy")]
     while sum(len(part.bin) for part in every) > MAX_SUMS and any(part.bin.any() for part in every):
         shift, every = shift + 1, [part.wider() for part in every]
     return shift, every
@@ -113,7 +114,7 @@ def _merged_places(
         marks = concatenated(list(StoredMarks([blocks]).pieces())) if part.places else NO_MARKS
         width = NamePlaces.none(names).width
         width[number[: len(part.widths)]] = part.widths
-        own = row_number[marks.details["row"]] if part.places else marks.start
+        own = row_number[marks.details.get("row", np.zeros(len(marks), np.int64))]
         waiting.append(NamePlaces(marks.name.astype(np.int64), own, marks.start, marks.end - marks.start, width))
         if len(waiting) == SLICES_AT_ONCE or place == len(slices):
             merged, waiting = NamePlaces.merged([merged, *waiting], zero), []

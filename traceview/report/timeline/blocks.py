@@ -27,7 +27,7 @@ NO_ROWS = np.empty(0, np.int64)
 LEVEL_STEP = 2  # doublings between the widths of levels
 
 
-class StoredColumn(NamedTuple):
+class BlockColumn(NamedTuple):
     """How a column of whole numbers is stored: each number less `least` as `kind`, an unsigned NumPy type.
 
     `large` numbers do not fit into it: their rows and they themselves follow. An empty `kind` holds zeros alone. With
@@ -63,14 +63,14 @@ def _width(kind: str) -> int:
     return np.dtype(kind).itemsize if kind else 0
 
 
-def _stored(name: str, values: Numbers, differences: bool) -> tuple[StoredColumn, bytes]:
+def _stored(name: str, values: Numbers, differences: bool) -> tuple[BlockColumn, bytes]:
     """Return a column as it is stored, and its bytes."""
     first = None
     if differences:
         first, values = int(values[0]), np.diff(values, prepend=values[:1])
     least, most = int(values.min()), int(values.max())
     if least == most:
-        return StoredColumn(name, "", least, 0, first), b""
+        return BlockColumn(name, "", least, 0, first), b""
     values = values - least
     kind, sizes = np.min_scalar_type(most - least), {}
     sizes[kind.str] = len(values) * kind.itemsize
@@ -81,7 +81,7 @@ def _stored(name: str, values: Numbers, differences: bool) -> tuple[StoredColumn
     large = np.flatnonzero(values > NARROW[chosen]) if chosen in NARROW and chosen != kind.str else NO_ROWS
     parts = [values.astype(chosen).tobytes()] if chosen else []
     parts += [large.astype(ROW).tobytes(), values[large].astype(np.int64).tobytes()]
-    return StoredColumn(name, chosen, least, len(large), first), b"".join(parts)
+    return BlockColumn(name, chosen, least, len(large), first), b"".join(parts)
 
 
 @frozen
@@ -95,7 +95,7 @@ class MarkBlock:
     looks: tuple[int, ...]
     names: tuple[int, ...]  # the slice's numbers
     name_counts: tuple[int, ...]  # marks with each of these names
-    columns: tuple[StoredColumn, ...]
+    columns: tuple[BlockColumn, ...]
     file: Path
     offset: int
     size: int
