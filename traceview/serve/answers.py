@@ -21,6 +21,7 @@ from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks
 from traceview.report.timeline.merging import merged
 from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.source import PageSource
+from traceview.report.timeline.stored import StoredMarks
 from traceview.report.timeline.summary import DeviceLanes, device_lanes
 from traceview.serve.sums import BinnedSums
 
@@ -63,10 +64,7 @@ class Answers:
         zero, length = source.span.start, source.span.length
         rows = [row for group in groups for row in group.rows]
         count = sum(len(lane) for row in rows for lane in row.lanes)
-        if count > MAX_UNMERGED_MARKS and source.sums is None:
-            lanes = merged_lanes(rows, zero, length, min(MAX_MERGED_MARKS, count // 4))
-        else:
-            lanes = [[Lane(marks, True, None, (), marks.looks) for marks in row.lanes] for row in rows]
+        lanes = _lanes_with_levels(rows, zero, length)
         devices = device_lanes(groups)
         bins = MAX_SUM_BINS if count > MAX_UNMERGED_MARKS else 1
         sums = BinnedSums.from_lanes(groups, devices, source.span, bins, source.sums)
@@ -161,6 +159,17 @@ class Answers:
         times = {"start": marks.start[at] - self.zero, "end": marks.end[at] - self.zero}
         rest = {"name": marks.name[at], "look": marks.look[at], "correlation": marks.details["correlation"][at]}
         return {"row": row, **{key: int(value) for key, value in {**times, **rest}.items()}}
+
+
+def _lanes_with_levels(rows: Sequence[TimelineRow], zero: int, length: int) -> list[list[Lane]]:
+    """Return the lanes of each row. Many marks in memory get levels; marks in files have levels already."""
+    lanes = {row.id: [Lane(marks, True, None, (), marks.looks) for marks in row.lanes] for row in rows}
+    in_memory = [row for row in rows if not any(isinstance(lane, StoredMarks) for lane in row.lanes)]
+    count = sum(len(lane) for row in in_memory for lane in row.lanes)
+    if count > MAX_UNMERGED_MARKS:
+        levels = merged_lanes(in_memory, zero, length, min(MAX_MERGED_MARKS, count // 4))
+        lanes |= {row.id: own for row, own in zip(in_memory, levels, strict=True)}
+    return [lanes[row.id] for row in rows]
 
 
 def _rows_with_correlation(marks: Marks, correlation: int) -> Times:

@@ -36,7 +36,7 @@ def test_blocks_and_levels_hold_the_marks(events: list[tuple[int, ...]]) -> None
     assert stored[DETAIL + "correlation"].tolist() == (correlation + 1).tolist()
 
 
-def test_a_level_has_an_eighth_of_the_marks(tmp_path: Path) -> None:
+def test_level_has_an_eighth_of_the_marks(tmp_path: Path) -> None:
     start = np.arange(4096) * 100
     marks = Marks(start, start + 50, start % 7, np.zeros(len(start), np.uint8))
     with (tmp_path / "marks").open("xb") as file:
