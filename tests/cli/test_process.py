@@ -52,6 +52,18 @@ def test_imports_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.modules["wsgiref.util"] is not stand_in
 
 
+def test_imports_on_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
+    process.import_on_call("wsgiref.util", "wsgiref.missing")
+    stand_in = importlib.import_module("wsgiref.util")
+    first, second = stand_in.application_uri, stand_in.guess_scheme
+    assert "wsgiref.util" in sys.modules and "wsgiref.missing" not in sys.modules
+    assert "FileWrapper" not in vars(stand_in)
+    assert (second({"HTTPS": "on"}), second({})) == ("https", "http")
+    assert first({"wsgi.url_scheme": "http", "HTTP_HOST": "a"}) == "http://a/"
+    assert stand_in.FileWrapper is vars(stand_in)["FileWrapper"]
+
+
 def test_help_names_every_option(traceview: Command) -> None:
     text = traceview("analyze", "--help").out
     for option in (

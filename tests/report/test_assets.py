@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.util
 import re
+import sys
+import zlib
 from collections import Counter
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from plotly.offline import get_plotlyjs
 
 from traceview.report import assets
-from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, modules, script
+from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, library, modules, script
 
 FOLDER = Path(str(resources.files(assets)))
 SCRIPTS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
@@ -81,3 +87,22 @@ def test_core_imports_only_core() -> None:
     assert {other for name in SCRIPTS if name.startswith("core/") for other in imports(name)} <= {
         name for name in SCRIPTS if name.startswith("core/")
     }
+
+
+def test_library_is_plotly_js_packed_once() -> None:
+    packed = library()
+    assert library() is packed
+    text = get_plotlyjs().encode("utf-8")
+    assert zlib.decompress(base64.b64decode(packed.packed)) == text
+    assert packed.digest == f"sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}"
+    assert len(packed.style_ids) > 1 and all(style.encode() in text for style in packed.style_ids[1:])
+
+
+def test_zlib_packs_where_isal_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    found = importlib.util.find_spec("traceview.report.assets")
+    assert found is not None and found.loader is not None
+    without = importlib.util.module_from_spec(found)
+    found.loader.exec_module(without)
+    assert without.packer is zlib
+    assert zlib.decompress(base64.b64decode(without.pack(b"a page"))) == b"a page"

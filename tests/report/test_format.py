@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from traceview.report.assets import EXPORT, read_text
+from traceview.report.assets import plain_script, read_text
 
 EXAMPLES = Path(__file__).parents[1] / "units.json"
 # The writer of a figure and the units of a column, by the unit of a declared column.
@@ -28,7 +28,7 @@ return {
 
 def test_figures_are_those_of_the_other_reports(browser: Browser) -> None:
     examples = json.loads(EXAMPLES.read_text("utf-8"))
-    words = EXPORT.sub("", read_text("core/words.js"))
+    words = plain_script(read_text("core/words.js"))
     page = browser.new_page()
     try:
         written = page.evaluate(f"(examples) => {{ {words} {WRITERS} }}", examples)

@@ -25,7 +25,7 @@ from tests.report.browser import PATIENCE, Opened, opened
 from tests.report.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
-from traceview.report.assets import EXPORT, IMPORT, escaped_json
+from traceview.report.assets import escaped_json, plain_script
 
 COMMENTS = re.compile(r"/\*\*?.*?\*/", re.DOTALL)  # types in them are written import("...")
 FORMULA = '=HYPERLINK("http://127.0.0.1:9/","a, b")\n+cmd'
@@ -177,7 +177,7 @@ def test_text_never_runs_and_nothing_leaves_the_page(page: Opened) -> None:
 
 def test_page_and_export_escape_the_same_formulas(browser: Browser) -> None:
     module = resources.files("traceview.report.assets").joinpath("core/export.js").read_text(encoding="utf-8")
-    script = EXPORT.sub("", IMPORT.sub("", module))
+    script = plain_script(module)
     page = browser.new_page()
     cells = page.evaluate(f"(values) => {{ {script}; return values.map(csvCell); }}", [*FORMULAS, *NO_FORMULAS, -3])
     page.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,11 @@ def analyze(
         raise RequestError("--html needs a file name and does not go with --no-html")
     if page is None and (opened or detail is not None):
         raise RequestError("--open and --detail need the page and do not go with --no-html")
+    if page is not None:
+        from traceview.report.assets import library
+
+        # plotly.js is packed on another core, without the interpreter lock, which imports and reading hold.
+        ThreadPoolExecutor(1).submit(library)
     from traceview.read.formats import check_capture
 
     check_capture(report)

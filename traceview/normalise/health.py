@@ -20,7 +20,7 @@ from traceview.read import raw
 from traceview.units import duration
 
 MIN_LOST_SHARE = 0.01
-DROPPED = r"(?i)events? dropped:?\s*(\d+)|dropped (\d+)\D{0,40}events?"
+DROPPED = r"(?i)events? dropped:?\s*([0-9]+)|dropped ([0-9]+)[^0-9]{0,40}events?"
 DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
 NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
 # A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.

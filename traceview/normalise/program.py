@@ -56,6 +56,8 @@ class ProgramNames:
     def matching(self, mark: Mark) -> pl.Series:
         """Return the names that match a mark."""
         names: pl.Series = getattr(self, {PLAIN: "kernels", "texts": "marked_texts"}.get(mark.names, mark.names))
+        if names.is_empty():  # saves to compile the pattern, 0.2 ms
+            return names
         matches = names.filter(names.str.contains(mark.pattern))
         if mark.names != PLAIN or matches.is_empty():
             return matches
@@ -167,10 +169,10 @@ IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", "cupy", "numba")
 
 def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool) -> Program:
     """Return the kind of the program that made a capture."""
-    marks = [mark for mark in MARKS if names.matching(mark).len()]
     signs = {"pytorch": TORCH_TRACE} if is_torch_trace else {}
-    for mark in marks:
-        signs.setdefault(mark.framework, mark.evidence)
+    for mark in MARKS:
+        if mark.framework not in signs and names.matching(mark).len():
+            signs[mark.framework] = mark.evidence
     if "gcc" in signs:
         # GCC gives kernels of both the same names. Its OpenMP runtime waits for the context, its OpenACC runtime for a
         # stream.

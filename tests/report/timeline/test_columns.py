@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
-import sys
 import zlib
 from dataclasses import asdict, replace
 
@@ -38,16 +36,6 @@ def test_columns_round_trip(lists: list[list[int]]) -> None:
     columns = Columns()
     places = [columns.add(np.array(values, np.int64)) for values in lists]
     assert [unpacked(columns, place, len(values)) for place, values in zip(places, lists, strict=True)] == lists
-
-
-def test_zlib_packs_where_isal_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "isal", None)
-    found = importlib.util.find_spec("traceview.report.timeline.columns")
-    assert found is not None and found.loader is not None
-    without = importlib.util.module_from_spec(found)
-    found.loader.exec_module(without)
-    assert without.packer is zlib
-    assert zlib.decompress(base64.b64decode(without.pack(b"a page"))) == b"a page"
 
 
 @given(numbers)

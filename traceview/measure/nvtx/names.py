@@ -56,7 +56,14 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
     if (texts == folded).all():
         return ranges["name"].cast(pl.String)
     texts_of_codes = pl.DataFrame(
-        {"text": texts, "folded": folded, "counters": _counters(texts), "number": folded.rank("dense")}
+        {
+            "text": texts,
+            "folded": folded,
+            "counters": _counters(texts),
+            "number": folded.rank("dense"),
+            "counts": folded.str.contains(COUNTER_WORDS),
+            "is_part": folded.str.contains(PART_WORDS),
+        }
     )
     frame = texts_of_codes[ranges["name"].to_physical()].with_columns(ranges["thread"])
     group = ("thread", "number")
@@ -68,8 +75,8 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
     changes = frame.with_columns(change.alias("change"))
     increases, restarts = ((pl.col("change") == sign).sum().over(group) for sign in (1, -1))
     increases_enough = increases >= MIN_INCREASING * (pl.len().over(group) - restarts - 1)
-    counts, is_part = (pl.col("folded").str.contains(words) for words in (COUNTER_WORDS, PART_WORDS))
-    is_counter = increases_enough & ((restarts == 0) | ((restarts <= MAX_RESTARTS) | counts) & ~is_part)
+    may_restart = ((restarts <= MAX_RESTARTS) | pl.col("counts")) & ~pl.col("is_part")
+    is_counter = increases_enough & ((restarts == 0) | may_restart)
     return changes.select(pl.when(is_counter).then("folded").otherwise("text").alias("phase")).to_series()
 
 

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceview.frozen import frozen
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
-from traceview.report.assets import ANALYSIS, escaped_json, sha256
+from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.timeline.build import MergedRows, PackedTimeline, rows, timeline
-from traceview.report.timeline.columns import pack
 from traceview.report.timeline.rows import Group
 from traceview.report.timeline.source import PageSource
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
-
-PLOTLY_FILE = "package_data/plotly.min.js"
-PLOTLY_COMPRESSION = 3  # isal packs plotly.js in 20 ms, 10% larger than level 6 of zlib
-STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
-
-
-@frozen
-class Library:
-    """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
-
-    packed: str
-    digest: str
-    style_ids: tuple[str, ...]
-
-
-@cache
-def library() -> Library:
-    """Return the packed library. Raises ModuleNotFoundError and OSError."""
-    text = _plotly_source()
-    own = {name.decode("ascii") for name in STYLE.findall(text)}
-    return Library(pack(text, PLOTLY_COMPRESSION), sha256(text), ("plotly.js-style-global", *sorted(own)))
-
-
-def _plotly_source() -> bytes:
-    # Reading the file is faster than importing plotly.
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("plotly is not installed")
-    return (Path(spec.origin).parent / PLOTLY_FILE).read_bytes()
-
 
 # plotly.js adds rules to existing style elements; the content security policy forbids new ones.
 LIBRARY_STYLE = "/* plotly.js */"

@@ -16,25 +16,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import importlib.util
 import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path
+
+from traceview.frozen import frozen
+
+try:
+    from isal import isal_zlib as packer  # same format, a fifth of the time
+except ImportError:  # isal exists for 64-bit x86 and ARM only
+    import zlib as packer  # type: ignore[no-redef]
 
 # Characters that could end a script element, or that HTML would interpret.
 ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&")
 NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-# The only forms that the scripts use; tests/report/test_assets.py finds any other.
-IMPORT = re.compile(r'^import \{([^{}]*)\} from "([^"]+)";\n', re.MULTILINE)
+# The only forms that the scripts use; tests/report/test_assets.py finds any other. A search for fixed first letters is
+# three times as fast as one for the beginning of a line.
+IMPORT = re.compile(r'\nimport \{([^{}]*)\} from "([^"]+)";')
 INCLUDE = re.compile(r"\{\{> ([^{}]+)\}\}")  # a file of this folder, in a template
-EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
+EXPORT = re.compile(r"\nexport (?=(?:async )?function |const )")
+
+PLOTLY_FILE = "package_data/plotly.min.js"
+PLOTLY_COMPRESSION = 3  # isal packs plotly.js in 20 ms, 10% larger than level 6 of zlib
+PLOTLY_STYLE = rb'getElementById\("([0-9a-f]{64})"\)'
+COMPRESSION_LEVEL = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class PageFiles:
     """The files of one page, as paths in this folder."""
 
@@ -105,6 +117,36 @@ FLEET = PageFiles(
 )
 
 
+@frozen
+class Library:
+    """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
+
+    packed: str
+    digest: str
+    style_ids: tuple[str, ...]
+
+
+@cache
+def library() -> Library:
+    """Return the packed library. Raises ModuleNotFoundError and OSError."""
+    text = _plotly_source()
+    own = {name.decode("ascii") for name in re.findall(PLOTLY_STYLE, text)}
+    return Library(pack(text, PLOTLY_COMPRESSION), sha256(text), ("plotly.js-style-global", *sorted(own)))
+
+
+def _plotly_source() -> bytes:
+    # Reading the file is faster than importing plotly.
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("plotly is not installed")
+    return (Path(spec.origin).parent / PLOTLY_FILE).read_bytes()
+
+
+def pack(data: bytes, level: int = COMPRESSION_LEVEL) -> str:
+    """Return deflated data as base64. The page inflates it with DecompressionStream."""
+    return base64.b64encode(packer.compress(data, level)).decode("ascii")
+
+
 def sha256(text: str | bytes) -> str:
     """Return the hash of a script or style as a content security policy names it."""
     data = text.encode("utf-8") if isinstance(text, str) else text
@@ -140,7 +182,7 @@ def imports(name: str) -> dict[str, list[str]]:
     folder = posixpath.dirname(name)
     return {
         posixpath.normpath(posixpath.join(folder, path)): [word.strip() for word in words.split(",") if word.strip()]
-        for words, path in IMPORT.findall(read_text(name))
+        for words, path in IMPORT.findall(f"\n{read_text(name)}")
     }
 
 
@@ -150,15 +192,20 @@ def script(entry: str) -> str:
 
     All modules share one scope: two modules must not declare the same name at the top level.
     """
-    body = "\n".join(EXPORT.sub("", IMPORT.sub("", read_text(name))) for name in modules(entry))
+    body = "\n".join(plain_script(read_text(name)) for name in modules(entry))
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+
+
+def plain_script(module: str) -> str:
+    """Return the text of a module without its imports and exports."""
+    return EXPORT.sub("\n", IMPORT.sub("", f"\n{module}")).removeprefix("\n")
 
 
 @cache
 def read_text(name: str) -> str:
     """Return a file of this folder, escaped to ASCII."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return {".html": _html_ascii, ".js": _script_ascii}.get(PurePosixPath(name).suffix, str)(text)
+    path = Path(__file__).parent / name
+    return {".html": _html_ascii, ".js": _script_ascii}.get(path.suffix, str)(path.read_text(encoding="utf-8"))
 
 
 def _title(text: str) -> str:

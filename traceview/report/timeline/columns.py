@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-
-try:
-    from isal import isal_zlib as packer  # same format, a fifth of the time
-except ImportError:  # isal exists for 64-bit x86 and ARM only
-    import zlib as packer  # type: ignore[no-redef]
+from traceview.report.assets import pack
 
 Packed = list[int]  # [offset in bytes, bytes of each number]
-COMPRESSION_LEVEL = 2
 
 
 @dataclass(slots=True)
@@ -59,8 +53,3 @@ class Columns:
     def packed(self) -> str:
         """Return the deflated buffer as base64."""
         return pack(self.raw())
-
-
-def pack(data: bytes, level: int = COMPRESSION_LEVEL) -> str:
-    """Return deflated data as base64. The page inflates it with DecompressionStream."""
-    return base64.b64encode(packer.compress(data, level)).decode("ascii")
