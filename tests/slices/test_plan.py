@@ -10,7 +10,16 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices.plan import FIRST, KEPT_SHARE, LAST, keepable_bytes, plan_slices, quiet_moments, slice_count
+from traceview.slices.plan import (
+    FIRST,
+    KEPT_SHARE,
+    LAST,
+    _quiet_moment,
+    keepable_bytes,
+    plan_slices,
+    quiet_moments,
+    slice_count,
+)
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
@@ -41,13 +50,16 @@ def is_quiet(trace: Trace, moment: int) -> bool:
 def test_borders_are_quiet(name: str) -> None:
     path = SAMPLES / f"{name}.sqlite"
     trace = open_trace(path)
-    slices = plan_slices(SliceSource.open(path, 4), 6)
+    source = SliceSource.open(path, 4)
+    slices = plan_slices(source, 6)
     assert [window.start for window in slices] == [FIRST, *(window.end for window in slices[:-1])]
     assert slices[-1].end == LAST
     borders = [window.end for window in slices[:-1]]
     assert set(borders) <= set(quiet_moments(trace).tolist()) <= set(trace.operations["start"].to_list())
     assert all(is_quiet(trace, border) for border in borders)
     assert len(borders) > 1
+    first = trace.operations["start"][0]
+    assert _quiet_moment(source, (first, LAST)) in quiet_moments(trace)[1:]  # each slice has GPU work
 
 
 def test_quiet_moments() -> None:

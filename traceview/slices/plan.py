@@ -136,9 +136,12 @@ def _targets(source: SliceSource, count: int) -> list[int]:
 
 
 def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
-    """Return the first quiet moment of a stretch of time [target, limit); None if there is none."""
-    target, limit = stretch
-    work = source.whole.work
+    """Return the first quiet moment of a stretch of time [target, limit); None if there is none.
+
+    It lies after the first GPU work, because rules see what the host does in slices with work alone.
+    """
+    work, limit = source.whole.work, stretch[1]
+    target = max(stretch[0], work.start + 1)
     around = work.length * NEAR_EVENTS // source.events + 1
     end = min(limit, work.end)
     while True:
