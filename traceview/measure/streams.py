@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
-from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.base import DeviceInput, DeviceMeasure, measuring_threads
 from traceview.measure.gaps.causes import IdleGaps, attribute
 from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
 from traceview.model.columns import Table
@@ -29,8 +29,6 @@ from traceview.model.trace import Trace, Window
 OTHERS = ("other_compute", "other_communication", "other_copy")
 BLOCK = 1 << 16  # operations of a stream in a block; all at once would need more memory than the device's own gaps
 MAX_PENDING = 2  # blocks that wait while others are measured
-
-POOL_THREADS = 2
 
 Result = TypeVar("Result")
 STREAM_ORDER = attrgetter("process_id", "context_id", "id")
@@ -185,7 +183,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
 
     # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
     # all gaps, so its gaps are measured in parallel too, in a separate pool: threads of the stream pool wait for it.
-    with ThreadPoolExecutor(POOL_THREADS) as gap_pool, ThreadPoolExecutor(POOL_THREADS) as stream_pool:
+    with measuring_threads() as gap_pool, measuring_threads() as stream_pool:
 
         def measure(index: int) -> StreamUse:
             members = intervals.rows_where(stream == index)
