@@ -14,5 +14,6 @@ def test_compiled_programs_of_jax_may_be_iterations() -> None:
         "XlaModule:#prefix=args[0],hlo_module=jit_convert_element_type,program_id=8622#": False,
         "Thunk:#hlo_op=command_buffer_1#": False,
     }
-    ranges = pl.DataFrame({"name": list(names), "domain": ["TSL"] * len(names)})
+    schema = {"name": pl.Enum(list(names)), "domain": pl.Enum(["TSL"])}
+    ranges = pl.DataFrame({"name": list(names), "domain": ["TSL"] * len(names)}, schema=schema)
     assert without_library_ranges(ranges)["name"].to_list() == [name for name, own in names.items() if own]

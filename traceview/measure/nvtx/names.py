@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import polars as pl
+from typing import Any
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
 from traceview.measure.per_frame import once_per_frame
 from traceview.model.trace import LIBRARY_DOMAINS
 
@@ -34,11 +39,12 @@ def fold_numbers(names: pl.Series) -> pl.Series:
 @once_per_frame
 def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     """Leave out the ranges of libraries; `ranges` is model.RANGES."""
-    domain = ranges["domain"].cast(pl.String)
-    names = ranges["name"].cast(pl.String)
-    unique = names.unique()
-    library = unique.filter(unique.str.contains(LIBRARY_NAMES) & ~unique.str.contains(JITTED))
-    return ranges.filter(~(domain.is_in(LIBRARY_DOMAINS) | names.is_in(library.implode())))
+    domains, names = _texts(ranges["domain"]), _texts(ranges["name"])
+    of_library = domains.is_in(LIBRARY_DOMAINS), names.str.contains(LIBRARY_NAMES) & ~names.str.contains(JITTED)
+    other_domain, other_name = ((~mask).to_numpy() for mask in of_library)
+    return ranges.filter(
+        pl.Series(other_domain[_codes(ranges["domain"])] & other_name[_codes(ranges["name"])], dtype=pl.Boolean)
+    )
 
 
 @once_per_frame
@@ -47,42 +53,60 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
 
     `ranges` is in the order of model.RANGES. The numbers in a name are a counter if they increase from range to
     range: `iteration 7` becomes `iteration #`, but `layer 0` to `layer 11` in each iteration stay as they are. The
-    number of an iteration may restart in an outer loop, that of a layer may not.
+    number of an iteration may restart in an outer loop, that of a layer may not. The column is an Enum of the names
+    that are used, in the order of the alphabet.
     """
-    kind = ranges.schema["name"]
-    assert isinstance(kind, pl.Enum)
-    texts = kind.categories
+    texts, code = _texts(ranges["name"]), _codes(ranges["name"])
     folded = fold_numbers(texts)
-    if (texts == folded).all():
-        return ranges["name"].cast(pl.String)
-    texts_of_codes = pl.DataFrame(
-        {
-            "text": texts,
-            "folded": folded,
-            "counters": _counters(texts),
-            "number": folded.rank("dense"),
-            "counts": folded.str.contains(COUNTER_WORDS),
-            "is_part": folded.str.contains(PART_WORDS),
-        }
+    has_number = (texts != folded).to_numpy()
+    phases = pl.concat([texts, folded])
+    if has_number.any():
+        rows = np.flatnonzero(has_number[code])
+        counted = _are_counted(code[rows], ranges["thread"].to_numpy()[rows], texts, folded)
+        code = code.astype(np.int64)
+        code[rows[counted]] += len(texts)
+    used = np.bincount(code, minlength=len(phases)) > 0
+    names = phases.filter(pl.Series(used)).unique().sort()
+    return phases.set(pl.Series(~used), None).cast(pl.Enum(names))[code].alias("phase")
+
+
+def _are_counted(code: NDArray[Any], thread: NDArray[Any], texts: pl.Series, folded: pl.Series) -> NDArray[np.bool_]:
+    """Return which of some ranges have a counter in their name; `code` is the name's place in `texts`."""
+    name = folded.rank("dense").to_numpy().astype(np.int64)[code]
+    order = np.lexsort((name, thread))
+    begins = (np.diff(thread[order], prepend=-1) != 0) | (np.diff(name[order], prepend=-1) != 0)
+    group, code = np.cumsum(begins) - 1, code[order]
+    change = np.zeros(len(code), np.int8)
+    for value, known in reversed(_counters(texts)):
+        number, compared = value[code], known[code] & ~begins
+        compared[1:] &= known[code[:-1]]
+        for sign, differs in ((1, number[1:] > number[:-1]), (-1, number[1:] < number[:-1])):
+            change[1:][compared[1:] & differs] = sign
+    lengths, increases, restarts = (
+        np.bincount(group, weights) for weights in (None, (change == 1).astype(float), (change == -1).astype(float))
     )
-    frame = texts_of_codes[ranges["name"].to_physical()].with_columns(ranges["thread"])
-    group = ("thread", "number")
-    change = pl.lit(0, pl.Int8)
-    for index in reversed(range(MAX_COUNTERS)):
-        value = pl.col("counters").list.get(index, null_on_oob=True)
-        step = (value - value.shift(1).over(group)).sign().cast(pl.Int8).fill_null(0)
-        change = pl.when(step != 0).then(step).otherwise(change)
-    changes = frame.with_columns(change.alias("change"))
-    increases, restarts = ((pl.col("change") == sign).sum().over(group) for sign in (1, -1))
-    increases_enough = increases >= MIN_INCREASING * (pl.len().over(group) - restarts - 1)
-    may_restart = ((restarts <= MAX_RESTARTS) | pl.col("counts")) & ~pl.col("is_part")
-    is_counter = increases_enough & ((restarts == 0) | may_restart)
-    return changes.select(pl.when(is_counter).then("folded").otherwise("text").alias("phase")).to_series()
+    first = folded[code[begins]]
+    counts, is_part = (first.str.contains(words).to_numpy() for words in (COUNTER_WORDS, PART_WORDS))
+    may_restart = (restarts == 0) | ((restarts <= MAX_RESTARTS) | counts) & ~is_part
+    is_counter = (increases >= MIN_INCREASING * (lengths - restarts - 1)) & may_restart
+    counted = np.empty(len(code), np.bool_)
+    counted[order] = is_counter[group]
+    return counted
 
 
-def _counters(names: pl.Series) -> pl.Series:
-    """Return the numbers in each name, with their signs; null where a number is too large."""
+def _counters(names: pl.Series) -> list[tuple[Times, NDArray[np.bool_]]]:
+    """Return the first numbers in each name, with their signs; false where there is none, or it is too large."""
     signed = names.str.replace_all(r"(^|[^\w.])-(\d+)", "${1}~${2}")
-    numbers = signed.str.extract_all(r"~?\d+")
-    digits = pl.element().str.replace("~", "-", literal=True).cast(pl.Int64, strict=False)
-    return numbers.list.eval(digits)
+    texts = signed.str.extract_all(r"~?\d+")
+    columns = (texts.list.get(index, null_on_oob=True) for index in range(MAX_COUNTERS))
+    counters = [column.str.replace("~", "-", literal=True).cast(pl.Int64, strict=False) for column in columns]
+    return [(counter.fill_null(0).to_numpy(), counter.is_not_null().to_numpy()) for counter in counters]
+
+
+def _texts(column: pl.Series) -> pl.Series:
+    assert isinstance(column.dtype, pl.Enum)
+    return column.dtype.categories
+
+
+def _codes(column: pl.Series) -> NDArray[Any]:
+    return column.to_physical().to_numpy()

@@ -160,8 +160,7 @@ def _phase_totals(given: CaptureInput) -> pl.DataFrame:
 
 @once_per_frame
 def _with_phase_names(ranges: pl.DataFrame) -> pl.DataFrame:
-    names = phase_names(ranges)
-    return ranges.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name"))
+    return ranges.with_columns(phase_names(ranges).alias("name"))
 
 
 def _phase_rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[RangeUse, ...]:

@@ -88,7 +88,7 @@ def _stacks(projection: Projection, names: pl.Series) -> tuple[Times, pl.DataFra
     index, row = projection.stretches.open_ranges(used)
     # open_ranges lists innermost ranges first.
     nested = (
-        pl.DataFrame({"index": index, "name": names.gather(row)})
+        pl.DataFrame({"index": index, "name": names.gather(row).cast(pl.String)})
         .group_by("index", maintain_order=True)
         .agg(pl.col("name").reverse().alias("ranges"))
     )
