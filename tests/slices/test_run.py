@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
-from tests.captures import sample
+from tests.captures import sample, shared
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
 from traceview.model.trace import Trace, Window
@@ -122,6 +122,16 @@ def test_lost_events_of_slices(tmp_path: Path) -> None:
     assert merged.info.passed == whole.info.passed
     assert merged.notes == whole.notes
     assert [note.id for note in whole.info.health] == ["lost_launches", "lost_launches", "cuda_ends_early"]
+
+
+def test_lines_from_stacks_of_cuda_calls() -> None:
+    path = shared("public/nsys2022.2_mpi_empty_tables.sqlite")
+    source = SliceSource.open(path)
+    runner = SliceRunner(source, plan_slices(source, 2), 1 << 40)
+    merged, whole = analyze_slices(runner, source.resident, Extents(*source.extents)), analyze(path, costs=None)
+    assert merged.tables["lines"] == whole.tables["lines"]
+    assert [finding.host for finding in merged.findings] == [finding.host for finding in whole.findings]
+    assert sum(finding.host is not None for finding in whole.findings) > 1
 
 
 @pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])

@@ -49,9 +49,10 @@ class EventSummary(NamedTuple):
     """What the GPU work and the calls of a capture refer to.
 
     `stream_ids` and `global_tids` are distinct ids, `kernels` short names with their summed time (name, an id of a
-    string; ns), and `calls` the ids of the names of calls. `failed` has the calls that failed, with raw columns; None
-    if the export does not record results. `operations` is their number, `work` the time from the first start to the
-    last end of GPU work, and `end` the last end of all events.
+    string; ns), and `calls` the ids of the names of calls. `failed` has the calls that failed, and `stacked`
+    those with a stack, with raw columns; None if the export does not record results or stacks. `operations` is the
+    number of operations, `work` the time from the first start to the last end of GPU work, and `end` the last end of
+    all events.
     """
 
     stream_ids: RawStreamIds
@@ -59,6 +60,7 @@ class EventSummary(NamedTuple):
     kernels: pl.DataFrame
     calls: pl.Series
     failed: pl.DataFrame | None
+    stacked: pl.DataFrame | None
     operations: int
     work: Window
     end: int
@@ -94,9 +96,10 @@ class WholeCapture:
         evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
         checks = check_health(evidence, texts_of(events.calls, tables), events.operations)
         calls = api_frame({}, threads)
+        stacked = take_stacked_calls(tables, events.stacked)
         no_work = pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
         host = host_evidence(
-            *(tables, threads, ranges, no_work, scopes, take_stacked_calls(tables)),
+            *(tables, threads, ranges, no_work, scopes, stacked),
             work=events.work,
             callers=np.unique(threads.rows(events.global_tids)).tolist(),
             names=thread_frame["name"].to_list(),

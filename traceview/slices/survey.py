@@ -37,7 +37,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
 }
 NAMES = {raw.KERNEL: ("shortName",), raw.RUNTIME: ("nameId",)}
-RESULT = {"returnValue"}
+OF_CALLS = {"returnValue", raw.STACK_ID}  # columns of calls that only some exports have
 NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 16  # 16 MiB: larger groups cost hardly less for each row
@@ -75,21 +75,30 @@ class TableSurvey:
     `ids` has a row for each part (its number, `part`) and for each value of IDENTITY in it: `rows`, the `first` and
     `last` start, the last `end`, the `low` and the `high` correlation id; tables without times have no times.
     `parts` has the same for each part. `names` has the summed time by the id of the name of kernels and calls (name,
-    ns). `failed` has the calls that failed, with raw columns; None if results are not recorded.
+    ns). `failed` has the calls that failed, and `stacked` those with a stack, with raw columns; None if the export does
+    not record results or stacks.
     """
 
     ids: pl.DataFrame
     parts: pl.DataFrame
     names: pl.DataFrame
     failed: pl.DataFrame | None
+    stacked: pl.DataFrame | None
 
     @classmethod
     def join(cls, groups: Sequence[SurveyedGroup]) -> TableSurvey:
         """Join what was found of groups of parts."""
         ids, names = pl.concat([group.ids for group in groups]), pl.concat([group.names for group in groups])
         failed = [group.failed for group in groups if group.failed is not None]
+        stacked = [group.stacked for group in groups if group.stacked is not None]
         parts = ids.group_by("part").agg(_combined(ids.columns)).sort("part")
-        return cls(ids, parts, names.group_by("name").agg(pl.col("ns").sum()), pl.concat(failed) if failed else None)
+        return cls(
+            ids,
+            parts,
+            names.group_by("name").agg(pl.col("ns").sum()),
+            pl.concat(failed) if failed else None,
+            pl.concat(stacked) if stacked else None,
+        )
 
     @property
     def rows(self) -> int:
@@ -127,6 +136,7 @@ class SurveyedGroup(NamedTuple):
     ids: pl.DataFrame
     names: pl.DataFrame
     failed: pl.DataFrame | None
+    stacked: pl.DataFrame | None
     stored: StoredGroup | None = None
 
 
@@ -173,7 +183,7 @@ class _Survey:
         if isinstance(table, pl.DataFrame):
             return _survey_frame(name, table, np.zeros(1, np.int64), 0)
         columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
-        light = table.with_columns([*columns, *(RESULT & set(table.decoder.columns))])
+        light = table.with_columns([*columns, *(OF_CALLS & set(table.decoder.columns))])
         frames, edges = _read_group(light if self.store is None else table, first)
         stored = None if self.store is None else store_parts(self.store / f"{name}.{first}", frames, edges)
         rows = frames.columns
@@ -212,7 +222,8 @@ def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> S
     keys = ["part", *IDENTITY[name]]
     ids = pl.DataFrame(columns).group_by(keys).agg(_combined(list(columns)))
     names = _names(frame, *NAMES[name]) if name in NAMES else NO_NAMES
-    return SurveyedGroup(ids, names, _failed(frame) if RESULT & set(frame.columns) else None)
+    failed, stacked = (read(frame) if column in frame.columns else None for column, read in CALL_READERS.items())
+    return SurveyedGroup(ids, names, failed, stacked)
 
 
 def _valid_times(name: str, frame: pl.DataFrame) -> tuple[Times, Times]:
@@ -233,6 +244,14 @@ def _failed(calls: pl.DataFrame) -> pl.DataFrame:
     return rows.select("globalTid", CORRELATION, "nameId", "returnValue").filter(
         ~pl.col("returnValue").is_in(NORMAL_RESULTS)
     )
+
+
+def _stacked(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with a stack."""
+    return calls.filter(pl.col(raw.STACK_ID) > 0).select("start", "end", "globalTid", raw.STACK_ID)
+
+
+CALL_READERS = {"returnValue": _failed, raw.STACK_ID: _stacked}
 
 
 def _names(frame: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -274,6 +293,7 @@ def event_summary(surveys: Mapping[str, TableSurvey]) -> EventSummary:
         kernels=kernels.names if kernels else NO_NAMES,
         calls=calls.names["name"] if calls else no_ids,
         failed=calls.failed if calls else None,
+        stacked=calls.stacked if calls else None,
         operations=sum(survey.rows for survey in work.values()),
         work=extent(surveys, GPU_TABLES),
         end=extent(surveys).end,
