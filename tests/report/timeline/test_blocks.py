@@ -21,7 +21,7 @@ MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 300), st.integers(0,
 def test_blocks_and_levels_hold_the_marks(events: list[tuple[int, ...]]) -> None:
     start, length, name, look, size, correlation = (np.array(column, np.int64) for column in zip(*events, strict=True))
     start = np.sort(start)
-    columns = {"bytes": size}, {"correlation": correlation + 1}
+    columns = {"bytes": size}, {"correlation": (correlation % (1 << 32)).astype(np.uint32)}
     marks = Marks(start, start + length, name, look.astype(np.uint8), *columns)
     with tempfile.TemporaryFile() as file:
         path = Path(f"/proc/self/fd/{file.fileno()}")
@@ -33,7 +33,8 @@ def test_blocks_and_levels_hold_the_marks(events: list[tuple[int, ...]]) -> None
     assert stored[LENGTH].tolist() == length.tolist()
     assert (stored[NAME].tolist(), stored[LOOK].tolist()) == (name.tolist(), look.tolist())
     assert stored.get(SUM + "bytes", np.zeros_like(size)).tolist() == size.tolist()
-    assert stored[DETAIL + "correlation"].tolist() == (correlation + 1).tolist()
+    ids = stored.get(DETAIL + "correlation", np.zeros_like(size))
+    assert ids.tolist() == (correlation % (1 << 32)).tolist()
 
 
 def test_level_has_an_eighth_of_the_marks(tmp_path: Path) -> None:

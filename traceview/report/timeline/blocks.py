@@ -67,6 +67,7 @@ def _stored(name: str, values: Numbers, differences: bool) -> tuple[BlockColumn,
     """Return a column as it is stored, and its bytes."""
     first = None
     if differences:
+        values = values.astype(np.int64)  # differences of unsigned numbers are not negative
         first, values = int(values[0]), np.diff(values, prepend=values[:1])
     least, most = int(values.min()), int(values.max())
     if least == most:
