@@ -27,7 +27,7 @@ from traceview.measure.notes import with_tables
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import Analysis, Iterations
 from traceview.model.findings import Finding
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
@@ -37,6 +37,7 @@ from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
 from traceview.rules.answer import with_answer
 from traceview.slices.memory import check_fits
+from traceview.whatif.constants import MAX_MODELLED
 from traceview.whatif.prediction import model_of_run, with_known_predictions, with_predictions
 from traceview.whatif.select import LaunchedWork
 from traceview.whatif.unprofiled import with_unprofiled_time
@@ -101,16 +102,39 @@ def analyze(
     # The time without the profiler needs no tables, and the model no findings: each runs beside the other.
     with ThreadPoolExecutor(1) as aside:
         tables = aside.submit(fill_tables, all_measures(), given, CaptureMeasure)
-        work = LaunchedWork.from_analysis(analysis)
-        if costs is not None:
-            analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
+        analysis, part, work = _with_modelled_part(analysis, costs, unprofiled_ns)
         analysis = with_tables(analysis, tables.result())
-        model = aside.submit(model_of_run, analysis, work)
+        model = aside.submit(model_of_run, part or analysis, work)
         default = with_findings(analysis, activities)
-        default = with_answer(with_predictions(default, model.result()))
+        predicted = with_predictions(replace(part or analysis, findings=default.findings), model.result())
+        default = with_answer(replace(default, findings=predicted.findings))
     if all(device.steady.window == device.window for device in default.devices):
         return default
     return replace(default, other_part=cache(partial(_other_part, analysis, default.findings)))
+
+
+def _with_modelled_part(
+    analysis: Analysis, costs: ProfilerCosts | None, unprofiled_ns: int | None
+) -> tuple[Analysis, Analysis | None, LaunchedWork | None]:
+    """Return the analysis with the time without the profiler, and what is modelled of it.
+
+    That is a part of a large capture, with the same figures as in slices; or the complete capture, with its work.
+    """
+    iterations = analysis.iterations
+    if (
+        isinstance(iterations, Iterations)
+        and sum(each.kernel_count for each in iterations.per_iteration) > MAX_MODELLED
+    ):
+        from traceview.slices.model import modelled_part, with_unprofiled_part
+
+        part = modelled_part(analysis, lambda _: analysis.trace)
+        if part is None or costs is None:
+            return analysis, part, None
+        return *with_unprofiled_part(analysis, part, costs, unprofiled_ns), None
+    work = LaunchedWork.from_analysis(analysis)
+    if costs is not None:
+        analysis = with_unprofiled_time(analysis, costs, unprofiled_ns, work)
+    return analysis, None, work
 
 
 def _other_part(analysis: Analysis, findings: Sequence[Finding]) -> Analysis:

@@ -22,8 +22,7 @@ from traceview.rules import with_findings
 from traceview.slices.claims import claims_of_slice, collect_sums, with_sums
 from traceview.slices.facts import SliceContext
 from traceview.slices.findings import findings_of_slices
-from traceview.slices.measure import EVERYTHING
-from traceview.slices.slice import Slice
+from traceview.slices.slice import EVERYTHING, Slice
 
 
 @cache

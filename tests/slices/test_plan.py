@@ -10,16 +10,8 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices.plan import (
-    FIRST,
-    KEPT_SHARE,
-    LAST,
-    _quiet_moment,
-    keepable_bytes,
-    plan_slices,
-    quiet_moments,
-    slice_count,
-)
+from traceview.slices.plan import KEPT_SHARE, _quiet_moment, keepable_bytes, plan_slices, quiet_moments, slice_count
+from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.build_export import Call, Kernel, Nvtx, build_export
+from tests.build_export import Call, Kernel, Nvtx, Record, build_export
 from tests.captures import sample, shared
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
@@ -18,9 +18,10 @@ from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
-from traceview.slices.plan import FIRST, LAST, plan_slices, quiet_moments
+from traceview.slices.plan import plan_slices, quiet_moments
 from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
+from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
 
@@ -133,6 +134,23 @@ def test_lines_from_stacks_of_cuda_calls() -> None:
     assert lines[0] == lines[1]
     assert [finding.host for finding in merged.findings] == [finding.host for finding in whole.findings]
     assert sum(finding.host is not None for finding in whole.findings) > 1
+
+
+def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> None:
+    """A made export: another stream has an event before, during and after the work of the GPU."""
+    work = range(40, 80)
+    calls = [
+        Call(1_000 * at, 1_000 * at + 90, correlation=at, name="cudaLaunchKernel" if at in work else "cudaEventRecord")
+        for at in range(120)
+    ]
+    kernels = [Kernel(1_000 * at + 100, 1_000 * at + 900, correlation=at) for at in work]
+    events = [Record(number, correlation=at, stream=9) for number, at in enumerate((1, 60, 119))]
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
+    source, edges = SliceSource.open(path, 1), (FIRST, 30_000, 55_000, 100_000, LAST)
+    runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)])
+    merged = analyze_slices(runner, source.resident, Extents(*source.extents))
+    assert merged.notes == analyze(path, costs=None).notes
+    assert any("(3 events)" in note.text for note in merged.notes)
 
 
 @pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])

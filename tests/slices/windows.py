@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 
 from traceview.model.trace import Trace, Window
-from traceview.slices.plan import FIRST, LAST, quiet_moments
-from traceview.slices.slice import Slice
+from traceview.slices.plan import quiet_moments
+from traceview.slices.slice import FIRST, LAST, Slice
 
 
 def quiet_slices(trace: Trace, count: int) -> list[Slice]:

@@ -40,10 +40,10 @@ from traceview.slices.iterations import (
     merge_iteration_parts,
 )
 from traceview.slices.limited import LimitedCapture
-from traceview.slices.measure import EVERYTHING, Extents, activities_in_slice
+from traceview.slices.measure import Extents, activities_in_slice
 from traceview.slices.memory import memory_limit
 from traceview.slices.runner import SliceRunner, TraceInMemory
-from traceview.slices.slice import Slice
+from traceview.slices.slice import EVERYTHING, Slice
 
 KEEP_ALL = 1 << 62  # bytes
 SESSION = "TARGET_INFO_SESSION_START_TIME"

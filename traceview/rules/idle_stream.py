@@ -25,7 +25,7 @@ from traceview.intervals import Intervals, Times
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
-from traceview.model.trace import Note
+from traceview.model.trace import Note, Trace
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words, largest_positions
 from traceview.pricing.ledger import IdleClaim
@@ -36,6 +36,7 @@ from traceview.units import duration, quantity, share
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3
 MAX_PLACES = 5
+EVENTS_WITHOUT_WORK = "events without work"  # a sum of RuleSums
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
 
 
@@ -163,15 +164,24 @@ def _longest_pauses(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) ->
 
 def _unused_streams(facts: CaptureFacts, device: DeviceFacts) -> list[str]:
     """Return the streams of this device's processes that have events but no work."""
-    trace = facts.analysis.trace
+    own = events_without_work(facts.analysis.trace, device.use.device, own=device.totals.in_parts)
+    every = {tuple(map(int, key.split())): count for key, count in device.total(EVENTS_WITHOUT_WORK, own).items()}
+    return [f"stream {stream[2]} ({quantity(every[stream], 'event')})" for stream in sorted(every)]
+
+
+def events_without_work(trace: Trace, device: int, *, own: bool) -> dict[str, int]:
+    """Return the number of events of each stream of a device's processes that has no work (process, context, stream).
+
+    `own` counts those inside the trace's window alone: a slice has calls of its neighbours, too.
+    """
     working = trace.streams.select("process", "context", "stream_id")
-    own_contexts = trace.streams.filter(pl.col("device") == device.use.device).select("process", "context").unique()
+    own_contexts = trace.streams.filter(pl.col("device") == device).select("process", "context").unique()
     events = trace.stream_events.filter(
         (pl.col("stream_id") != NO_STREAM)
         & (pl.col("stream_id") > 0)
         & (pl.col("kind").cast(pl.String) != "synchronize")
     )
-    if device.totals.in_parts and trace.window is not None:  # a slice has calls of its neighbours too
+    if own and trace.window is not None:
         starts = trace.api["start"].gather(events["launch"])
         events = events.filter(starts.is_between(trace.window.start, trace.window.end, closed="left"))
     unused = (
@@ -180,6 +190,4 @@ def _unused_streams(facts: CaptureFacts, device: DeviceFacts) -> list[str]:
         .group_by("process", "context", "stream_id")
         .len()
     )
-    own = {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}
-    every = {tuple(map(int, key.split())): count for key, count in device.total("events without work", own).items()}
-    return [f"stream {stream[2]} ({quantity(every[stream], 'event')})" for stream in sorted(every)]
+    return {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}

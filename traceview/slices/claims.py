@@ -18,6 +18,7 @@ from traceview.pricing.ledger import Claim, IdleClaim, Ledger
 from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
 from traceview.pricing.sums import Counts
 from traceview.rules import all_rules
+from traceview.rules.idle_stream import EVENTS_WITHOUT_WORK, events_without_work
 from traceview.slices.facts import OwnPart, RuleRows, SliceContext, SliceRuleSums, slice_facts
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import CompactLedger, compact_ledger
@@ -101,7 +102,10 @@ def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
         counted = reach_into(trace, work, device.use.window)
         streams[row] = {use.stream: stream_figures(trace, work, counted, use.stream) for use in device.use.streams}
     sizes = {"operations": len(own_operations(trace).operations), "calls": len(trace.api)}
-    return SliceSums({row: totals.own for row, totals in rules.totals.items()}, ends, streams, sizes)
+    # Streams may have events where their device has no part.
+    others = context.uses.keys() - rules.parts.keys()
+    events = {row: {EVENTS_WITHOUT_WORK: events_without_work(trace, row, own=True)} for row in others}
+    return SliceSums(events | {row: sums.own for row, sums in rules.totals.items()}, ends, streams, sizes)
 
 
 def with_sums(context: SliceContext, parts: Sequence[SliceSums]) -> SliceContext:

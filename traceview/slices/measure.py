@@ -41,12 +41,10 @@ from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
 from traceview.report.timeline.source import timeline_span
 from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
-from traceview.slices.plan import FIRST, LAST
-from traceview.slices.slice import Slice
+from traceview.slices.slice import EVERYTHING, Slice
 from traceview.slices.timeline import SliceMarks, write_slice
 
 MAX_PAIRED = 64  # streams of a device, all of which are paired in one pass; of more, a later pass pairs the busiest
-EVERYTHING = Window(FIRST, LAST)  # from the first slice to the last, unless the user gives a window
 NO_ROWS = pl.DataFrame()
 
 

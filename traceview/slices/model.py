@@ -1,4 +1,4 @@
-"""The part of a capture from which an iteration is modelled, where the capture is analysed in slices.
+"""The part of a large capture from which an iteration is modelled, in memory as in slices.
 
 The time without the profiler and predictions rest on some iterations. A trace of a few hundred thousand operations
 around them gives about the same model as the capture; rates of copies and the speed of the host are those of the part.
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview.measure.activity import device_activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -18,20 +19,20 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import DeviceUse
 from traceview.model.findings import Finding
+from traceview.model.sizes import WorkSizes
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
-from traceview.slices.measure import EVERYTHING
+from traceview.slices.slice import EVERYTHING
+from traceview.whatif.constants import MAX_MODELLED
 from traceview.whatif.outcome import RunModel
 from traceview.whatif.prediction import model_of_run, with_predictions
 from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
-
-MAX_OPERATIONS = 300_000  # kernels in the part, if one iteration does not have more
 
 
 def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> Analysis | None:
     """Return the analysis of a part of the capture with complete iterations; None without iterations.
 
-    `analysis` has the figures of the capture. `trace_of` returns the trace of a time window.
+    `analysis` has the figures of the capture. `trace_of` returns the trace of a time window, or a longer one.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
@@ -39,10 +40,12 @@ def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> An
     each = iterations.per_iteration
     first, last = _middle_iterations(iterations)
     window = analysis.trace.window or EVERYTHING
-    if last - first < len(each):
+    if last - first == len(each):
+        trace = replace(trace_of(window), window=None)
+    else:
         lag = max(iterations.steady.end - max(iteration.end_ns for iteration in each), 0)
         window = Window(each[max(first - 1, 0)].start_ns, each[min(last, len(each) - 1)].end_ns + lag)
-    trace = replace(trace_of(window), window=None)
+        trace = _work_in(trace_of(window), window)
     threads = ThreadStates.from_trace(trace)
     return replace(
         analysis,
@@ -57,15 +60,38 @@ def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> An
     )
 
 
+def _work_in(trace: Trace, window: Window) -> Trace:
+    """Return the trace of the work that starts in a window, and of the calls from its first launch to the window's end.
+
+    It lacks what refers to other rows of operations, which no model needs.
+    """
+    first, stop = np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist()
+    operations, calls = trace.operations[first:stop], trace.api["start"].to_numpy()
+    begin = calls[operations["launch"].drop_nulls().to_numpy()].min(initial=window.start)
+    low, high = np.searchsorted(calls, (begin, window.end)).tolist()
+    moved = pl.col("launch") - low
+    launch = pl.when(pl.col("launch") < high).then(moved).alias("launch")
+    events = trace.stream_events.filter(pl.col("launch").is_between(low, high, closed="left"))
+    return replace(
+        trace,
+        operations=operations.with_columns(launch),
+        api=trace.api[low:high],
+        stream_events=events.with_columns(moved),
+        sizes=WorkSizes(),
+        captures=trace.captures.clear(),
+        window=None,
+    )
+
+
 def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
-    """Return the first and one past the last of iterations with MAX_OPERATIONS: all, or those around the middle."""
+    """Return the first and one past the last of the iterations to model: all, or MAX_MODELLED kernels in the middle."""
     kernels = np.array([iteration.kernel_count for iteration in iterations.per_iteration])
     count = len(kernels)
-    if kernels.sum() <= MAX_OPERATIONS:
+    if kernels.sum() <= MAX_MODELLED:
         return 0, count
     middle = (iterations.skipped + count) // 2
     typical = max(int(np.median(kernels[iterations.skipped :])), 1)
-    half = max(MAX_OPERATIONS // typical // 2, 1)
+    half = max(MAX_MODELLED // typical // 2, 1)
     return max(middle - half, min(iterations.skipped, middle)), min(middle + half, count)
 
 

@@ -15,6 +15,7 @@ from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
 from traceview.slices.memory import BYTES_PER_PROCESS
+from traceview.slices.slice import FIRST, LAST
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
@@ -24,7 +25,6 @@ SLICES_PER_PROCESS = 3
 MIN_EVENTS = 200_000  # in a slice, unless memory is short
 MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
 KEPT_SHARE = 8  # a part of the memory at least is for slices that are kept from pass to pass
-FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
 

@@ -31,11 +31,11 @@ from traceview.rules.answer import with_answer
 from traceview.slices.findings import findings_of_slices
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
 from traceview.slices.lanes import merged_projection, stored_source
-from traceview.slices.measure import EVERYTHING, Extents, SlicePlan, SliceResult, measure_slice, pair_streams
+from traceview.slices.measure import Extents, SlicePlan, SliceResult, measure_slice, pair_streams
 from traceview.slices.merge import join_pieces, merge_slices
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.slice import OverSlices, Slice
+from traceview.slices.slice import EVERYTHING, OverSlices, Slice
 from traceview.whatif.prediction import with_known_predictions
 
 

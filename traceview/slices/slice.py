@@ -17,6 +17,9 @@ from traceview.measure.host import HostIdle
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window
 
+FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
+EVERYTHING = Window(FIRST, LAST)
+
 Result = TypeVar("Result")
 Made = TypeVar("Made")
 

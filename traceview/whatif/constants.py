@@ -35,6 +35,9 @@ OTHER_REDUCE_RATE = 20.0
 REDUCE_CALL = 20_000  # ns, an all-reduce of a few bytes
 BUCKET_BYTES = 25 << 20  # bytes: DistributedDataParallel's bucket_cap_mb
 
+# Kernels of the iterations that an analysis models, if one iteration does not have more.
+MAX_MODELLED = 300_000
+
 
 @frozen
 class PowerLimits:
