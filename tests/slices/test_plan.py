@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import polars as pl
 import pytest
@@ -10,7 +13,15 @@ from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.slices.plan import KEPT_SHARE, _quiet_moment, keepable_bytes, plan_slices, quiet_moments, slice_count
+from traceview.slices.plan import (
+    KEPT_SHARE,
+    _quiet_moment,
+    fitting_processes,
+    keepable_bytes,
+    plan_slices,
+    quiet_moments,
+    slice_count,
+)
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
 
@@ -69,12 +80,16 @@ def test_quiet_moments() -> None:
 def test_count_of_slices() -> None:
     source = SliceSource.open(SAMPLES / "dual.sqlite")
     assert slice_count(source, 1 << 30, 2) == 1
-    assert slice_count(source, 0, 2) <= slice_count(source, 0, 400)
-    assert slice_count(source, 0, 400) > 1
+    assert 1 == slice_count(source, 0, 2) <= slice_count(source, 0, 400)  # less than MIN_EVENTS
 
 
-def test_memory_beside_slices_in_progress_keeps_slices() -> None:
-    ample, short = 8_000_000_000, 500_000_000
-    assert ample // 2 < keepable_bytes(1_000_000, ample, 2) < ample
-    assert keepable_bytes(4_000_000, ample, 2) < keepable_bytes(1_000_000, ample, 2)
-    assert keepable_bytes(1_000_000, short, 16) == short // KEPT_SHARE
+def test_processes_and_slices_share_the_memory() -> None:
+    source = cast(SliceSource, SimpleNamespace(events=360_000_000, resident=SimpleNamespace(ranges=range(2_000_000))))
+    counts = [fitting_processes(source, memory * 1_000_000_000, 16) for memory in (1, 4, 8, 60)]
+    assert counts == sorted(counts)
+    assert counts[0] == 1 < counts[1] < counts[2] <= counts[3] == 16
+    few, many = slice_count(source, 60_000_000_000, 16), slice_count(source, 4_000_000_000, counts[1])
+    assert few < many
+    kept = keepable_bytes(source, few, 60_000_000_000, 16)
+    assert 30_000_000_000 < kept < 60_000_000_000
+    assert keepable_bytes(source, many, 4_000_000_000, counts[1]) >= 4_000_000_000 // KEPT_SHARE

@@ -17,7 +17,7 @@ from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
 from traceview.slices.memory import is_sqlite
-from traceview.slices.plan import BYTES_PER_EVENT, keepable_bytes, plan_slices, slice_count
+from traceview.slices.plan import BYTES_PER_EVENT, fitting_processes, keepable_bytes, plan_slices, slice_count
 from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
@@ -85,11 +85,12 @@ class LimitedCapture:
 
     def runner(self) -> SliceRunner:
         """Return the slices of the capture."""
-        processes = self.workers.count if self.workers else 1
-        windows = plan_slices(self.source, slice_count(self.source, self.memory, processes), self.workers)
-        processes = min(processes, len(windows))
-        kept = keepable_bytes(self.source.events // len(windows), self.memory, processes)
-        return SliceRunner(self.source, windows, kept // processes, self.folder)
+        source, memory, processes = self.source, self.memory, 1
+        if self.workers:
+            self.workers.limit(processes := fitting_processes(source, memory, self.workers.count))
+        windows = plan_slices(source, slice_count(source, memory, processes), self.workers)
+        kept = keepable_bytes(source, len(windows), memory, processes)
+        return SliceRunner(source, windows, kept // min(processes, len(windows)), self.folder)
 
     def analyze(
         self,

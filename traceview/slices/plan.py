@@ -14,15 +14,17 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
-from traceview.slices.memory import BYTES_PER_PROCESS
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
 
-BYTES_PER_EVENT = 400  # memory of the analysis of a slice: 280 were measured at 100 million kernels
+# Memory, measured on 1 to 100 million kernels. Slices are in worker processes, which share their packages.
+BYTES_PER_EVENT = 320  # of a slice in progress
+FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # results of slices, and the modelled part
+WORKER_BYTES, WORKER_BYTES_PER_RANGE = 70_000_000, 130  # each process has all NVTX ranges, and what follows from them
 SLICES_PER_PROCESS = 3
-MIN_EVENTS = 200_000  # in a slice, unless memory is short
+MIN_EVENTS = 200_000  # in a slice: with less, its neighbours take most of the time
 MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
 KEPT_SHARE = 8  # a part of the memory at least is for slices that are kept from pass to pass
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
@@ -45,26 +47,39 @@ def quiet_moments(trace: Trace) -> Times:
     return moments[~_are_in_restart_gaps(trace, operations, moments)]
 
 
+def fitting_processes(source: SliceSource, memory: int, processes: int) -> int:
+    """Return how many of the worker processes fit into `memory` bytes, each with a slice of MIN_EVENTS or more."""
+    smallest = _bytes_beside_slices(source, 1) - _bytes_beside_slices(source, 0) + MIN_EVENTS * BYTES_PER_EVENT
+    return max(1, min(processes, (memory - memory // KEPT_SHARE - _bytes_beside_slices(source, 0)) // smallest))
+
+
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     """Return how many slices a capture is cut into.
 
-    As many at once as there are processes fit into `memory` bytes, beside a parent process. Several processes get some
-    slices each, so that they end at about the same time.
+    As many at once as there are processes fit into `memory` bytes, beside what the processes need for all slices.
+    Several processes get some slices each, so that they end at about the same time.
     """
-    left = max(memory - memory // KEPT_SHARE - (processes + 1) * BYTES_PER_PROCESS, BYTES_PER_PROCESS)
-    fitting = math.ceil(source.events * BYTES_PER_EVENT * processes / left)
+    left = memory - memory // KEPT_SHARE - _bytes_beside_slices(source, processes)
+    at_once = max(left // BYTES_PER_EVENT, processes * MIN_EVENTS)
     balanced = SLICES_PER_PROCESS * processes if processes > 1 else 1
+    fitting = math.ceil(source.events * processes / at_once)
     return max(1, fitting, source.events // MAX_EVENTS, min(balanced, source.events // MIN_EVENTS))
 
 
-def keepable_bytes(events: int, memory: int, processes: int) -> int:
+def keepable_bytes(source: SliceSource, slices: int, memory: int, processes: int) -> int:
     """Return the bytes of `memory` for slices that are kept from pass to pass.
 
-    Each process has one slice of `events` in progress beside them. A fifth of what is left
-    stays free, because slices differ in size.
+    Each process has one of the `slices` in progress beside them. A fifth of what is left stays free, because slices
+    differ in size.
     """
-    used = (processes + 1) * BYTES_PER_PROCESS + processes * events * BYTES_PER_EVENT
+    used = _bytes_beside_slices(source, processes) + processes * source.events // slices * BYTES_PER_EVENT
     return max((memory - used) * 4 // 5, memory // KEPT_SHARE)
+
+
+def _bytes_beside_slices(source: SliceSource, processes: int) -> int:
+    """Return the memory of this process, and of worker processes without their slices."""
+    worker = WORKER_BYTES + WORKER_BYTES_PER_RANGE * len(source.resident.ranges)
+    return FIRST_PROCESS_BYTES + FIRST_PROCESS_BYTES_PER_EVENT * source.events + processes * worker
 
 
 def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:

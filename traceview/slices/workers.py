@@ -11,6 +11,8 @@ from functools import partial
 from importlib import import_module
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -52,11 +54,21 @@ class WorkerProcesses:
         for pool in self.pools:
             pool.submit(_configure, threads, self.module)
 
+    def limit(self, count: int) -> None:
+        """End the processes after the first `count`."""
+        for pool in self.pools[count:]:
+            pool.shutdown(cancel_futures=True)
+        del self.pools[count:]
+        self.count = count
+
     def in_each(self, function: Callable[..., object], *values: object) -> None:
         """Call a function in each process, before the calls that follow."""
-        content = pickle.dumps(partial(function, *values), pickle.HIGHEST_PROTOCOL)
-        for number in range(self.count):
-            self.submit(number, _call, content)
+        with TemporaryDirectory(prefix="traceview-") as folder:
+            file = Path(folder) / "call"  # a pipe for each process would hold a copy for each
+            with file.open("xb") as content:
+                pickle.dump(partial(function, *values), content, pickle.HIGHEST_PROTOCOL)
+            for called in [self.submit(number, _call, file) for number in range(self.count)]:
+                result_of(called)
 
     def submit(self, number: int, function: Callable[..., Result], *values: object) -> Future[Result]:
         """Call a function in the process with this number, modulo their count."""
@@ -101,8 +113,10 @@ def _end_with_parent() -> None:
 _function: Callable[[Any], Any] | None = None
 
 
-def _call(content: bytes) -> None:
-    pickle.loads(content)()
+def _call(file: Path) -> None:
+    """Call the function in a file that no other user can write to."""
+    with file.open("rb") as content:
+        pickle.load(content)()
 
 
 def _keep_function(function: Callable[[Any], Any]) -> None:
