@@ -134,8 +134,10 @@ def _read_trace(file: Path, resident: Trace) -> Trace:
         def persistent_load(self, name: str) -> Any:
             return getattr(resident, name)
 
-    with file.open("rb") as trace:
-        return Unpickler(trace).load()  # type: ignore[no-any-return]
+    with file.open("rb") as content:
+        trace: Trace = Unpickler(content).load()
+    # polars cuts long frames into pieces there: each look at a column would join them anew.
+    return replace(trace, operations=trace.operations.rechunk(), api=trace.api.rechunk())
 
 
 class ProcessRunner:
