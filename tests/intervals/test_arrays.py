@@ -1,9 +1,9 @@
-"""Equal rows against a dictionary, with hashes that share slots."""
+"""Equal rows against a dictionary, with hashes that share slots; rows that adjoin."""
 
 import numpy as np
 import pytest
 
-from traceview.intervals import first_equal_rows, number_distinct, row_hashes
+from traceview.intervals import adjoining, first_equal_rows, number_distinct, row_hashes
 
 
 @pytest.mark.parametrize("high_bits", [(0, 1 << 63), (1 << 16, 1 << 18), (0, 1 << 5)])
@@ -31,3 +31,9 @@ def test_kinds_are_numbered_by_their_first_row() -> None:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     first, number = number_distinct(first_equal_rows(row_hashes(columns)))
     assert (first.tolist(), number.tolist()) == ([0, 1, 3], [0, 1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(("rows", "is_slice"), [([], False), ([3], True), ([3, 4, 5], True), ([3, 5], False)])
+def test_adjoining_rows_are_a_slice(rows: list[int], is_slice: bool) -> None:
+    chosen = adjoining(np.array(rows, np.int32))
+    assert isinstance(chosen, slice) == is_slice and np.arange(9)[chosen].tolist() == rows

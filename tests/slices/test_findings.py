@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.slices.windows import quiet_slices
@@ -18,6 +21,7 @@ from traceview.model.devices import DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, Trace
 from traceview.pipeline import analyze, open_trace
+from traceview.pricing.sums import MANY, Counts
 from traceview.rules import with_findings
 from traceview.slices.claims import claims_of_slice, collect_sums, with_sums
 from traceview.slices.facts import SliceContext
@@ -87,6 +91,15 @@ def test_findings_of_slices_equal_those_in_memory(name: str, counts: tuple[int, 
         findings, notes = found_in_slices(name, count)
         assert by_device(findings) == by_device(whole.findings)
         assert (*known, *notes) == whole.notes
+
+
+@given(parts=st.lists(st.lists(st.integers(-3, MANY + 3) | st.integers(0, 9)), min_size=1, max_size=3))
+def test_counts_of_parts_have_the_median_of_all(parts: list[list[int]]) -> None:
+    counts = reduce(Counts.plus, (Counts.from_values(np.array(part, np.int64)) for part in parts))
+    every = np.concatenate([np.array(part, np.int64) for part in parts])
+    values, times = np.unique(every, return_counts=True)
+    assert counts.values.tolist() == values.tolist() and counts.counts.tolist() == times.tolist()
+    assert counts.median == (np.median(every) if len(every) else 0)
 
 
 def test_slices_send_what_can_be_pickled() -> None:

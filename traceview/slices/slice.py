@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.intervals import Times
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.causes import IdleGaps, attribute
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -63,30 +64,33 @@ class Slice:
 
     def idle_gaps(self, work: Activity) -> IdleGaps:
         """Return the gaps of a device in a part of its time. Gaps that an earlier pass attributed keep their causes."""
+        name = f"causes {work.device}"
+        known: tuple[Window, dict[int, Times]] | None = self.passed.get(name)
         gaps, operation = work.idle_gaps()
         causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
-        new, name = np.arange(len(gaps.start)), f"causes {work.device}"
-        known: tuple[Window, dict[int, NDArray[np.int64]]] | None = self.passed.get(name)
-        whole = self.work(work.device)
-        if known is not None and whole is not None:
-            (start, end), ended_by = whole.clip(known[0]).idle_gaps()
-            # Parts differ in the gaps at their edges.
-            shift = int(np.searchsorted(end, gaps.end[:2])[-1]) - min(len(gaps.end), 2) + 1 if len(gaps.end) else 0
-            own = slice(max(-shift, 0), min(len(gaps.end), len(end) - shift))
-            there = slice(own.start + shift, own.stop + shift)
-            same = (start[there] == gaps.start[own]) & (end[there] == gaps.end[own])
-            same &= ended_by[there] == operation[own]
-            for code, ns in known[1].items():
-                causes[code, own] = ns[there]
-            new = np.append(np.flatnonzero(~same) + own.start, np.delete(new, own))
+        new = np.arange(len(gaps.start)) if known is None else self._fill_known(causes, work, *known)
+        if len(new):
+            causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
         if known is None or known[0] != work.window:
-            if len(new):
-                causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
-            self.passed[name] = (
-                work.window,
-                {code: _narrow(causes[code]) for code in np.flatnonzero(causes.any(axis=1))},
-            )
+            occurring = np.flatnonzero(causes.any(axis=1)).tolist()
+            self.passed[name] = work.window, {code: _narrow(causes[code]) for code in occurring}
         return IdleGaps(gaps, operation, causes)
+
+    def _fill_known(self, causes: NDArray[np.int64], work: Activity, part: Window, known: dict[int, Times]) -> Times:
+        """Fill in the causes of gaps that are known from another part of the device's time; return the other gaps."""
+        gaps, operation = work.idle_gaps()
+        whole, count = self.work(work.device), len(gaps.start)
+        if whole is None or count == 0:
+            return np.arange(count)
+        (start, end), ended_by = whole.clip(part).idle_gaps()
+        # The parts differ in the gaps at their edges, so the second gap tells by how many rows they are apart.
+        shift = int(np.searchsorted(end, gaps.end[:2])[-1]) - min(count, 2) + 1
+        own = slice(max(-shift, 0), min(count, len(end) - shift))
+        there = slice(own.start + shift, own.stop + shift)
+        same = (start[there] == gaps.start[own]) & (end[there] == gaps.end[own]) & (ended_by[there] == operation[own])
+        for code, ns in known.items():
+            causes[code, own] = ns[there]
+        return np.append(np.flatnonzero(~same) + own.start, np.delete(np.arange(count), own))
 
     @cached_property
     def threads(self) -> ThreadStates:
@@ -100,8 +104,8 @@ class Slice:
 
 
 def _narrow(ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return lengths in the narrowest type; none is negative."""
-    return ns.astype(np.min_scalar_type(int(ns.max(initial=0))))
+    """Return lengths in the narrowest type."""
+    return ns if ns.min(initial=0) < 0 else ns.astype(np.min_scalar_type(int(ns.max(initial=0))))
 
 
 class OverSlices(Protocol):
