@@ -4,9 +4,9 @@
                                 REPORT.sqlite...
 
 Prints a row for each report and way: wall time, processor time (user and system) and its ratio to the scan's, bytes
-read from the disk, and the peak memory of all processes together. A way has no figures if it takes more than --limit
-seconds, or if the system ends it because memory is full. `--figure` draws wall time against the size of the report.
-`benchmarks/repeat_capture.py` makes large reports.
+read from the disk, and the peak memory of all processes together. "default" is the analysis without `--memory`, where
+the complete capture fits into memory. A way has no figures if it fails or takes more than --limit seconds. `--figure`
+draws wall time against the size of the report. `benchmarks/repeat_capture.py` makes large reports.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from traceview.slices.memory import fits_memory, free_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 BETWEEN_SAMPLES = 0.25  # s
@@ -102,7 +104,7 @@ def main() -> None:
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--limit", type=float, default=3600.0)
     parser.add_argument("--page", action="store_true", help="write the page, too")
-    parser.add_argument("--only", choices=("scan", "whole", "slices"), action="append", help="may be given again")
+    parser.add_argument("--only", choices=("scan", "default", "slices"), action="append", help="may be given again")
     parser.add_argument("--against", type=Path, metavar="WORKTREE", help="measure another revision, too")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the wall times over the sizes of reports")
     given = parser.parse_args()
@@ -115,12 +117,14 @@ def main() -> None:
             analyze = [sys.executable, "-m", "traceview", "analyze", str(report.resolve()), *page]
             ways = {
                 "scan": [sys.executable, "benchmarks/plain_scan.py", str(report.resolve())],
-                "whole": [*analyze, "--json", f"{folder}/whole.json", "--memory", "1000GB"],
+                "default": [*analyze, "--json", f"{folder}/default.json"],
                 "slices": [*analyze, "--json", f"{folder}/slices.json", "--memory", given.memory],
             }
             scan: Cost | None = None
             for way, command in ways.items():
                 if given.only and way not in given.only:
+                    continue
+                if way == "default" and not fits_memory(report, free_memory()):
                     continue
                 roots = (
                     {way: ROOT}
