@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from traceview.model.trace import ROLES, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
 HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
+THREADS = 2  # more share the same memory bus
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
 Integer = TypeVar("Integer", bound=np.signedinteger)
@@ -87,9 +90,14 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
     # Rows of causes that do not occur are never written, so the system gives them no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
     calls = _LaunchColumns.from_trace(trace)
-    for block in intervals.blocks(len(start)):
+
+    def attribute_block(block: slice) -> None:
         call = calls.launch_of(operation[block]).astype(np.int64)
         _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
+
+    blocks = tuple(intervals.blocks(len(start)))
+    with ThreadPoolExecutor(THREADS) as pool:  # NumPy releases the interpreter lock
+        deque((pool.map if len(blocks) > THREADS else map)(attribute_block, blocks), maxlen=0)
     return causes
 
 
