@@ -20,7 +20,7 @@ from traceview.slices.traces import SliceSource
 from traceview.slices.workers import WorkerProcesses
 
 # Memory, measured on 1 to 100 million kernels. Slices are in worker processes, which share their packages.
-BYTES_PER_EVENT = 320  # of a slice in progress
+BYTES_PER_EVENT = 320  # a slice in progress
 FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # results of slices, and the modelled part
 WORKER_BYTES, WORKER_BYTES_PER_RANGE = 70_000_000, 130  # each process has all NVTX ranges, and what follows from them
 SLICES_PER_PROCESS = 3
