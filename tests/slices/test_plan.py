@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.build_export import Kernel, build_export
 from tests.captures import SAMPLES
 from traceview.measure.waits import number_waits
 from traceview.model.trace import Trace, Window
@@ -75,6 +77,15 @@ def test_quiet_moments() -> None:
     inside = set(quiet_moments(trace.with_window(part)).tolist())
     assert inside
     assert inside <= {moment for moment in quiet if part.start <= moment < part.end}
+
+
+def test_border_lies_outside_loops_of_tiny_operations(tmp_path: Path) -> None:
+    """A made export: the middle third of the kernels are a loop of one kernel."""
+    starts = [10_000 * at for at in range(1, 601)]
+    names = ["loop" if 200 <= at < 400 else f"kernel {at % 7}" for at in range(600)]
+    kernels = [Kernel(start, start + 900, name, at) for at, (start, name) in enumerate(zip(starts, names, strict=True))]
+    source = SliceSource.open(build_export(tmp_path / "made.sqlite", kernels=kernels), 1)
+    assert [window.start for window in plan_slices(source, 2)] == [FIRST, starts[400]]
 
 
 def test_count_of_slices() -> None:

@@ -165,7 +165,9 @@ def measure_report(
     """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
 
     What is kept on disk of a capture that does not fit into `memory` exists until the command ends. A large capture
-    that fits is sliced if `memory` is given and no page is wanted. Raises TraceviewError.
+    that fits is sliced if no page is wanted, and `memory` is given or this machine has four cores.
+
+    Raises TraceviewError.
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")

@@ -13,7 +13,7 @@ and memsets count there. Claims the idle causes `launch`, `api` and `host` of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.per_frame import launch_rows
 from traceview.model.findings import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import join_words, median_reordering
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import KERNEL_STORM
 from traceview.units import duration, quantity
@@ -123,35 +123,42 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, n
     start, end = trace.operations["start"].to_numpy()[rows], trace.operations["end"].to_numpy()[rows]
     first = np.flatnonzero(np.diff(storm, prepend=-1))
     counts = np.diff(first, append=len(rows))
-    frequent = trace.operations["name"][rows].value_counts(sort=True).head(3)
-    operations = join_words([f"{count:,} {kind}" for kind, count in frequent.iter_rows()])
+    # In slices, all of them together: no border lies in a storm (slices/plan.py).
+    total = device.shown(f"operations in storms {name}", len(rows))
+    loops = device.shown(f"storms {name}", len(counts))
+    kinds = device.shown(f"names in storms {name}", dict(trace.operations["name"][rows].value_counts().iter_rows()))
+    frequent = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:3]
+    operations = join_words([f"{count:,} {kind}" for kind, count in frequent])
+    median = device.totals.median(f"length in storms {name}", end - start)
+    longest = device.shown(f"longest storms {name}", _longest_storms(start, end, first, counts))
     inside = np.ones(len(rows), np.bool_)
     inside[first] = False  # the gap before a storm is not part of it
     where = f" in `{name}`" if name else ""
     return FindingDraft(
         id="kernel_storm",
         device=device,
-        title=f"{quantity(len(rows), 'tiny operation')} launched in a loop{where} keep the GPU waiting {{cost}}",
-        advice=f"{operations} run in {quantity(len(counts), 'loop')} of up to {int(counts.max()):,} operations; their "
-        f"median is {duration(median_reordering(end - start))}. Launching them takes longer than running them. "
+        title=f"{quantity(total, 'tiny operation')} launched in a loop{where} keep the GPU waiting {{cost}}",
+        advice=f"{operations} run in {quantity(loops, 'loop')} of up to {max(longest.values()):,} operations; their "
+        f"median is {duration(median)}. Launching them takes longer than running them. "
         f"{fix.advice}",
         code=fix.code,
         change="fuse",
         key=name,
         claims=(IdleClaim(("launch", "api", "host"), rows=device.gaps_before(np.sort(rows[inside]))),),
-        evidence=_longest_storms(device, start, end, first, counts),
+        evidence=_places(device, longest),
     )
 
 
-def _longest_storms(device: DeviceFacts, start: Times, end: Times, first: Times, counts: Times) -> tuple[Place, ...]:
+def _longest_storms(start: Times, end: Times, first: Times, counts: Times) -> dict[str, int]:
+    """Return the number of operations of the longest storms, by start and end."""
     last = first + counts - 1
-    longest = np.argsort(-counts, kind="stable")[:MAX_PLACES]
+    longest = np.argsort(-counts, kind="stable")[:MAX_PLACES].tolist()
+    return {f"{start[first[row]]} {max(end[last[row]], start[first[row]])}": int(counts[row]) for row in longest}
+
+
+def _places(device: DeviceFacts, storms: Mapping[str, int]) -> tuple[Place, ...]:
+    times = sorted((-count, *map(int, times.split())) for times, count in storms.items())
     return tuple(
-        Place(
-            f"{counts[row]:,} tiny operations in {duration(int(end[last[row]] - start[first[row]]))}",
-            int(start[first[row]]),
-            int(max(end[last[row]], start[first[row]])),
-            device.use.id,
-        )
-        for row in longest
+        Place(f"{-count:,} tiny operations in {duration(end - start)}", start, end, device.use.id)
+        for count, start, end in times[:MAX_PLACES]
     )

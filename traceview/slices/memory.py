@@ -13,6 +13,7 @@ from traceview.units import size
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
 MIN_BYTES_IN_SLICES = 400_000_000  # bytes of an export from which processes side by side are faster
+MIN_CORES = 4  # from which slices are the default for such an export; with fewer, they gain little
 MIN_MEMORY = 500_000_000  # for two processes and a slice
 HEADER = b"SQLite format 3\0"
 MEMINFO, STATM, CONTAINER = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
@@ -74,20 +75,20 @@ def memory_limit(path: Path, given: int | None, side_by_side: bool = False) -> i
     """Return the bytes within which a capture is analyzed in slices; None if it is analyzed as a whole.
 
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
-    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too, where
-    the user states a limit. It is not the default, because slices lack checks for lost launches and an early end.
-    Raises RequestError if the limit is too small for any capture.
+    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too, with
+    MIN_CORES or a stated limit. Raises RequestError if the limit is too small for any capture.
     """
     check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
     if not path.is_file() or (given is None and not is_sqlite(path)):
         return None
-    return memory if not fits_memory(path, memory) or (given and side_by_side and _is_faster_in_slices(path)) else None
+    is_faster = side_by_side and _is_faster_in_slices(path, MIN_CORES if given is None else 2)
+    return memory if is_faster or not fits_memory(path, memory) else None
 
 
-def _is_faster_in_slices(path: Path) -> bool:
-    """Return whether this machine analyzes an export faster in slices than as a whole."""
-    return (os.cpu_count() or 1) > 1 and path.stat().st_size >= MIN_BYTES_IN_SLICES and is_sqlite(path)
+def _is_faster_in_slices(path: Path, cores: int) -> bool:
+    """Return whether a machine with `cores` analyzes an export faster in slices than as a whole, and this one has."""
+    return (os.cpu_count() or 1) >= cores and path.stat().st_size >= MIN_BYTES_IN_SLICES and is_sqlite(path)
 
 
 def is_sqlite(path: Path) -> bool:

@@ -14,6 +14,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
+from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, storms
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.survey import TIMED_TABLES
 from traceview.slices.traces import SliceSource
@@ -29,6 +30,7 @@ MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, an
 KEPT_SHARE = 8  # a part of the memory at least is for slices that are kept from pass to pass
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
+FARTHEST = 16  # times as many events are searched for a border outside loops of tiny operations
 
 
 def quiet_moments(trace: Trace) -> Times:
@@ -136,6 +138,22 @@ def _are_in_restart_gaps(trace: Trace, operations: pl.DataFrame, moments: Times)
     return inside
 
 
+def _are_in_storms(trace: Trace, moments: Times) -> NDArray[np.bool_]:
+    """Return which moments are inside a loop of tiny operations of a stream (rules/kernel_storm.py)."""
+    inside = np.zeros(len(moments), np.bool_)
+    work = trace.operations.filter(pl.col("class") != "communication")
+    columns = ("start", "end", "name", "stream")
+    start, end, name, stream = (work[column].to_physical().to_numpy() for column in columns)
+    for row in np.unique(stream).tolist():
+        own = np.flatnonzero(stream == row)
+        if len(own) >= MIN_STORM:
+            loops = storms(name[own], end[own] - start[own] <= MAX_TINY)
+            first, last = start[own[loops.start]], start[own[loops.end - 1]]
+            loop = np.searchsorted(first, moments) - 1
+            inside |= (loop >= 0) & (moments <= last.take(loop, mode="clip")) if len(first) else False
+    return inside
+
+
 def _targets(source: SliceSource, count: int) -> list[int]:
     """Return the moments at which equal numbers of the capture's events have begun, about, without the first."""
     parts = [survey.parts for name, survey in source.surveys.items() if name in TIMED_TABLES and survey.rows]
@@ -153,15 +171,21 @@ def _targets(source: SliceSource, count: int) -> list[int]:
 def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
     """Return the first quiet moment of a stretch of time [target, limit); None if there is none.
 
-    It lies after the first GPU work, because rules see what the host does in slices with work alone.
+    It lies after the first GPU work, because rules see what the host does in slices with work alone, and outside loops
+    of tiny operations, unless none such is near.
     """
     work, limit = source.whole.work, stretch[1]
     target = max(stretch[0], work.start + 1)
     around = work.length * NEAR_EVENTS // source.events + 1
+    farthest = around * FARTHEST
     end = min(limit, work.end)
     while True:
-        moments = quiet_moments(source.trace(Window(target - around, target + around)))
+        trace = source.trace(Window(target - around, target + around))
+        moments = quiet_moments(trace)
         moments = moments[(moments >= target) & (moments < end)]
-        if len(moments) or target + around >= end:
-            return int(moments[0]) if len(moments) else None
+        outside = moments[~_are_in_storms(trace, moments)]
+        is_last = target + around >= end
+        if len(outside) or is_last or (len(moments) and around > farthest):
+            chosen = outside if len(outside) else moments
+            return int(chosen[0]) if len(chosen) else None
         around *= WIDER
