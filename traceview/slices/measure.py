@@ -99,6 +99,7 @@ class SlicePlan:
     whole: bool
     flops_per_iteration: int | None
     folder: Path | None = None  # for the marks of a timeline; None makes none
+    slices: int = 1
 
     @property
     def devices(self) -> list[int]:
@@ -177,7 +178,9 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         for device in devices:
             gaps, edges[device.device] = _split_pieces(device, continues[device.device])
             streams = plan.paired_streams(trace, device.device)
-            charts[device.device] = chart_totals(trace, device, gaps, places, whole=plan.whole, streams=streams)
+            charts[device.device] = chart_totals(
+                trace, device, gaps, places, whole=plan.whole, streams=streams, slices=plan.slices
+            )
     rows = own_rows(trace)
     return SliceResult(
         devices=tuple(

@@ -73,6 +73,7 @@ def analyze_slices(
         whole,
         flops_per_iteration,
         folder,
+        runner.count,
     )
     results = list(over_slices(partial(measure_slice, plan=plan)))
     iterations: Iterations | NotMeasured

@@ -61,6 +61,7 @@ class SliceRunner:
     ) -> None:
         """Prepare the slices of a capture; `windows` adjoin, in the order of time."""
         self.source, self.windows, self.keep_bytes, self.folder = source, windows, keep_bytes, folder
+        self.count = len(windows)
         self.kept: dict[int, Slice] = {}
 
     def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:

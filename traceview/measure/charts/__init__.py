@@ -17,7 +17,13 @@ from traceview.measure.charts.device import (
     streams_at_once,
 )
 from traceview.measure.charts.iterations import iteration_bars
-from traceview.measure.charts.kernels import KernelTotals, kernel_groupings, merge_kernels, sum_kernels
+from traceview.measure.charts.kernels import (
+    KernelTotals,
+    kernel_groupings,
+    merge_kernels,
+    sum_kernels,
+    sums_of_slice,
+)
 from traceview.measure.charts.launches import launch_shapes
 from traceview.measure.charts.places import place_trees, tree_totals
 from traceview.measure.charts.stacks import stack_tree
@@ -46,9 +52,16 @@ class ChartTotals:
 
 
 def chart_totals(
-    trace: Trace, device: DeviceUse, gaps: pl.DataFrame, places: Places, *, whole: bool, streams: Sequence[int] | None
+    trace: Trace,
+    device: DeviceUse,
+    gaps: pl.DataFrame,
+    places: Places,
+    *,
+    whole: bool,
+    streams: Sequence[int] | None,
+    slices: int = 1,
 ) -> ChartTotals:
-    """Return the totals of a device in a capture or in a slice of it.
+    """Return the totals of a device in a capture, or in one of its `slices`.
 
     `gaps` are those of the device to count; `streams` are those of stream_pairs.
     """
@@ -59,7 +72,7 @@ def chart_totals(
         copies,
         left_out,
         tree_totals(trace, device.device, (device if whole else device.steady).window, places),
-        sum_kernels(trace, device, places),
+        sum_kernels(trace, device, places, sums_of_slice(slices)),
     )
 
 

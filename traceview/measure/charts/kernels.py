@@ -22,6 +22,7 @@ from traceview.model.trace import SHAPES, Trace
 
 MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group
 MAX_SUMS = 200_000  # rows of KernelTotals.sums; lengths are rounded where there are more
+MAX_SUMS_OF_SLICES, MIN_SUMS = 4_000_000, 10_000  # rows in all slices together, and in one where there are many
 DIGITS = (3, 2, 1)  # digits of a rounded length; the first that gives at most MAX_SUMS rows is used
 # A kernel counts in the window of its device, in the steady part, or in both. One that crosses the border of the steady
 # part counts twice, with its length inside the window and with its length inside the steady part.
@@ -87,6 +88,11 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
         pl.Series("stream", operations["stream"].to_numpy()[rows[first]]),
     )
     return _used_rows(KernelTotals(_with_at_most(sums, limit), trace.shapes, distinct))
+
+
+def sums_of_slice(slices: int) -> int:
+    """Return the limit of rows in a slice: one process keeps the rows of all `slices`, of about 50 bytes each."""
+    return min(MAX_SUMS, max(MAX_SUMS_OF_SLICES // slices, MIN_SUMS))
 
 
 def merge_kernels(parts: Sequence[KernelTotals], limit: int = MAX_SUMS) -> KernelTotals:
