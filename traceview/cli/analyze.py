@@ -165,7 +165,7 @@ def measure_report(
     """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
 
     What is kept on disk of a capture that does not fit into `memory` exists until the command ends. A large capture
-    that fits is sliced if no page is wanted, and `memory` is given or this machine has four cores.
+    that fits is sliced if `memory` is given or this machine has four cores.
 
     Raises TraceviewError.
     """
@@ -179,7 +179,7 @@ def measure_report(
     costs = profiler_costs(report, calibration)
     given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
     step("read", 0.0)
-    side_by_side = not page and (start, end, range_name) == (None, None, None)
+    side_by_side = (start, end, range_name) == (None, None, None)
     if (limit := memory_limit(report, memory, side_by_side)) is not None:
         capture = _limited_capture(report, limit)
         if isinstance(capture, str):
