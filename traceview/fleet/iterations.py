@@ -56,9 +56,11 @@ class CutIterations:
     number: Times
 
     @classmethod
-    def build(cls, where: IterationRanges, finish: Times | None) -> CutIterations:
-        """Cut iterations where the GPU finishes them; `finish` is the result of finish_times."""
-        number, named = iteration_numbers(where)
+    def build(cls, where: IterationRanges, finish: Times | None, number: Times, named: bool) -> CutIterations:
+        """Cut iterations where the GPU finishes them.
+
+        `finish` is the result of finish_times, `number` and `named` those of iteration_numbers.
+        """
         begin, end = where.start, where.end
         time_ns = IterationTimes(begin, end, finish, where.skipped).time_ns
         cut = "range" if finish is None or len(finish) < 2 else "gpu"

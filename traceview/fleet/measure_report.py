@@ -176,7 +176,8 @@ def _measure_rank(
         notes.append(located.reason)
     else:
         where, finish = located
-        cut, begin, numbers = CutIterations.build(where, finish), where.start, iteration_numbers(where)[0]
+        numbers, named = iteration_numbers(where)
+        cut, begin = CutIterations.build(where, finish, numbers, named), where.start
         steady = _steady(begin, where.skipped, device.window)
     function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)
     parts = list(runner.over_slices(function))

@@ -22,6 +22,7 @@ from traceview.rules.idle_stream import EVENTS_WITHOUT_WORK, events_without_work
 from traceview.slices.facts import OwnPart, RuleRows, SliceContext, SliceRuleSums, slice_facts
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import CompactLedger, compact_ledger
+from traceview.slices.merge import sum_mappings
 from traceview.slices.slice import Slice
 
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
@@ -143,7 +144,7 @@ def _added(first: Any, second: Any) -> Any:
     if first is None:
         return dict(second) if isinstance(second, dict) else second
     if isinstance(second, dict):
-        return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+        return sum_mappings((first, second))
     return first.plus(second) if isinstance(first, Counts) else first + second
 
 

@@ -16,7 +16,7 @@ from traceview.model.times import window_between
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
-from traceview.slices.memory import is_sqlite
+from traceview.slices.memory import MIN_MEMORY, is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, fitting_processes, keepable_bytes, plan_slices, slice_count
 from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
@@ -26,7 +26,6 @@ from traceview.slices.workers import WorkerProcesses
 
 MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
-MEMORY_PER_PROCESS = 500_000_000  # with less, slices are so small that their neighbours take most of the time
 
 
 @frozen
@@ -130,7 +129,7 @@ class LimitedCapture:
 
 def worker_processes(path: Path, memory: int) -> AbstractContextManager[WorkerProcesses | None]:
     """Return the processes that measure a capture; None for a small one, which this process measures."""
-    cores = min(os.cpu_count() or 1, MAX_PROCESSES, memory // MEMORY_PER_PROCESS)
+    cores = min(os.cpu_count() or 1, MAX_PROCESSES, memory // MIN_MEMORY)
     if cores < 2 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
         return nullcontext()
     return WorkerProcesses(cores, __name__)  # they import this module while this process reads the small tables

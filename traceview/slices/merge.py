@@ -115,7 +115,7 @@ def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
     return Gaps(
         count=sum(each.count for each in gaps),
         total_ns=sum(each.total_ns for each in gaps),
-        causes=_sum_mappings(each.causes for each in gaps),
+        causes=sum_mappings(each.causes for each in gaps),
         frame=gaps[0].frame,
         host_states=merge_host_states([each.host_states for each in gaps]),
     )
@@ -123,12 +123,13 @@ def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
 
 def merge_host_states(states: Sequence[HostStates]) -> HostStates:
     """Return the states of all slices together."""
-    waits = _sum_mappings(each.waits for each in states)
+    waits = sum_mappings(each.waits for each in states)
     longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
-    return HostStates(_sum_mappings(each.ns for each in states), longest)
+    return HostStates(sum_mappings(each.ns for each in states), longest)
 
 
-def _sum_mappings(mappings: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def sum_mappings(mappings: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of the values of each key, in the order in which the keys first appear."""
     sums: dict[str, int] = {}
     for mapping in mappings:
         for name, value in mapping.items():
@@ -203,7 +204,7 @@ def _merged_value(rule: Merge, values: Sequence[Any]) -> Any:
     if rule == "none":
         return None
     if rule == "sum":
-        return _sum_mappings(known) if isinstance(known[0], Mapping) else sum(known)
+        return sum_mappings(known) if isinstance(known[0], Mapping) else sum(known)
     return {"min": min, "max": max}[rule](known)
 
 
