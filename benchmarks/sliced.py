@@ -26,7 +26,7 @@ from typing import NamedTuple
 from traceview.slices.memory import fits_memory, free_memory
 
 ROOT = Path(__file__).resolve().parent.parent
-BETWEEN_SAMPLES = 0.25  # s
+BETWEEN_SAMPLES, SAMPLES = 0.25, 100  # s, and the time so far is divided by SAMPLES where that is longer
 TICKS = os.sysconf("SC_CLK_TCK")
 COLORS = ("#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
@@ -59,7 +59,7 @@ def measure(command: list[str], limit: float, root: Path = ROOT) -> Cost | None:
                     processor[member], read[member], own = sample(member)
                     memory += own
             peak = max(peak, memory)
-            time.sleep(BETWEEN_SAMPLES)
+            time.sleep(max(BETWEEN_SAMPLES, (time.perf_counter() - started) / SAMPLES))
         if process.returncode:
             errors.seek(0)
             print(errors.read().decode(errors="replace").strip().splitlines()[-1:], file=sys.stderr)

@@ -71,11 +71,11 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
 def keepable_bytes(source: SliceSource, slices: int, memory: int, processes: int) -> int:
     """Return the bytes of `memory` for slices that are kept from pass to pass.
 
-    Each process has one of the `slices` in progress beside them. A fifth of what is left stays free, because slices
+    Each process has one of the `slices` in progress beside them. Half of what is left stays free, because slices
     differ in size.
     """
     used = _bytes_beside_slices(source, processes) + processes * source.events // slices * BYTES_PER_EVENT
-    return max((memory - used) * 4 // 5, memory // KEPT_SHARE)
+    return max((memory - used) // 2, memory // KEPT_SHARE)
 
 
 def _bytes_beside_slices(source: SliceSource, processes: int) -> int:

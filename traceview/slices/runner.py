@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
+
+import polars as pl
 
 from traceview.frozen import frozen
 from traceview.model.trace import Trace, Window
@@ -124,8 +127,22 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
         def persistent_id(self, item: Any) -> str | None:
             return shared.get(id(item))
 
+        def reducer_override(self, item: Any) -> Any:
+            return (_read_frame, (_compressed(item),)) if isinstance(item, pl.DataFrame) else NotImplemented
+
     with file.open("xb") as output:
         Pickler(output, pickle.HIGHEST_PROTOCOL).dump(trace)
+
+
+def _compressed(frame: pl.DataFrame) -> bytes:
+    """Return a frame in a quarter of its size: the files of all slices then fit into the system's cache, mostly."""
+    content = BytesIO()
+    frame.write_ipc_stream(content, compression="zstd")
+    return content.getvalue()
+
+
+def _read_frame(content: bytes) -> pl.DataFrame:
+    return pl.read_ipc_stream(content)
 
 
 def _read_trace(file: Path, resident: Trace) -> Trace:
