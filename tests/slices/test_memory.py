@@ -38,6 +38,8 @@ def test_large_export_that_fits_is_sliced_with_a_limit_or_four_cores(monkeypatch
     assert memory.memory_limit(REPORT, None, side_by_side=True) is None
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert memory.memory_limit(REPORT, None, side_by_side=True) == 4_000_000_000
+    monkeypatch.setattr(memory, "gettempdir", lambda: "/proc")  # no room
+    assert memory.memory_limit(REPORT, None, side_by_side=True) is None
     assert memory.memory_limit(REPORT, None) is None
 
 

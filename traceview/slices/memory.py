@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
+from tempfile import gettempdir
 
 from traceview.errors import ReportError, RequestError
 from traceview.read.source import read_head
@@ -87,8 +89,17 @@ def memory_limit(path: Path, given: int | None, side_by_side: bool = False) -> i
 
 
 def _is_faster_in_slices(path: Path, cores: int) -> bool:
-    """Return whether a machine with `cores` analyzes an export faster in slices than as a whole, and this one has."""
-    return (os.cpu_count() or 1) >= cores and path.stat().st_size >= MIN_BYTES_IN_SLICES and is_sqlite(path)
+    """Return whether a machine with `cores` analyzes an export faster in slices than as a whole, and this one has.
+
+    Slices need room for temporary files, about as large as the export.
+    """
+    length = path.stat().st_size
+    if (os.cpu_count() or 1) < cores or length < MIN_BYTES_IN_SLICES or not is_sqlite(path):
+        return False
+    try:
+        return shutil.disk_usage(gettempdir()).free > 2 * length
+    except OSError:  # no folder for temporary files
+        return False
 
 
 def is_sqlite(path: Path) -> bool:
