@@ -1,8 +1,8 @@
 """`frozen` makes the classes of `dataclass(frozen=True, slots=True)` in a fiftieth of the time.
 
 `dataclass` compiles six methods for each class, which is a quarter of the time that an analysis needs to start. The
-classes of `frozen` share their methods. `fields`, `replace` and `asdict` of `dataclasses` work with them. Their modules
-have `from __future__ import annotations`, and no field is a ClassVar.
+classes of `frozen` share their methods. `fields`, `replace` and `asdict` of `dataclasses` work with them. A module with
+such a class needs `from __future__ import annotations`. The class cannot have a ClassVar.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from traceview.allocators import limit_memory_and_threads
 
 EXIT_ERROR = 2
 SIGNAL_EXIT_CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
-# Packages whose functions polars lists among its own: a fifth of its time to start.
+# polars lists the functions of these packages among its own. Importing them takes a fifth of its time to start.
 PACKAGES_OF_POLARS = ("polars.io", "polars.io.cloud", "polars.catalog.unity")
 _received: list[int] = []  # signals, in order
 
@@ -147,7 +147,7 @@ def import_on_use(name: str) -> None:
 
 
 class _ImportedOnCall(ModuleType):
-    """A package that has not run. Each public name is a function that runs the package and calls its own one."""
+    """A package that is imported when one of its functions is called. Until then each public name is a function."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("_"):
@@ -165,7 +165,7 @@ def _imported_name(package: ModuleType, name: str) -> Callable[..., object]:
 
 
 def import_on_call(*packages: str) -> None:
-    """Delay the import of packages, of which others import functions, until one of these is called."""
+    """Delay the import of packages until one of their functions is called. Others may import these functions before."""
     for package in packages:
         spec, path = None, None
         for name in accumulate(package.split("."), "{}.{}".format):

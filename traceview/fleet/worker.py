@@ -173,7 +173,10 @@ def _dask_worker() -> Any:
 
 
 def _memory_of_thread() -> int | None:
-    """Return half of the Dask worker's memory limit, divided by its threads; None if the worker has no limit."""
+    """Return the bytes that one thread of the Dask worker may use; None if the worker has no memory limit.
+
+    The threads share half of the limit equally.
+    """
     from traceview.slices.memory import MIN_MEMORY
 
     worker = _dask_worker()

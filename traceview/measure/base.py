@@ -7,7 +7,6 @@ CaptureMeasure once for the capture.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -20,15 +19,13 @@ from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
+from traceview.measure.threads import measuring_threads
 from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
 from traceview.model.columns import Merge, Table, TableTotals
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 
 Input = TypeVar("Input")
-Result = TypeVar("Result")
-
-THREADS = 2
 
 
 class PartContext(NamedTuple):
@@ -134,27 +131,6 @@ class CaptureMeasure(_Measure[CaptureInput]):
 
 
 Measure: TypeAlias = "PartMeasure | DeviceMeasure | CaptureMeasure"
-
-
-class _InTurn(Executor):
-    """Runs each call at once, in the thread that submits it."""
-
-    def submit(self, function: Callable[..., Result], /, *values: Any, **named: Any) -> Future[Result]:
-        """Return the result of the call."""
-        future: Future[Result] = Future()
-        try:
-            future.set_result(function(*values, **named))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
-def measuring_threads() -> Executor:
-    """Return an executor for parts of the measures: THREADS threads, unless this process is to use one processor.
-
-    Processes that measure slices side by side share the processors: threads would add a fifth to their time.
-    """
-    return ThreadPoolExecutor(THREADS) if pl.thread_pool_size() > 1 else _InTurn()
 
 
 def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type, totals_only: bool = False) -> dict[str, Table]:

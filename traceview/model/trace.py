@@ -176,6 +176,12 @@ class ReportInfo:
     passed: tuple[str, ...] = ()
 
 
+def enum_texts(column: pl.Series) -> pl.Series:
+    """Return the texts of an Enum column, by code."""
+    assert isinstance(column.dtype, pl.Enum)
+    return column.dtype.categories
+
+
 _checked: dict[tuple[str, int], weakref.ref[pl.DataFrame]] = {}
 
 

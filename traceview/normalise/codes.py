@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import blocks
+from traceview.model.trace import enum_texts
 from traceview.read import raw
 
 MAX_LOOKUP_SPAN, MAX_COUNT_SPAN = 1 << 25, 1 << 22  # largest minus smallest value for a table indexed by value
@@ -122,9 +123,7 @@ def name_column(ids: pl.Series, tables: dict[str, pl.DataFrame], change: Callabl
 
 def categories(column: pl.Series) -> list[str]:
     """Return the texts of an Enum column, by code."""
-    dtype = column.dtype
-    assert isinstance(dtype, pl.Enum)
-    return dtype.categories.to_list()
+    return enum_texts(column).to_list()
 
 
 def texts_of(ids: pl.Series, tables: dict[str, pl.DataFrame]) -> list[str]:

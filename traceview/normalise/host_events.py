@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from traceview.model.stacks import EVENTS, HostEvidence
-from traceview.model.trace import Window
-from traceview.normalise.codes import categories, texts_of
+from traceview.model.trace import Window, enum_texts
+from traceview.normalise.codes import texts_of
 from traceview.normalise.function_stacks import function_stacks
 from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
 from traceview.normalise.stacks import ThreadEvidence, joined_stacks, python_stacks
@@ -92,7 +92,7 @@ def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.
 
 
 def _collection_names(ranges: pl.DataFrame) -> list[str]:
-    names = pl.Series(categories(ranges["name"]), dtype=pl.String)
+    names = enum_texts(ranges["name"])
     return names.filter(names.str.contains(COLLECTION)).to_list()
 
 

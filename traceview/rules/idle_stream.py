@@ -170,9 +170,10 @@ def _unused_streams(facts: CaptureFacts, device: DeviceFacts) -> list[str]:
 
 
 def events_without_work(trace: Trace, device: int, *, own: bool) -> dict[str, int]:
-    """Return the number of events of each stream of a device's processes that has no work (process, context, stream).
+    """Count the events of each stream without work; the key names the process, the context and the stream.
 
-    `own` counts those inside the trace's window alone: a slice has calls of its neighbours, too.
+    The streams are those of the processes that use `device`. `own` counts only events inside the trace's window: a
+    slice also has calls of its neighbours.
     """
     working = trace.streams.select("process", "context", "stream_id")
     own_contexts = trace.streams.filter(pl.col("device") == device).select("process", "context").unique()

@@ -38,8 +38,8 @@ class Decision(NamedTuple):
 class SliceRules:
     """The drafts of rules in one slice, and the ledgers of its devices.
 
-    Rules run whose numbers in all_rules() are among `numbers` (None: all). The drafts of others are those that
-    `pass_on` left.
+    `numbers` chooses rules by their place in all_rules(); None chooses all. Only these rules run. The drafts of the
+    other rules are those that an earlier pass left with `pass_on`.
     """
 
     def __init__(self, part: Slice, context: SliceContext, numbers: Container[int] | None = None) -> None:
@@ -103,7 +103,7 @@ def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
         counted = reach_into(trace, work, device.use.window)
         streams[row] = {use.stream: stream_figures(trace, work, counted, use.stream) for use in device.use.streams}
     sizes = {"operations": len(own_operations(trace).operations), "calls": len(trace.api)}
-    # Streams may have events where their device has no part.
+    # A stream can have events in a slice in which its device has no work.
     others = context.uses.keys() - rules.parts.keys()
     events = {row: {EVENTS_WITHOUT_WORK: events_without_work(trace, row, own=True)} for row in others}
     return SliceSums(events | {row: sums.own for row, sums in rules.totals.items()}, ends, streams, sizes)

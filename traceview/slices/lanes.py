@@ -26,11 +26,16 @@ from traceview.report.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow
 from traceview.report.timeline.source import ClassTimes, PageSource, call_places, costliest
 from traceview.report.timeline.stored import AllMarks, SliceBlocks, StoredMarks
 from traceview.report.timeline.summary import MAX_BINS, DeviceLanes, device_sums
+from traceview.slices.merge import sum_mappings
 from traceview.slices.timeline import NAME_BINS, SliceMarks, idle_id, overlap_id
 
 JOINED_FILE = "joined.marks"
 MAX_SUMS = 1 << 20  # sums of names in memory; wider bins have fewer
 SLICES_AT_ONCE = 16  # places of names in memory
+NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
+NO_WORK = TimelineRow("overlap", "", "", "", (NO_MARKS,) * len(OVERLAP_LANES))
+NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
+ZERO = np.zeros(1, np.int64)
 
 
 def stored_source(slices: Sequence[SliceMarks], span: Window, folder: Path) -> PageSource:
@@ -44,7 +49,7 @@ def stored_source(slices: Sequence[SliceMarks], span: Window, folder: Path) -> P
     for part in slices:
         for device, (whole, steady) in part.exposed.items():
             before = exposed.get(device, ({}, {}))
-            exposed[device] = (_added_times(before[0], whole), _added_times(before[1], steady))
+            exposed[device] = (sum_mappings((before[0], whole)), sum_mappings((before[1], steady)))
     calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in slices), strict=True)]
     return PageSource(
         span,
@@ -65,10 +70,6 @@ def merged_projection(slices: Sequence[SliceMarks]) -> pl.DataFrame:
         .select(list(PROJECTED))
         .sort("device", "start", "end", "range", descending=[False, False, True, False])
     )
-
-
-def _added_times(before: ClassTimes, more: ClassTimes) -> ClassTimes:
-    return {name: before.get(name, 0) + ns for name, ns in more.items()}
 
 
 def _stored_sums(slices: Sequence[SliceMarks], span: Window, lanes: StoredLanes, names: int) -> StoredSums:
@@ -169,11 +170,6 @@ class StoredLanes:
         return self._lanes.get(lane, NO_MARKS)
 
 
-NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
-NO_WORK = TimelineRow("overlap", "", "", "", (NO_MARKS,) * len(OVERLAP_LANES))
-NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
-
-
 class _GapJoins:
     """Joins the pieces of gaps that cross borders of slices, and writes the gaps to a file."""
 
@@ -231,6 +227,3 @@ def _joined_gap(before: Marks, after: Marks) -> Marks:
     }
     look = largest({CAUSES.index(cause): column for cause, column in sums.items()}, 1) + IDLE_LOOK
     return replace(after, start=before.start, look=look, sums=sums)
-
-
-ZERO = np.zeros(1, np.int64)

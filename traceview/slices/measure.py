@@ -44,7 +44,7 @@ from traceview.slices.iterations import IterationPart, measure_iteration_part, o
 from traceview.slices.slice import EVERYTHING, Slice
 from traceview.slices.timeline import SliceMarks, write_slice
 
-MAX_PAIRED = 64  # streams of a device, all of which are paired in one pass; of more, a later pass pairs the busiest
+MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
 NO_ROWS = pl.DataFrame()
 
 

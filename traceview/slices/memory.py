@@ -15,7 +15,7 @@ from traceview.units import size
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
 MIN_BYTES_IN_SLICES = 400_000_000  # bytes of an export from which processes side by side are faster
-MIN_CORES = 4  # from which slices are the default for such an export; with fewer, they gain little
+MIN_CORES = 4  # with fewer, slices of such an export are not the default, because they gain little
 MIN_MEMORY = 500_000_000  # the least for an analysis in slices, and for each process that measures them
 HEADER = b"SQLite format 3\0"
 MEMINFO, STATM, CONTAINER = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")

@@ -22,15 +22,15 @@ from traceview.slices.workers import WorkerProcesses
 
 # Memory, measured on 1 to 100 million kernels. Slices are in worker processes, which share their packages.
 BYTES_PER_EVENT = 320  # a slice in progress
-FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # results of slices, and the modelled part
-WORKER_BYTES, WORKER_BYTES_PER_RANGE = 70_000_000, 130  # each process has all NVTX ranges, and what follows from them
+FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # the modelled part, and results of slices
+WORKER_BYTES, WORKER_BYTES_PER_RANGE = 70_000_000, 130  # each process has all NVTX ranges, with arrays about them
 SLICES_PER_PROCESS = 3
-MIN_EVENTS = 200_000  # in a slice: with less, its neighbours take most of the time
+MIN_EVENTS = 200_000  # in a slice: for a smaller one, reading its neighbours takes most of the time
 MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
-KEPT_SHARE = 8  # a part of the memory at least is for slices that are kept from pass to pass
+KEPT_SHARE = 8  # at least an eighth of the memory is for slices that are kept from pass to pass
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
-FARTHEST = 16  # times as many events are searched for a border outside loops of tiny operations
+FARTHEST = 16  # times NEAR_EVENTS: how far the search for a border outside loops of tiny operations goes
 
 
 def quiet_moments(trace: Trace) -> Times:
@@ -58,8 +58,8 @@ def fitting_processes(source: SliceSource, memory: int, processes: int) -> int:
 def slice_count(source: SliceSource, memory: int, processes: int) -> int:
     """Return how many slices a capture is cut into.
 
-    As many at once as there are processes fit into `memory` bytes, beside what the processes need for all slices.
-    Several processes get some slices each, so that they end at about the same time.
+    Each process measures one slice at a time. These slices, and what the processes hold for all slices, fit into
+    `memory` bytes. Each of several processes gets some slices, so that they end at about the same time.
     """
     left = memory - memory // KEPT_SHARE - _bytes_beside_slices(source, processes)
     at_once = max(left // BYTES_PER_EVENT, processes * MIN_EVENTS)
@@ -71,8 +71,8 @@ def slice_count(source: SliceSource, memory: int, processes: int) -> int:
 def keepable_bytes(source: SliceSource, slices: int, memory: int, processes: int) -> int:
     """Return the bytes of `memory` for slices that are kept from pass to pass.
 
-    Each process has one of the `slices` in progress beside them. Half of what is left stays free, because slices
-    differ in size.
+    Each process also holds the slice that it measures. Half of the remaining memory stays free, because slices differ
+    in size.
     """
     used = _bytes_beside_slices(source, processes) + processes * source.events // slices * BYTES_PER_EVENT
     return max((memory - used) // 2, memory // KEPT_SHARE)
@@ -171,8 +171,8 @@ def _targets(source: SliceSource, count: int) -> list[int]:
 def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
     """Return the first quiet moment of a stretch of time [target, limit); None if there is none.
 
-    It lies after the first GPU work, because rules see what the host does in slices with work alone, and outside loops
-    of tiny operations, unless none such is near.
+    It lies after the first GPU work, because rules look at the host only in slices with GPU work. It lies outside loops
+    of tiny operations if such a moment is near.
     """
     work, limit = source.whole.work, stretch[1]
     target = max(stretch[0], work.start + 1)

@@ -135,7 +135,7 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
 
 
 def _compressed(frame: pl.DataFrame) -> bytes:
-    """Return a frame in a quarter of its size: the files of all slices then fit into the system's cache, mostly."""
+    """Return a frame, compressed to about a quarter: then the system's cache can hold the files of most slices."""
     content = BytesIO()
     frame.write_ipc_stream(content, compression="zstd")
     return content.getvalue()
@@ -154,7 +154,7 @@ def _read_trace(file: Path, resident: Trace) -> Trace:
 
     with file.open("rb") as content:
         trace: Trace = Unpickler(content).load()
-    # polars cuts long frames into pieces there: each look at a column would join them anew.
+    # polars returns a long frame in pieces, and would join the pieces of a column at each access.
     return replace(trace, operations=trace.operations.rechunk(), api=trace.api.rechunk())
 
 

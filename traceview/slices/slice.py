@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 
 
 class Passed(Protocol):
-    """What one pass over slices leaves for later ones, by name: small things that take long to make."""
+    """What one pass over slices leaves for later passes, by name: small results that take long to compute."""
 
     def get(self, name: str, /) -> Any:
         """Return what was left; None without it."""

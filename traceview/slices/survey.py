@@ -37,7 +37,6 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
 }
 NAMES = {raw.KERNEL: ("shortName",), raw.RUNTIME: ("nameId",)}
-OF_CALLS = {"returnValue", raw.STACK_ID}  # columns of calls that only some exports have
 NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 16  # 16 MiB: larger groups cost hardly less for each row
@@ -183,7 +182,7 @@ class _Survey:
         if isinstance(table, pl.DataFrame):
             return _survey_frame(name, table, np.zeros(1, np.int64), 0)
         columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
-        light = table.with_columns([*columns, *(OF_CALLS & set(table.decoder.columns))])
+        light = table.with_columns([*columns, *(CALL_READERS.keys() & set(table.decoder.columns))])
         frames, edges = _read_group(light if self.store is None else table, first)
         stored = None if self.store is None else store_parts(self.store / f"{name}.{first}", frames, edges)
         rows = frames.columns
@@ -251,6 +250,7 @@ def _stacked(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.filter(pl.col(raw.STACK_ID) > 0).select("start", "end", "globalTid", raw.STACK_ID)
 
 
+# By column; only some exports have these columns.
 CALL_READERS = {"returnValue": _failed, raw.STACK_ID: _stacked}
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a slice: its marks in a file, with their levels, and what it adds to the sums of the capture."""
+"""The timeline of a slice: a file with its marks and their levels, and its part of the sums of the capture."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class _LaneWriter:
             self.lanes[lane] = write_lane(marks.without_zeros(), self.span.start, self.file, self.path)
 
     def row(self, kind: str, lane: str, marks: Marks) -> Marks:
-        """Write the marks of a row of operations or calls, of which there is at least one, and return them."""
+        """Write the marks of a row of operations or calls, and return them. There must be a mark."""
         self.write(lane, marks)
         self.places.append(NamePlaces.from_marks(marks, self.span.start, len(self.rows), self.names))
         self.rows.append(lane)

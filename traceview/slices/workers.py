@@ -29,7 +29,8 @@ HAS_FORK_SERVER = "forkserver" in get_all_start_methods()
 class WorkerProcesses:
     """Processes with the memory settings of the command.
 
-    They are copies of one new process that imports `module` at once, not of this one, whose threads may hold locks.
+    Each is a copy of one new process, which imports `module` at once. A copy of this process could inherit locks that
+    its threads hold.
     """
 
     def __init__(self, count: int, module: str = "polars") -> None:
@@ -64,7 +65,7 @@ class WorkerProcesses:
     def in_each(self, function: Callable[..., object], *values: object) -> None:
         """Call a function in each process, before the calls that follow."""
         with TemporaryDirectory(prefix="traceview-") as folder:
-            file = Path(folder) / "call"  # a pipe for each process would hold a copy for each
+            file = Path(folder) / "call"  # through pipes, this process would hold one copy for each of them
             with file.open("xb") as content:
                 pickle.dump(partial(function, *values), content, pickle.HIGHEST_PROTOCOL)
             for called in [self.submit(number, _call, file) for number in range(self.count)]:

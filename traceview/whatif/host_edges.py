@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, clip, covered_length, union
-from traceview.model.trace import ROLES, Trace
-from traceview.normalise.codes import categories
+from traceview.measure.per_frame import launch_rows
+from traceview.model.trace import ROLES, Trace, enum_texts
 from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN
 from traceview.whatif.graph import CALL, GAP, QUEUE, WAIT, Codes, Edges, GraphCalls, Operations
@@ -104,7 +104,7 @@ class _Launched:
     @classmethod
     def between(cls, trace: Trace, low: int, high: int) -> _Launched:
         """Collect the operations of these calls."""
-        launch = trace.operations["launch"].fill_null(-1).to_numpy()
+        launch = launch_rows(trace.operations)
         rows = np.flatnonzero((launch >= low) & (launch < high))
         work = trace.operations.select("class", "kind", "bytes")[rows]
         call, size = launch[rows] - low, np.zeros(high - low, np.int64)
@@ -127,7 +127,7 @@ def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, la
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:
-    matches = pl.Series(categories(trace.ranges["name"]), dtype=pl.String).str.contains(pattern).to_numpy()
+    matches = enum_texts(trace.ranges["name"]).str.contains(pattern).to_numpy()
     chosen = matches[trace.ranges["name"].to_physical().to_numpy()]
     ranges = trace.ranges.filter(chosen & (trace.ranges["thread"].to_numpy() == selection.thread))
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())

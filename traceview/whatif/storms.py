@@ -11,7 +11,7 @@ import polars as pl
 
 from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.model.trace import CLASSES
+from traceview.model.trace import CLASSES, enum_texts
 from traceview.whatif.graph import Codes, DependencyGraph, Mask
 
 MAX_SMALL = 10_000  # ns: a shorter kernel takes less time than its launch
@@ -35,8 +35,7 @@ LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 def name_families(names: pl.Series) -> Codes:
     """Return the index in FAMILIES of each operation's name."""
-    assert isinstance(names.dtype, pl.Enum)
-    text = names.dtype.categories
+    text = enum_texts(names)
     family = np.zeros(len(text), np.int64)
     for place, pattern in enumerate((SHARED, FUSED, MATRIX), start=1):
         family[text.str.contains(pattern).to_numpy()] = place

@@ -91,7 +91,7 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
 
 
 def sums_of_slice(slices: int) -> int:
-    """Return the limit of rows in a slice: one process keeps the rows of all `slices`, of about 50 bytes each."""
+    """Return the limit of rows in a slice. One process keeps the rows of all `slices`; a row takes about 50 bytes."""
     return min(MAX_SUMS, max(MAX_SUMS_OF_SLICES // slices, MIN_SUMS))
 
 

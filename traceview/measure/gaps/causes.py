@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,12 +14,12 @@ from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.thread_states import CountedStates, ThreadStates
 from traceview.measure.per_frame import launch_rows
+from traceview.measure.threads import measuring_threads
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
 HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
-THREADS = 2  # more share the same memory bus
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
 Integer = TypeVar("Integer", bound=np.signedinteger)
@@ -95,9 +94,8 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
         call = calls.launch_of(operation[block]).astype(np.int64)
         _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
 
-    blocks = tuple(intervals.blocks(len(start)))
-    with ThreadPoolExecutor(THREADS) as pool:  # NumPy releases the interpreter lock
-        deque((pool.map if len(blocks) > THREADS else map)(attribute_block, blocks), maxlen=0)
+    with measuring_threads() as pool:  # NumPy releases the interpreter lock
+        deque(pool.map(attribute_block, intervals.blocks(len(start))), maxlen=0)
     return causes
 
 

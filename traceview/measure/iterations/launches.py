@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
+from traceview.measure.per_frame import launch_rows
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
 MAX_NODES = 1000  # CUDA graphs with different numbers of nodes, up to this number, are different launches
@@ -98,7 +99,7 @@ def launch_part(trace: Trace, process: int, calls: bool) -> LaunchPart:
     """Return the launch calls of a process or, without `calls`, its operations as launches."""
     operations = trace.operations
     rows = np.flatnonzero(operations["process"].to_numpy() == process)
-    launch = operations["launch"].fill_null(-1).to_numpy()[rows]
+    launch = launch_rows(operations)[rows]
     compute = operations["class"].to_physical().to_numpy()[rows] <= max(COMPUTE, COMMUNICATION)
     length = (operations["end"] - operations["start"]).to_numpy()[rows]
     if not calls:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.per_frame import once_per_frame
-from traceview.model.trace import LIBRARY_DOMAINS
+from traceview.model.trace import LIBRARY_DOMAINS, enum_texts
 
 LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
@@ -39,7 +39,7 @@ def fold_numbers(names: pl.Series) -> pl.Series:
 @once_per_frame
 def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     """Leave out the ranges of libraries; `ranges` is model.RANGES."""
-    domains, names = _texts(ranges["domain"]), _texts(ranges["name"])
+    domains, names = enum_texts(ranges["domain"]), enum_texts(ranges["name"])
     of_library = domains.is_in(LIBRARY_DOMAINS), names.str.contains(LIBRARY_NAMES) & ~names.str.contains(JITTED)
     other_domain, other_name = ((~mask).to_numpy() for mask in of_library)
     return ranges.filter(
@@ -56,7 +56,7 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
     number of an iteration may restart in an outer loop, that of a layer may not. The column is an Enum of the names
     that are used, in the order of the alphabet.
     """
-    texts, code = _texts(ranges["name"]), _codes(ranges["name"])
+    texts, code = enum_texts(ranges["name"]), _codes(ranges["name"])
     folded = fold_numbers(texts)
     has_number = (texts != folded).to_numpy()
     phases = pl.concat([texts, folded])
@@ -101,11 +101,6 @@ def _counters(names: pl.Series) -> list[tuple[Times, NDArray[np.bool_]]]:
     columns = (texts.list.get(index, null_on_oob=True) for index in range(MAX_COUNTERS))
     counters = [column.str.replace("~", "-", literal=True).cast(pl.Int64, strict=False) for column in columns]
     return [(counter.fill_null(0).to_numpy(), counter.is_not_null().to_numpy()) for counter in counters]
-
-
-def _texts(column: pl.Series) -> pl.Series:
-    assert isinstance(column.dtype, pl.Enum)
-    return column.dtype.categories
 
 
 def _codes(column: pl.Series) -> NDArray[Any]:

@@ -13,10 +13,10 @@ from traceview.intervals import Times, first_equal_rows, number_distinct, row_ha
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.per_frame import launch_rows
-from traceview.measure.places.op_tree import OpTree, enum_texts
+from traceview.measure.places.op_tree import OpTree
 from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
 from traceview.model.scopes import FUNCTION, MODULE, OP
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, enum_texts
 
 MAX_MODULE_DEPTH = 64
 Value = TypeVar("Value", bound=np.generic)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.nvtx.nesting import Nesting
+from traceview.model.trace import enum_texts
 
 # Events around ops that are not ops: autograd's engine, and compiled functions.
 WRAPPER = r"^autograd::engine::evaluate_function|^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph"
@@ -71,12 +72,6 @@ class OpTree:
         places = np.arange(len(self.parent))
         ends = (self.parent < 0) | self.is_wrapper[self.parent] | (module[self.parent] != module)
         return _last_of_chain(np.where(ends, places, self.parent))
-
-
-def enum_texts(column: pl.Series) -> pl.Series:
-    """Return the texts of an Enum column, by code."""
-    assert isinstance(column.dtype, pl.Enum)
-    return column.dtype.categories
 
 
 def _last_of_chain(following: Times) -> Times:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.nvtx.names import phase_names, without_library_ranges
 from traceview.measure.nvtx.projection import Projection, annotating_threads, project_operations
-from traceview.measure.places.op_tree import enum_texts
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, enum_texts
 
 DIRECTIONS = FORWARD, BACKWARD, OPTIMIZER = ("forward", "backward", "optimizer")
 # Names of ranges that state a direction; the first pattern that matches decides.

@@ -19,7 +19,7 @@ START, LENGTH, NAME, LOOK = "start", "length", "name", "look"
 SUM, DETAIL, SHARE = "sum ", "detail ", "share "  # prefixes of columns
 COUNT, BUSY, TOP = "count", "busy", "top"  # columns of merged marks
 MIN_MERGED = 8  # marks of a level for each mark of the next wider one
-MIN_LEVEL_MARKS = 1024  # a slice with fewer has no level: they are read as they are
+MIN_LEVEL_MARKS = 1024  # the lane of a slice with fewer marks gets no levels: readers read all its marks
 ROW = "<u4"  # the type of the rows of large numbers
 LARGE_BYTES = 12  # bytes of a large number with its row
 NARROW = {"": 0, "|u1": 0xFF, "<u2": 0xFFFF}  # types that may leave out large numbers, and the largest that they hold
@@ -116,7 +116,7 @@ class MarkBlock:
 class LanePart:
     """The marks of a lane in one slice: their blocks, those of their levels by shift, and how they merge.
 
-    Levels are those of the whole capture, but for the bins at the slice's borders.
+    Levels equal those of the whole capture, except in the bins at the borders of the slice.
     """
 
     blocks: Sequence[MarkBlock]
@@ -124,12 +124,12 @@ class LanePart:
     counts: GroupCounts
 
     def at_most(self, shift: int) -> Sequence[MarkBlock]:
-        """Return the blocks of the level with the widest bins of at most 2^shift ns; those of all marks if none is."""
+        """Return the blocks of the widest level with bins of at most 2^shift ns; without one, those of all marks."""
         return self.levels[max(own)] if (own := [level for level in self.levels if level <= shift]) else self.blocks
 
 
 def write_lane(marks: Marks, zero: int, file: BinaryIO, path: Path) -> LanePart:
-    """Append the marks of a lane, of which there is at least one, to a file, and their levels in bins from `zero`."""
+    """Append the marks of a lane and their levels to a file. There must be a mark. Bins begin at `zero`."""
     counts = GroupCounts.from_marks(marks, zero)
     left, levels = counts.by_shift(), {}
     blocks, looks = write_blocks(marks, file, path), marks.looks

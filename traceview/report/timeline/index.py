@@ -19,7 +19,7 @@ from traceview.report.timeline.stored import StoredMarks
 SEARCHED = ("ruler", "stream", "call", "range", "sample")
 MAX_PLACES_OF_NAME = 128
 MAX_PLACES = 120_000  # limit for the places of all names
-ALL_EVENTS = -1  # the width of a name of which every event is a place
+ALL_EVENTS = -1  # the width of a rare name: each of its events is a place
 MAX_BITS = 64
 
 

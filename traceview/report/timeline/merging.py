@@ -63,7 +63,7 @@ def significant_bits(numbers: Times) -> Times:
 
 @frozen
 class GroupCounts:
-    """How many marks of a lane or of a part of it start a group of `merged`.
+    """How many marks start a group of `merged`, in a lane or in a part of it.
 
     `bits[k]` counts the marks that start a group in bins narrower than 2^k ns, but not in wider ones; the first mark is
     not counted. `first` and `last` are the start from `zero` and the length of the first and the last mark.
@@ -75,13 +75,13 @@ class GroupCounts:
 
     @classmethod
     def from_marks(cls, marks: Marks, zero: int) -> GroupCounts:
-        """Count the groups of marks, of which there is at least one."""
+        """Count the groups of marks. There must be a mark."""
         count = np.zeros(MAX_SHIFT + 2, np.int64)
         for block in blocks(len(marks)):
             # Include the mark before the block.
             rows = slice(max(block.start - 1, 0), block.stop)
             start, length = marks.start[rows] - zero, _longest_events(marks, rows)
-            # A mark starts a group while its bin differs from the one before, or either of both is as long as a bin.
+            # A mark starts a group if it or the mark before it is as long as a bin, or if both lie in different bins.
             bits = start[1:] ^ start[:-1]
             bits |= length[1:]
             bits |= length[:-1]

@@ -192,7 +192,7 @@ class StoredMarks:
     def _merge(self, columns: Mapping[str, Times], looks: tuple[int, ...]) -> Merge:
         """Return the columns of merged marks; `looks` are those of their block."""
         busy = columns[BUSY]
-        # A slice in which all marks have one look has no shares.
+        # If all marks of a slice have the same look, the file stores no shares: they equal the busy time.
         known = columns if any(name.startswith(SHARE) for name in columns) else {f"{SHARE}{looks[0]}": busy}
         wanted = self.looks.tolist() if len(self.looks) > 1 else ()
         shares = (known.get(f"{SHARE}{look}", np.zeros_like(busy)) for look in wanted)
