@@ -33,14 +33,13 @@ if TYPE_CHECKING:
     from instrument.config.schema import Config
     from instrument.devices import usable_device
     from instrument.diagnosis.own import diagnose
-    from instrument.losses import LateLosses
     from instrument.memory import PinnedBudget
     from instrument.modules import annotate_module
     from instrument.monitor.meter import StepMeter
     from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
     from instrument.streams import Event, Stream, Streams, hand_over
-    from instrument.sync import SyncPolicy
+    from instrument.sync import LateLosses, SyncPolicy
     from instrument.trainer.capture import CaptureRange
     from instrument.trainer.interrupts import Interrupts
     from instrument.trainer.recover import MicroBatches, reopening
@@ -82,7 +81,7 @@ _MODULES = {
     "Config": "config.schema",
     "Event": "streams",
     "Interrupts": "trainer.interrupts",
-    "LateLosses": "losses",
+    "LateLosses": "sync",
     "MicroBatches": "trainer.recover",
     "PinnedBudget": "memory",
     "PinnedCollator": "pinned",

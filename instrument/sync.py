@@ -1,15 +1,26 @@
-"""When the host waits for the GPU."""
+"""When the host waits for the GPU, and the losses and other figures that it reads when they have arrived."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
-from instrument.errors import ConfigError
-from instrument.losses import Figures, LateLosses
+from instrument.devices import usable_device
+from instrument.errors import ConfigError, InstrumentError
+from instrument.ranges import SYNCHRONIZE, phase
+from instrument.streams import Event
 
 MAX_STEPS_AHEAD = 32  # under the policy "event"; the batches and gradients of these steps take memory
+Figures = TypeVar("Figures", float, dict[str, float])
+Losses = list[tuple[int, float]]
+
+_SYNC = phase(SYNCHRONIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +81,106 @@ class SyncPolicy:
         if self.every is None:
             return losses.wait(leave=MAX_STEPS_AHEAD)
         return losses.wait() if (step + 1) % self.every == 0 else []
+
+
+class LateLosses(Generic[Figures]):
+    """A queue of losses on their way from the device to the host, so that logging a loss does not block the host.
+
+        late = SyncPolicy(every=10).losses("cuda")
+        for step in range(steps):
+            for done, loss in late.log(step, train_step()):
+                print(done, loss)
+        print(late.wait())
+
+    A step may have several figures: `late.log(step, {"loss": loss, "accuracy": accuracy})` returns dictionaries with
+    the same names. The GPU copies each figure to pinned memory. Figures keep their precision: each dtype has its own
+    buffer.
+
+    Args:
+        device: the device of the losses.
+        capacity: the maximum number of steps whose losses are on their way.
+        policy: when `log` waits; without it, `log` never does.
+
+    Attributes:
+        waited_ns: time in which the host has waited in `wait`.
+    """
+
+    def __init__(self, device: torch.device | str, capacity: int, policy: SyncPolicy | None = None) -> None:
+        self.capacity, self.policy = capacity, policy
+        self._device = usable_device(device)
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._events: list[Event] = []
+        self._pending: deque[tuple[int, int, Any]] = deque()
+        self._put_count = self.waited_ns = 0
+
+    def __len__(self) -> int:
+        """Return the number of steps whose losses have not been read."""
+        return len(self._pending)
+
+    def log(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> list[tuple[int, Figures]]:
+        """Start the copy of a step's figures, wait if the policy requires it, and return those that have arrived.
+
+        Raises:
+            ValueError, InstrumentError: as `put`.
+        """
+        self.put(step, figures)
+        return self.ready() if self.policy is None else self.policy.after(step, self)
+
+    def put(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> None:
+        """Start the copy of a loss, or of several figures, on the current stream; the host does not wait.
+
+        Args:
+            step: the step that they belong to.
+            figures: a tensor with one element, or such tensors and numbers by name.
+
+        Raises:
+            ValueError: `capacity` losses are on their way.
+            InstrumentError: a tensor has more or less than one element.
+        """
+        if len(self) == self.capacity:
+            raise ValueError(f"{self.capacity} losses have not been read: call ready() or wait() first")
+        named = figures if isinstance(figures, Mapping) else {"loss": figures}
+        for name, value in named.items():
+            if isinstance(value, Tensor) and value.numel() != 1:
+                text = f"the {name} of step {step} has shape {tuple(value.shape)} and must be one number"
+                raise InstrumentError(f"{text}: return its mean()")
+        slot = self._put_count % self.capacity
+        if slot == len(self._events):
+            self._events.append(Event(self._device))
+        copied = {name: self._copy(name, slot, value) for name, value in named.items()}
+        self._events[slot].record()
+        self._pending.append((step, slot, copied if isinstance(figures, Mapping) else copied["loss"]))
+        self._put_count += 1
+
+    def ready(self) -> list[tuple[int, Figures]]:
+        """Return (step, figures) of the losses that have arrived, in the order of their steps, without waiting."""
+        arrived = []
+        while self._pending and self._events[self._pending[0][1]].query():
+            step, _slot, copied = self._pending.popleft()
+            arrived.append((step, _numbers(copied)))
+        return arrived
+
+    def wait(self, leave: int = 0) -> list[tuple[int, Figures]]:
+        """Wait until at most `leave` losses are on their way; return (step, figures) of all that have arrived.
+
+        The wait is an NVTX range named "sync".
+        """
+        if len(self) > leave:
+            start = time.perf_counter_ns()
+            with _SYNC:
+                self._events[self._pending[-1 - leave][1]].synchronize()
+            self.waited_ns += time.perf_counter_ns() - start
+        return self.ready()
+
+    def _copy(self, name: str, slot: int, value: Tensor | float) -> Tensor | float:
+        """Start the copy of a tensor into its place for `slot`, and return the place; return a number unchanged."""
+        if not isinstance(value, Tensor):
+            return value
+        key = (name, value.dtype)
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty(self.capacity, dtype=value.dtype, pin_memory=self._device.type == "cuda")
+        return self._buffers[key][slot].copy_(value.detach().reshape(()), non_blocking=True)
+
+
+def _numbers(copied: Any) -> Any:
+    return {name: float(value) for name, value in copied.items()} if isinstance(copied, dict) else float(copied)

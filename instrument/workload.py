@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import random_state, restore_random_state
-from instrument.config.schema import Config, Precision
-from instrument.config.settings import is_reference
+from instrument.config.schema import Config
+from instrument.config.training import Precision
 from instrument.data.datasets import Loader, Synthetic, build_loader
 from instrument.data.order import Position
 from instrument.models import build
@@ -122,16 +122,3 @@ def random_state_kept() -> Iterator[None]:
         yield
     finally:
         restore_random_state(state)
-
-
-def open_workload(config: Config) -> Workload:
-    """Return the workload of a configuration.
-
-    Raises:
-        ConfigError: a reference "package.module:name" cannot be imported, or is not what the setting needs.
-    """
-    if not is_reference(config.model.name):
-        return Workload(config)
-    from instrument.own.workload import OwnWorkload
-
-    return OwnWorkload.from_references(config)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from instrument.config.schema import Config, Data, Model
+from instrument.config.schema import Config
+from instrument.config.training import Data, Model
 from instrument.data.files import FileSamples, open_samples
 from instrument.data.loading import InMemorySamples, KeptBatches, LoaderBatches
 from instrument.data.order import Order, Position, generator_for

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from instrument.config.schema import Data, Model
+from instrument.config.training import Data, Model
 from instrument.data.order import generator_for
 from instrument.errors import ConfigError
 from instrument.models import batches

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from instrument.config.schema import Data
+from instrument.config.training import Data
 from instrument.data.order import Order, Position
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes

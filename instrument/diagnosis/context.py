@@ -10,17 +10,19 @@ from typing import Protocol
 import torch
 
 from instrument.checkpoint.states import seed_generators
-from instrument.config.schema import AUTO_BATCH, Config, Precision
+from instrument.config.schema import Config
+from instrument.config.training import AUTO_BATCH, Precision
 from instrument.data.datasets import Loader
 from instrument.data.loading import PREFETCH_FACTOR
 from instrument.data.order import Position
 from instrument.distributed import World, select_device
 from instrument.errors import ConfigError
 from instrument.own.streams import StreamLoader
+from instrument.own.workload import open_workload
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.training_run import uses_pinned_batches, with_device
 from instrument.trees import map_tensors
-from instrument.workload import Workload, open_workload
+from instrument.workload import Workload
 
 
 class StageRun(Protocol):

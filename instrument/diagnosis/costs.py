@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from instrument.config.schema import Config
+from instrument.config.strategies import STRATEGIES, Capabilities
 from instrument.diagnosis.records import Cost, StageResult
-from instrument.strategies import STRATEGIES, Capabilities
 
 MIN_COST_FRACTION = 0.05  # share of an iteration; smaller costs are not worth a change
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from instrument.config.loading import flag_names, iter_settings
-from instrument.config.schema import Config, Training, load
+from instrument.config.schema import Config, load
 from instrument.config.settings import get_setting
+from instrument.config.strategies import STRATEGIES
+from instrument.config.training import Training
 from instrument.diagnosis.records import Bound
-from instrument.strategies import STRATEGIES
 
 FIRST_STEP, LAST_STEP = 20, 30
 # Settings that do not affect the speed, or that the command sets itself.

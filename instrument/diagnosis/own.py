@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from instrument.config.schema import Config, Data, Model, Precision, Training
+from instrument.config.schema import Config
+from instrument.config.training import Data, Model, Precision, Training
 from instrument.diagnosis.command import measure_stages
 from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import ROUNDS, Plan

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
-from instrument.config.schema import Config, Precision
+from instrument.config.schema import Config
 from instrument.config.settings import did_you_mean
+from instrument.config.strategies import STRATEGIES
+from instrument.config.training import Precision
 from instrument.diagnosis.context import StageContext, StageRun
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
-from instrument.strategies import STRATEGIES, strategy_class
+from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from instrument.config.schema import Config
+from instrument.config.strategies import STRATEGIES
 from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import gather_values
 from instrument.distributed.report import MIB, REFERENCE_MB, Calibration, RankFigures, Reductions, Scaling
@@ -22,7 +23,6 @@ from instrument.distributed.world import World
 from instrument.distributed.wrap import is_sharded, unwrap
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
-from instrument.strategies import STRATEGIES
 from instrument.streams import Event
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.recover import is_out_of_memory

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from instrument.config.schema import Data, Model, Precision
+from instrument.config.training import Data, Model, Precision
 from instrument.errors import ConfigError
 from instrument.models.dit import Dit
 from instrument.models.flow import Flow

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from instrument.config.schema import Data, Model
+from instrument.config.training import Data, Model
 from instrument.data.order import mixed_seed
 
 IGNORED = -100  # the default ignore_index of torch's cross_entropy

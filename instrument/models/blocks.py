@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.schema import Attention, Checkpointing, Model
+from instrument.config.training import Attention, Checkpointing, Model
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

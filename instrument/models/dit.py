@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from instrument.config.schema import Data, Model
+from instrument.config.training import Data, Model
 from instrument.models.blocks import Mlp, SelfAttention, Stack
 
 PERIOD_RATIO = 10000.0  # longest period of the time embedding / shortest

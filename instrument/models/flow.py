@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from instrument.config.schema import Data, Model
+from instrument.config.training import Data, Model
 from instrument.models.dit import DitBackbone
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from instrument.config.schema import Data, Model
+from instrument.config.training import Data, Model
 from instrument.models.batches import IGNORED
 from instrument.models.blocks import encoder
 

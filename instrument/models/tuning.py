@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from instrument.config.schema import Model
+from instrument.config.training import Model
 from instrument.errors import ConfigError
 
 FLOAT8_MULTIPLE = 16  # float8 matrix products take dimensions that are multiples of this

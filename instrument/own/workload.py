@@ -11,7 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
-from instrument.config.schema import Config, Precision
+from instrument.config.schema import Config
+from instrument.config.settings import is_reference
+from instrument.config.training import Precision
 from instrument.data.datasets import Loader, MakeBatches
 from instrument.data.loading import InMemorySamples, LoaderBatches
 from instrument.data.order import Order
@@ -112,6 +114,15 @@ class OwnWorkload(Workload):
         except Exception as error:  # the user's model may not run on the device "meta"
             return None, f"operations cannot be counted on the device meta: {error_line(error)}"
         return each * self.config.data.batch * self.config.training.accumulation, ""
+
+
+def open_workload(config: Config) -> Workload:
+    """Return the workload of a configuration.
+
+    Raises:
+        ConfigError: a reference "package.module:name" cannot be imported, or is not what the setting needs.
+    """
+    return OwnWorkload.from_references(config) if is_reference(config.model.name) else Workload(config)
 
 
 def own_workload(config: Config, model: nn.Module, data: Iterable[Any], loss: Loss | None) -> OwnWorkload:

@@ -28,7 +28,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from instrument.config.schema import Model
+from instrument.config.training import Model
 from instrument.models.tuning import compile_model
 from instrument.prefetch import PrefetchLoader
 from instrument.strategies.base import Strategy, mean

@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import torch
 
-from instrument.config.schema import AUTO_BATCH, Config
+from instrument.config.schema import Config
+from instrument.config.training import AUTO_BATCH
 from instrument.distributed import World, min_over_ranks
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
 from instrument.models.batches import DeviceDraws
+from instrument.own.workload import open_workload
 from instrument.trainer.learner import Learner
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import map_tensors, nbytes
-from instrument.workload import Workload, open_workload
+from instrument.workload import Workload
 
 USED_SHARE = 0.9  # share of the GPU's memory; the rest is for fragments and libraries
 FINEST = 8  # the result is within 1/8 of the largest size that fits

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerAction
 
 from instrument import ranges
-from instrument.config.schema import Capture
+from instrument.config.run import Capture
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from instrument.config.schema import Training
+from instrument.config.training import Training
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 
 Batch = Any  # a nested batch of tensors; a mapping for the package's own models

@@ -11,14 +11,13 @@ import torch
 
 from instrument.checkpoint.folder import Checkpoints, Parts
 from instrument.config.schema import Config
+from instrument.config.strategies import STRATEGIES
 from instrument.data.order import Position
-from instrument.losses import Losses
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
-from instrument.strategies import STRATEGIES
 from instrument.strategies.base import Strategy
-from instrument.sync import SyncPolicy
+from instrument.sync import Losses, SyncPolicy
 from instrument.trainer.capture import open_capture
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch

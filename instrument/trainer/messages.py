@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from instrument.config.schema import Config
+from instrument.config.strategies import STRATEGIES
 from instrument.distributed import World
 from instrument.memory import format_bytes
 from instrument.monitor.metrics import LOSS, PHASES, Figures
 from instrument.monitor.progress import figures_text
-from instrument.strategies import STRATEGIES
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import missing_ranges_reason
-
-if TYPE_CHECKING:
-    from instrument.trainer.training_run import Outcome
 
 FOLDER_FLAGS = ("--checkpoint-folder", "--output-dir", "--config")
 MEMORY = (
@@ -29,6 +26,33 @@ MEMORY = (
     ("pinned_bytes", "{} pinned"),
     ("host_rss_bytes", "{} on the host"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a run.
+
+    Attributes:
+        first: first step of the run.
+        done: number of steps done, including those before a resume.
+        rank: rank of this process; 0 for a single process.
+        losses: losses of the steps from `first` on.
+        exit_code: 0; 1 after a non-finite loss; 128 plus the signal that stopped the run.
+        figures: metrics of the last steps, at most 1,000 (`instrument.monitor.metrics.figures`).
+        steps: number of steps that the configuration asks for.
+        checkpoint: the newest checkpoint; None if there is none.
+        failure: why the run stopped before its end, in one line; None if it did not fail.
+    """
+
+    first: int
+    done: int
+    rank: int
+    losses: list[float]
+    exit_code: int
+    figures: Figures
+    failure: str | None = None
+    steps: int = 0
+    checkpoint: Path | None = None
 
 
 def start_lines(config: Config, world: World) -> list[str]:

@@ -43,49 +43,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
-def call_with_retries(
-    call: Callable[[], Item],
-    *,
-    retries: int = 3,
-    wait: float = 1.0,
-    log: LogFunction = log_warning,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Item:
-    """Return the result of `call`, and call it again after a transient error.
-
-    Use it for calls that can be repeated, such as opening a file. It does not fit iterators: a generator that raised
-    is exhausted, and a DataLoader continues after the failed batch. Use `reopening` for those. If StopIteration
-    follows an error, that error is raised.
-
-    Args:
-        call: the function to call.
-        retries: maximum number of retries.
-        wait: seconds before the first retry; doubled after each one, up to 60.
-        log: receives one line for each failure.
-        sleep: waits for a number of seconds.
-
-    Raises:
-        OSError: or another transient error, after the last retry.
-        Exception: any other error of `call`, without a retry.
-    """
-    failed: BaseException | None = None
-    for again in range(retries + 1):
-        try:
-            return call()
-        except StopIteration:
-            if failed is None:
-                raise
-            raise failed from None
-        except Exception as error:
-            if again == retries or not is_transient(error):
-                raise
-            failed = error
-            pause = _wait_seconds(wait, again)
-            log(f"data: {_error_line(error)}; retry {again + 1} of {retries} in {pause:g} s")
-        sleep(pause)
-    raise ValueError(f"retries is {retries}; it must be at least 0")
-
-
 def reopening(
     open_at: Callable[[int], Iterator[Item]],
     *,

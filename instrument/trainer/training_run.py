@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
 from instrument.checkpoint.resume import saved_position
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
+from instrument.config.strategies import STRATEGIES
 from instrument.data.datasets import Loader
 from instrument.data.order import Position
 from instrument.distributed import Calibration, World
@@ -28,11 +28,11 @@ from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.enrich import StepEnricher
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
-from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
 from instrument.own.streams import StreamLoader, report_equal_batches
+from instrument.own.workload import open_workload
 from instrument.ranges import annotate_collections
-from instrument.strategies import STRATEGIES, strategy_class
+from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.batch_size import with_batch_size
 from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
@@ -40,38 +40,11 @@ from instrument.trainer.failure import failure_records, record_collectives
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
-from instrument.trainer.messages import start_lines
+from instrument.trainer.messages import Outcome, start_lines
 from instrument.trainer.recover import MicroBatches, reopening
 from instrument.trainer.validation import open_validation
 from instrument.trees import map_tensors
-from instrument.workload import Workload, open_workload
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a run.
-
-    Attributes:
-        first: first step of the run.
-        done: number of steps done, including those before a resume.
-        rank: rank of this process; 0 for a single process.
-        losses: losses of the steps from `first` on.
-        exit_code: 0; 1 after a non-finite loss; 128 plus the signal that stopped the run.
-        figures: metrics of the last steps, at most 1,000 (`instrument.monitor.metrics.figures`).
-        steps: number of steps that the configuration asks for.
-        checkpoint: the newest checkpoint; None if there is none.
-        failure: why the run stopped before its end, in one line; None if it did not fail.
-    """
-
-    first: int
-    done: int
-    rank: int
-    losses: list[float]
-    exit_code: int
-    figures: Figures
-    failure: str | None = None
-    steps: int = 0
-    checkpoint: Path | None = None
+from instrument.workload import Workload
 
 
 def train(config: Config, log: LogFunction) -> Outcome:

@@ -15,10 +15,10 @@ from instrument.config.schema import Config
 from instrument.data.order import Position
 from instrument.distributed import World, mean_over_ranks
 from instrument.models.batches import DeviceDraws
+from instrument.own.workload import open_workload
 from instrument.ranges import VALIDATE, phase
 from instrument.trainer.learner import Learner
 from instrument.trees import map_tensors
-from instrument.workload import open_workload
 
 LOSS = "validation/loss"
 _VALIDATE = phase(VALIDATE)

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-import instrument
-from instrument import devices
-from instrument.devices import usable_device
-from instrument.errors import ConfigError
+torch = pytest.importorskip("torch")
+
+import instrument  # noqa: E402
+from instrument import devices  # noqa: E402
+from instrument.devices import usable_device  # noqa: E402
+from instrument.errors import ConfigError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from instrument import losses  # noqa: E402
+from instrument import sync  # noqa: E402
 from instrument.config.schema import Training  # noqa: E402
+from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.losses import LateLosses  # noqa: E402
-from instrument.strategies import STRATEGIES  # noqa: E402
-from instrument.sync import MAX_STEPS_AHEAD, SyncPolicy  # noqa: E402
+from instrument.sync import MAX_STEPS_AHEAD, LateLosses, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
 TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60).map(str))
@@ -49,7 +48,7 @@ class LateEvent:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LateEvent]]:
-    monkeypatch.setattr(losses, "Event", LateEvent)
+    monkeypatch.setattr(sync, "Event", LateEvent)
     reset()
     yield LateEvent
     reset()
@@ -86,7 +85,7 @@ def test_all_losses_in_order(text: str, steps: int, first: int) -> None:
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
 def test_all_losses_in_order_with_late_events(text: str, steps: int, first: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(losses, "Event", LateEvent)
+        patch.setattr(sync, "Event", LateEvent)
         reset()
         assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
@@ -94,7 +93,7 @@ def test_all_losses_in_order_with_late_events(text: str, steps: int, first: int)
 @given(st.integers(1, 20), st.lists(st.sampled_from(["put", "ready", "wait", "leave", "arrive"]), max_size=60))
 def test_any_call_order_returns_each_loss_once(capacity: int, calls: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(losses, "Event", LateEvent)
+        patch.setattr(sync, "Event", LateEvent)
         reset()
         late, read, step = LateLosses(CPU, capacity), [], 0
         for call in calls:

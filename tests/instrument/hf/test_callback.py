@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +11,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from instrument import ranges  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.hf import RangeCallback, mixin  # noqa: E402
+from instrument.hf import RangeCallback  # noqa: E402
 from tests.instrument.hf.tiny import assert_same, trained, trainer  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
 
@@ -33,9 +31,3 @@ def test_stock_trainer_with_the_callback(tmp_path: Path, monkeypatch: pytest.Mon
     assert {"perf/step_ms", "perf/tokens_per_s", "perf/samples_per_s"} <= made.state.log_history[1].keys()
     assert not made.model._forward_hooks
     assert not made.model._forward_pre_hooks
-
-
-def test_deepspeed_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"not tested with DeepSpeed: use FSDP"):
-        mixin._refuse_deepspeed(SimpleNamespace(distributed_type="DistributedType.DEEPSPEED"))
-    mixin._refuse_deepspeed(SimpleNamespace(distributed_type="DistributedType.NO"))

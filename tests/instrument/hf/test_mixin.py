@@ -6,17 +6,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate")
 
 from instrument.background import Background  # noqa: E402
-from instrument.hf import AsyncTrainer, AsyncTrainerMixin, mixin  # noqa: E402
+from instrument.errors import ConfigError  # noqa: E402
+from instrument.hf import AsyncTrainer, AsyncTrainerMixin  # noqa: E402
 from instrument.hf.batches import AsyncBatches  # noqa: E402
 from instrument.streams import Stream  # noqa: E402
 from tests.instrument.hf.tiny import BATCH, CPU_AND_GPU, Sample, Texts, Unsized, assert_same, history, trained, trainer  # noqa: E402
@@ -242,7 +242,19 @@ def test_thread_copies_batches_to_the_gpu(
     assert "logging_nan_inf_filter=True makes the host wait" in caplog.text
 
 
-def test_stateful_data_loader_uses_the_stock_path() -> None:
-    accelerator = SimpleNamespace(use_stateful_dataloader=True)
-    assert "stateful" in str(mixin._async_obstacle(torch.device("cpu"), accelerator))
-    assert mixin._async_obstacle(torch.device("cpu"), SimpleNamespace(use_stateful_dataloader=False)) is None
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 asks torch for it
+def test_stateful_data_loader_uses_the_stock_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("torchdata")
+    made = trainer(tmp_path, AsyncTrainer, max_steps=2)
+    made.accelerator.dataloader_config.use_stateful_dataloader = True
+    made.train()
+    assert "read synchronously" in caplog.text and "stateful" in caplog.text
+    assert_same(made, trained(tmp_path, transformers.Trainer, max_steps=2))
+
+
+def test_deepspeed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(tmp_path, AsyncTrainer, max_steps=2)
+    kind = accelerate.DistributedType.DEEPSPEED
+    monkeypatch.setattr(accelerate.Accelerator, "distributed_type", property(lambda _self: kind))
+    with pytest.raises(ConfigError, match=r"not tested with DeepSpeed: use FSDP"):
+        made.train()

@@ -9,10 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
+from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.data.datasets import build_loader  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.monitor.meter import StepMeter  # noqa: E402
-from instrument.strategies import STRATEGIES, strategy_class  # noqa: E402
+from instrument.strategies import strategy_class  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

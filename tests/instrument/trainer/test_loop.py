@@ -14,10 +14,11 @@ torch = pytest.importorskip("torch")
 from instrument import workload  # noqa: E402
 from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
+from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.data import datasets  # noqa: E402
 from instrument.models import build  # noqa: E402
-from instrument.strategies import STRATEGIES  # noqa: E402
-from instrument.trainer.training_run import Outcome, train  # noqa: E402
+from instrument.trainer.messages import Outcome  # noqa: E402
+from instrument.trainer.training_run import train  # noqa: E402
 from tests.instrument.checkpoint.test_folder import Number, names  # noqa: E402
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

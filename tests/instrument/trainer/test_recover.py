@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.trainer.recover import MicroBatches, call_with_retries, is_out_of_memory, reopening  # noqa: E402
+from instrument.trainer.recover import MicroBatches, is_out_of_memory, reopening  # noqa: E402
 
 DEAD_WORKER = RuntimeError("DataLoader worker (pid(s) 12) exited unexpectedly")
 TRANSIENT = [OSError("disk"), ConnectionResetError("peer"), TimeoutError("late"), DEAD_WORKER]
@@ -21,25 +21,27 @@ LASTING = [FileNotFoundError("gone"), PermissionError("no"), ValueError("bad"), 
 
 
 class Failing:
-    """Raises each of `errors` in turn, then returns 7."""
+    """Yields the number of its opening, after raising each of `errors` in turn."""
 
     def __init__(self, *errors: BaseException) -> None:
-        self.errors = list(errors)
+        self.errors, self.opened = list(errors), 0
 
-    def __call__(self) -> int:
+    def __call__(self, count: int) -> Iterator[int]:
+        self.opened += 1
         if self.errors:
             raise self.errors.pop(0)
-        return 7
+        return iter([self.opened][count:])
 
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=repr)
 def test_transient_error_is_retried_and_logged(error: Exception) -> None:
     said: list[str] = []
     slept: list[float] = []
-    assert call_with_retries(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append) == 7
+    batches = reopening(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append)
+    assert list(batches) == [3]
     assert slept == [0.5, 1.0]
     assert said == [
-        f"data: {type(error).__name__}: {error}; retry {again} of 3 in {pause} s"
+        f"data: {type(error).__name__}: {error}; reopening at batch 0 in {pause} s, retry {again} of 3"
         for again, pause in ((1, "0.5"), (2, "1"))
     ]
 
@@ -48,32 +50,19 @@ def test_transient_error_is_retried_and_logged(error: Exception) -> None:
 def test_other_errors_are_raised_at_once(error: Exception) -> None:
     failing = Failing(error, error)
     with pytest.raises(type(error)) as caught:
-        call_with_retries(failing, log=pytest.fail, sleep=pytest.fail)
+        next(reopening(failing, log=pytest.fail, sleep=pytest.fail))
     assert caught.value is error
-    assert len(failing.errors) == 1
+    assert failing.opened == 1
 
 
 def test_number_of_tries_is_limited() -> None:
     slept: list[float] = []
     failing = Failing(*[OSError(str(number)) for number in range(10)])
     with pytest.raises(OSError, match="3"):
-        call_with_retries(failing, retries=3, wait=40, log=lambda _text: None, sleep=slept.append)
+        next(reopening(failing, retries=3, wait=40, log=lambda _text: None, sleep=slept.append))
     assert slept == [40, 60, 60]
     with pytest.raises(OSError, match="4"):
-        call_with_retries(failing, retries=0, sleep=pytest.fail)
-
-
-def test_failed_iterator_is_not_the_end_of_data() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise OSError("disk")
-
-    iterator = items()
-    assert call_with_retries(lambda: next(iterator)) == 1
-    with pytest.raises(OSError, match="disk"):
-        call_with_retries(lambda: next(iterator), log=lambda _text: None, sleep=lambda _s: None)
-    with pytest.raises(StopIteration):
-        call_with_retries(lambda: next(iter(())))
+        next(reopening(failing, retries=0, sleep=pytest.fail))
 
 
 class Flaky(torch.utils.data.Dataset[int]):

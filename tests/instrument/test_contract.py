@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from instrument import annotate, ranges  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Training  # noqa: E402
-from instrument.strategies import STRATEGIES  # noqa: E402
+from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from tests.build_export import Nvtx, build_export  # noqa: E402
 from traceview.model.analysis import Analysis, Iterations  # noqa: E402
