@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 
-from traceview.frozen import frozen
-from traceview.model.scopes import OP, SCOPE_KINDS
+from traceview.model.stacks import OP, SCOPE_KINDS
 from traceview.read import raw
-from traceview.read.sqlite.database import Guard, count_rows, not_an_export_error
+from traceview.read.limits import MAX_NAME
+from traceview.read.sqlite.database import Export
 from traceview.redact import keep
-from traceview.redact.secrets import HOST_OR_USER, NameRedactor, Secrets, words_of_environment
+from traceview.redact.environment import words_of_settings
+from traceview.redact.secrets import NameRedactor, Secrets, program_name
 
 Step = Callable[[str, float], None]
+KINDS = ("INTEGER", "INT", "REAL", "TEXT", "BLOB", "BOOLEAN")
 PROCESS = "(({} >> 24) & 16777215)"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RemovedRows:
     """The removed rows of a table, and what they contain."""
 
@@ -25,25 +29,32 @@ class RemovedRows:
     content: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Redacted:
-    """What was removed: rows, the number of columns of kept tables and of serial numbers of GPUs, secrets by kind."""
+    """What was removed: rows, the number of columns of kept tables and of serial numbers of GPUs, secrets by kind.
+
+    `not_promised` has a sentence for each secret that the copy may still have. `notes` name what is in place of a
+    table, such as a view.
+    """
 
     rows: tuple[RemovedRows, ...]
     columns: int
     serial_numbers: int
     secrets: Mapping[str, int]
     hashed: bool
+    not_promised: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class CaptureCopier:
-    """Copies the kept tables, columns and rows of one capture, attached as `source`, into the main database."""
+    """Copies the kept tables, columns and rows of one capture into the database that is attached as `copy`."""
 
-    def __init__(self, connection: sqlite3.Connection, guard: Guard, file: str, hashed: bool, encoding: str) -> None:
+    def __init__(self, export: Export, hashed: bool) -> None:
         """Read which tables and columns the capture has, and its private words. Raises ReportError."""
-        self.connection, self.guard, self.hashed, self.encoding = connection, guard, hashed, encoding
-        connection.execute("BEGIN")
-        self.present = self._table_names(file)
+        export.require_strings()
+        self.export, self.connection, self.hashed = export, export.connection, hashed
+        self.connection.execute("BEGIN")
+        self.present = sorted(table for table in export.tables if not table.startswith("sqlite_"))
         self.dropped_columns = 0
         self.columns = {table: self._column_types(table) for table in self.present if table in keep.COLUMNS}
         self.secrets = Secrets(self._private_words())
@@ -51,27 +62,13 @@ class CaptureCopier:
         self.removed: dict[tuple[str, str], int] = {}
         self.serials: dict[str, str] = {}
 
-    def _table_names(self, file: str) -> list[str]:
-        rows = self.connection.execute(
-            "SELECT name FROM source.sqlite_master WHERE type = 'table' AND rootpage > 0 "
-            "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
-        )
-        present = [str(name) for (name,) in rows]
-        if raw.STRINGS not in present:
-            raise not_an_export_error(file, dict.fromkeys(present, 0))
-        return present
-
     def _column_types(self, table: str) -> dict[str, str]:
         """Return the declared type of each stored column that is kept."""
-        rows = self.connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?, 'source')", (table,))
-        stored = [(str(name), str(kind).upper(), bool(key)) for name, kind, key, hidden in rows if not hidden]
-        single_key = sum(key for *_, key in stored) == 1
-        self.dropped_columns += sum(name not in keep.COLUMNS[table] for name, *_ in stored)
+        stored, alias = self.export.stored_columns(table), self.export.rowid_alias(table)
+        self.dropped_columns += sum(column.name not in keep.COLUMNS[table] for column in stored)
         return {
-            name: "INTEGER PRIMARY KEY"
-            if key and single_key and kind == "INTEGER"
-            else (kind if kind in ("INTEGER", "INT", "REAL", "TEXT", "BLOB", "BOOLEAN") else "")
-            for name, kind, key in stored
+            name: "INTEGER PRIMARY KEY" if name == alias else kind if kind in KINDS else ""
+            for name, kind, _ in stored
             if name in keep.COLUMNS[table]
         }
 
@@ -82,7 +79,8 @@ class CaptureCopier:
         self._find_traced_processes()
         self._find_used_strings()
         step("search names", 0.0)
-        self.secrets.learn(self._texts("source"))
+        self.secrets.learn(self._source_texts())
+        self.export.begin_pass()
         tables = sorted(self.columns, key=lambda table: (table == raw.STRINGS, table))
         for index, table in enumerate(tables):
             step(f"copy {table}", 0.1 + 0.8 * index / len(tables))
@@ -91,7 +89,15 @@ class CaptureCopier:
             if table not in self.columns:
                 self._count_removed(table, 0)
         rows = tuple(RemovedRows(table, count, content) for (table, content), count in self.removed.items())
-        return Redacted(rows, self.dropped_columns, len(self.serials), dict(self.secrets.counts), self.hashed)
+        return Redacted(
+            rows,
+            self.dropped_columns,
+            len(self.serials),
+            dict(self.secrets.counts),
+            self.hashed,
+            self.secrets.not_promised(),
+            tuple(self.export.unread_tables(keep.COLUMNS)),
+        )
 
     def problem(self) -> str | None:
         """Return what is wrong with the copy: a text in a numeric column, or a match of a secret pattern."""
@@ -100,58 +106,62 @@ class CaptureCopier:
             tests = [f"(typeof(\"{name}\") IN ('text', 'blob') AND length(\"{name}\"))" for name in numeric]
             if not tests:
                 continue
-            if self.connection.execute(f'SELECT 1 FROM main."{table}" WHERE {" OR ".join(tests)} LIMIT 1').fetchone():
+            if self.connection.execute(f'SELECT 1 FROM copy."{table}" WHERE {" OR ".join(tests)} LIMIT 1').fetchone():
                 return f"{table} has a text in a numeric column"
-        kind = self.secrets.kind_in(self._texts("main"))
+        self.export.begin_pass()
+        kind = self.secrets.kind_in(self._copied_texts())
         return None if kind is None else f"a text in the copy still matches the pattern of: {kind}"
 
     def _text_columns(self, table: str) -> tuple[str, ...]:
         text_columns = (*keep.WORDS.get(table, ()), *keep.NAMES.get(table, ()))
         return tuple(name for name in self.columns[table] if name in text_columns)
 
-    def _texts(self, database: str) -> Iterator[str]:
-        """Yield each text of the text columns, from the kept rows."""
+    def _source_texts(self) -> Iterator[str]:
+        """Yield each different text of the text columns, from the kept rows."""
         for table in self.columns:
-            if table == "PROCESSES" and database == "source":
-                continue  # only the last part of a program's path is kept
-            kept = self._kept_rows(table) if database == "source" else "1"
             for name in self._text_columns(table):
-                rows = self.connection.execute(
-                    f'SELECT DISTINCT CAST("{name}" AS BLOB) FROM {database}."{table}" '
-                    f"WHERE typeof(\"{name}\") = 'text' AND {kept}"
-                )
-                yield from (text.decode(self.encoding, "replace") for (text,) in rows)
+                rows = self.export.select(f'"{name}"', table, f"WHERE {is_text(name)} AND {self._kept_rows(table)}")
+                texts = {text for (text,) in rows}
+                yield from map(program_name, texts) if table == "PROCESSES" else texts
+
+    def _copied_texts(self) -> Iterator[str]:
+        """Yield the texts of the copy's text columns."""
+        for table in self.columns:
+            for name in self._text_columns(table):
+                rows = self.connection.execute(f'SELECT "{name}" FROM copy."{table}" WHERE {is_text(name)}')
+                yield from {text for (text,) in rows}
 
     def _private_words(self) -> dict[str, str]:
         """Return the capture's host, user and keys, which names may contain, with their kinds."""
-        words: dict[str, str] = {}
+        rows: list[tuple[object, object]] = []
         for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA"):
             if {"name", "value"} <= set(self.columns.get(table, ())):
-                for name, value in self.connection.execute(f'SELECT name, value FROM source."{table}"'):
-                    if not isinstance(name, str) or not isinstance(value, str):
-                        continue
-                    if "ENVIRONMENT" in name.upper():
-                        words |= words_of_environment(value)
-                    elif name.rsplit(":", 1)[-1] in keep.HOST_OR_USER_SETTINGS:
-                        words[value] = HOST_OR_USER
-        return words
+                rows += self.export.select("name, value", table, f"WHERE {is_text('value')}")
+        if "value" in self.columns[raw.STRINGS]:  # environments of processes, with NUL bytes between the variables
+            texts = self.export.select('"value"', raw.STRINGS, f"WHERE {is_text('value')}")
+            rows += (("ENVIRONMENT", text) for (text,) in texts if "\0" in text)
+        return words_of_settings((str(name), value) for name, value in rows if isinstance(value, str))
 
     def _register_functions(self) -> None:
-        """Register the SQL functions as_word, as_range, as_kernel, as_program, as_code and as_serial."""
+        """Register the SQL functions as_word, as_range, ... of a text, and has_kept_name_... for each of keep.ROWS."""
         makers = {"word": self.names.word, "range": self.names.range, "kernel": self.names.kernel}
-        makers["program"], makers["code"] = self.names.program, self.names.code
-        makers["serial"] = lambda text: self.serials.get(text, "")
+        makers |= {"program": self.names.program, "code": self.names.code, "call": self.names.call}
+        makers |= {
+            "message": self.names.message,
+            "serial": lambda text: self.serials.get(text, ""),
+            "system": lambda text: text * (text == keep.LOCAL),
+        }
         for name, make in makers.items():
-            function = self.guard.watched(_cached_by_text(make, self.encoding), "")
-            self.connection.create_function(f"as_{name}", 1, function, deterministic=True)
+            self.export.add_function(f"as_{name}", cache(_cut_after(make)), "")
+        for table, patterns in keep.ROWS.items():
+            kept = re.compile("|".join(map(_like, patterns)), re.IGNORECASE | re.DOTALL)
+            self.export.add_function(f"has_kept_name_{table}", partial(_is_match, kept), False)
 
     def _number_gpus(self) -> None:
         """Give each GPU an invented serial number, so that different GPUs stay different."""
-        seen: set[str] = set()
-        for table, columns in self.columns.items():
-            if keep.SERIAL in columns:
-                rows = self.connection.execute(f'SELECT DISTINCT uuid FROM source."{table}"')
-                seen.update(uuid for (uuid,) in rows if isinstance(uuid, str))
+        tables = [table for table, columns in self.columns.items() if keep.SERIAL in columns]
+        rows = (row for table in tables for row in self.export.select(keep.SERIAL, table, f"WHERE {is_text('uuid')}"))
+        seen = {uuid for (uuid,) in rows}
         self.serials = {uuid: f"00000000-0000-0000-0000-{index:012d}" for index, uuid in enumerate(sorted(seen))}
 
     def _find_traced_processes(self) -> None:
@@ -160,10 +170,7 @@ class CaptureCopier:
         for table, columns in self.columns.items():
             events = table.startswith("CUPTI_ACTIVITY_KIND_") or table in (raw.NVTX, *raw.MPI)
             for owner in set(keep.OWNERS) & set(columns) if events else ():
-                self.connection.execute(
-                    f'INSERT OR IGNORE INTO temp.traced SELECT {PROCESS.format(owner)} FROM source."{table}" '
-                    f"WHERE typeof({owner}) = 'integer'"
-                )
+                self._insert("OR IGNORE INTO temp.traced", table, PROCESS.format(owner), f"typeof({owner}) = 'integer'")
 
     def _find_used_strings(self) -> None:
         """Fill temp.used_ids with the string ids in kept rows, and range_ids, api_ids and code_ids by kind of name."""
@@ -174,28 +181,28 @@ class CaptureCopier:
                 is_range = column == "textId" or table == "ThreadNames"
                 kinds = ("range_ids",) if is_range else ("api_ids",) if column == "nameId" else ()
                 for ids in ("used_ids", *kinds):
-                    self.connection.execute(
-                        f'INSERT OR IGNORE INTO temp.{ids} SELECT "{column}" FROM source."{table}" '
-                        f"WHERE typeof(\"{column}\") = 'integer' AND {self._kept_rows(table)}"
-                    )
+                    kept = f"typeof(\"{column}\") = 'integer' AND {self._kept_rows(table)}"
+                    self._insert(f"OR IGNORE INTO temp.{ids}", table, f'"{column}"', kept)
         if {"nameId", "kind"} <= set(self.columns.get(raw.SCOPES, ())):
-            self.connection.execute(
-                f"INSERT OR IGNORE INTO temp.code_ids SELECT nameId FROM source.{raw.SCOPES} "
-                f"WHERE typeof(nameId) = 'integer' AND kind <> {SCOPE_KINDS.index(OP)}"
-            )
+            is_code = f"typeof(nameId) = 'integer' AND {integer('kind')} <> {SCOPE_KINDS.index(OP)}"
+            self._insert("OR IGNORE INTO temp.code_ids", raw.SCOPES, "nameId", is_code)
+
+    def _insert(self, into: str, table: str, values: str, condition: str) -> int:
+        """Insert values of the rows of a table that meet a condition, and return their number."""
+        rows = f"SELECT {values} FROM {self.export.rows(table)} WHERE {condition}"
+        return self.connection.execute(f"INSERT {into} {rows}").rowcount
 
     def _kept_rows(self, table: str) -> str:
         """Return the SQL condition that a kept row of the table meets."""
         columns = self.columns[table]
         if table in keep.ROWS:
-            patterns = " OR ".join(f"name LIKE '{pattern}'" for pattern in keep.ROWS[table])
-            return f"({patterns})" if "name" in columns else "0"
+            return text_meets(f"has_kept_name_{table}", "name", otherwise=0) if "name" in columns else "0"
         if table in keep.PROCESS_TABLES:
             owner = next((name for name in keep.OWNERS if name in columns), None)
-            return f"{PROCESS.format(owner)} IN (SELECT process FROM temp.traced)" if owner else "0"
+            return f"{PROCESS.format(integer(owner))} IN (SELECT process FROM temp.traced)" if owner else "0"
         if table == "DIAGNOSTIC_EVENT":
-            return "0" if self.hashed or "text" not in columns else "text NOT LIKE '%/%' AND text NOT LIKE '%=%'"
-        return "id IN (SELECT id FROM temp.used_ids)" if table == raw.STRINGS else "1"
+            return "1" if "text" in columns else "0"
+        return f"{integer('id')} IN (SELECT id FROM temp.used_ids)" if table == raw.STRINGS else "1"
 
     def _copy_table(self, table: str) -> None:
         columns = self.columns[table]
@@ -203,12 +210,10 @@ class CaptureCopier:
             self._count_removed(table, 0)
             return
         declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        self.connection.execute(f'CREATE TABLE main."{table}" ({declared})')
+        self.connection.execute(f'CREATE TABLE copy."{table}" ({declared})')
         names = ", ".join(f'"{name}"' for name in columns)
         values = ", ".join(self._redacted_value(table, name) for name in columns)
-        copied = self.connection.execute(
-            f'INSERT INTO main."{table}" ({names}) SELECT {values} FROM source."{table}" WHERE {self._kept_rows(table)}'
-        ).rowcount
+        copied = self._insert(f'INTO copy."{table}" ({names})', table, values, self._kept_rows(table))
         self._count_removed(table, copied)
 
     def _redacted_value(self, table: str, column: str) -> str:
@@ -218,9 +223,9 @@ class CaptureCopier:
         if table == raw.STRINGS and column == "value":
             as_text = self._redacted_string()
         elif table == "TARGET_INFO_SYSTEM_ENV" and column == "devStateName":
-            as_text = f"CASE {quoted} WHEN '{keep.LOCAL}' THEN {quoted} ELSE '' END"
+            as_text = f"as_system(CAST({quoted} AS BLOB))"
         elif column in keep.WORDS.get(table, ()):
-            as_text = f"as_word(CAST({quoted} AS BLOB))"
+            as_text = f"as_{'message' if table == raw.DIAGNOSTICS else 'word'}(CAST({quoted} AS BLOB))"
         elif column in keep.NAMES.get(table, ()):
             as_text = f"as_{'program' if table == 'PROCESSES' else 'range'}(CAST({quoted} AS BLOB))"
         elif column == keep.SERIAL:
@@ -233,26 +238,46 @@ class CaptureCopier:
         text = "CAST(value AS BLOB)"
         return (
             f"CASE WHEN id IN (SELECT id FROM temp.code_ids) THEN as_code({text}) "
-            f"WHEN id IN (SELECT id FROM temp.api_ids) THEN as_word({text}) "
+            f"WHEN id IN (SELECT id FROM temp.api_ids) THEN as_call({text}) "
             f"WHEN id IN (SELECT id FROM temp.range_ids) THEN as_range({text}) ELSE as_kernel({text}) END"
         )
 
     def _count_removed(self, table: str, copied: int) -> None:
         """Count the rows of a table that were not copied."""
-        rows = count_rows(self.connection, table, "source")
+        rows = self.export.count(table)
         if rows > copied:
             known = table in keep.REMOVED or table in keep.COLUMNS
             key = (table, keep.REMOVED.get(table, keep.NOT_NEEDED)) if known else ("other tables", keep.NOT_NEEDED)
             self.removed[key] = self.removed.get(key, 0) + rows - copied
 
 
-def _cached_by_text(make: Callable[[str], str], encoding: str) -> Callable[[bytes], str]:
-    """Return an SQL function that calls `make` once per distinct text."""
-    results: dict[bytes, str] = {}
+def integer(column: str) -> str:
+    """Return SQL for an integer column. SQLite would read all bytes of a text or blob to compare it."""
+    return f'CASE typeof("{column}") WHEN \'integer\' THEN "{column}" END'
 
-    def lookup(text: bytes) -> str:
-        if text not in results:
-            results[text] = make(text.decode(encoding, "replace"))
-        return results[text]
 
-    return lookup
+def is_text(column: str) -> str:
+    """Return the SQL condition that a value is a text."""
+    return f"typeof(\"{column}\") = 'text'"
+
+
+def text_meets(function: str, column: str, otherwise: int) -> str:
+    """Return the SQL condition that a function of a text is true; `otherwise` is the result for other values."""
+    return f'CASE WHEN {is_text(column)} THEN {function}(CAST("{column}" AS BLOB)) ELSE {otherwise} END'
+
+
+def _is_match(pattern: re.Pattern[str], text: str) -> bool:
+    return pattern.fullmatch(text) is not None
+
+
+def _cut_after(make: Callable[[str], str]) -> Callable[[str], str]:
+    """Return `make` with results as long as a name of a report is, and one letter more, which shows that it is cut.
+
+    A text ends where the reader stopped, maybe inside a secret: `make` does not recognise what is left of it.
+    """
+    return lambda text: make(text)[: MAX_NAME + 1]
+
+
+def _like(pattern: str) -> str:
+    """Return the regular expression of a LIKE pattern whose only wildcard is %."""
+    return ".*".join(map(re.escape, pattern.split("%")))

@@ -13,55 +13,64 @@ import polars as pl
 from traceview.measure.nvtx.names import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
+from traceview.normalise.health import READ_DIAGNOSTICS
 from traceview.normalise.operations import COMMUNICATION
 from traceview.normalise.program import BACKWARD, NAMESPACES
-from traceview.normalise.source_paths import is_library
-from traceview.redact.shapes import SHAPES, Shape
+from traceview.normalise.source_paths import INSTALLED, is_library
+from traceview.redact.environment import (
+    OTHER_VARIABLE,
+    VARIABLE,
+    is_private,
+    last_part,
+    pattern_of_words,
+    written_forms,
+)
+from traceview.redact.shapes import SHAPES
+from traceview.redact.tokens import Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
+from traceview.units import quantity
 
 PHASE_WORDS = (COUNTER_WORDS, PART_WORDS)  # words in the names of iterations and of their parts
 
 LETTERS = "bcdfghjkmnpqtvwz"  # they cannot spell a word that rules search for in range names
 MAX_ROUNDS = 4  # a replacement may reveal another secret next to it
 _ANY = "|".join(f"(?:{shape.core})" for shape in SHAPES)
-_SENSITIVE_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|AUTH|WEBHOOK|DSN|COOKIE", re.IGNORECASE)
-_USER_OR_HOST_VARIABLE = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USER)", re.IGNORECASE)
 _MARK = re.compile(r"\[removed (\w+) \d+\]")  # left by an earlier redaction
-_COMMON = frozenset({"root", "user", "localhost", "ubuntu", "admin", "none", "unknown", "python", "python3"})
-HOST_OR_USER, VARIABLE = "host or user", "value of an environment variable"
 FUNCTION_NAME = re.compile(r"(.*):(\d{1,9}) (.*)", re.DOTALL)  # the name of a Python function, as read/kineto writes it
-PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:]*")
+# Calls of CUDA, NCCL, MPI and the system, operators of PyTorch, its autograd's own nodes (a function of the program has
+# no number), and collectives: hashing keeps these names.
+PUBLIC_CALL = re.compile(
+    r"(?:cu|cuda|nccl|nvtx|P?MPI_|acc_)[A-Z]\w*|(?:aten|prims?|_?c10d(?:_functional)?)::\w+|\w+Backward\d+|"
+    r"pthread_(?:cond|mutex|rwlock|barrier|spin)_(?:timed|try|clock)?(?:wait|lock|rdlock|wrlock|signal|broadcast|unlock)|"
+    r"pthread_(?:create|join|kill)|sem_(?:timed|try|clock)?wait|sem_(?:open|post)|epoll_p?wait2?|sched_yield|posix_spawnp?|"
+    r"(?:p?(?:read|write)v?|f?open|fdopen|pipe|f(?:read|write|get[cs]|put[cs]|close|flush|sync|cntl)|putc|puts|getc|"
+    r"recv(?:m?msg|from)?|send(?:m?msg|to|file)?|accept|connect|bind|listen|socket|p?poll|p?select|futex|ioctl|"
+    r"m(?:un|re)?map|mprotect|v?f?printf|wait(?:pid|id)?|v?fork|system|(?:nano|u)?sleep|dlopen|dlclose|f?stat|flock|"
+    r"sig(?:timed)?wait(?:info)?)(?:64|[1-4])?|"
+    r"_?(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|send|recv|barrier)"
+    r"(?:_base|_coalesced|_into|_tensor|_single|_object|_list|v)*"
+)
+PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:=?&]*")
 LONG_NUMBER = 7  # digits; a number this long may be a secret itself
-
-
-def words_of_environment(variables: str) -> dict[str, str]:
-    """Return the private values among environment variables, with their kinds.
-
-    A `;` or a line end separates variables.
-    """
-    words = {}
-    for variable in re.split(r"[;\n]", variables):
-        name, _, value = variable.partition("=")
-        if len(value) >= 8 and _SENSITIVE_VARIABLE.search(name):
-            words[value] = VARIABLE
-        elif _USER_OR_HOST_VARIABLE.fullmatch(name.strip()):
-            words[value] = HOST_OR_USER
-        elif name.strip() == "HOME":
-            words[value.rstrip("/").rsplit("/", 1)[-1]] = HOST_OR_USER
-    return words
 
 
 class Secrets:
     """Finds and replaces secrets, and counts the distinct ones per kind. It never returns a secret itself."""
 
     def __init__(self, private: Mapping[str, str]) -> None:
-        """Search also for the `private` words of a capture, given with their kinds; ignore short and common words."""
+        """Search also for the `private` words of a capture, given with their kinds; ignore short and public words."""
+        own = {word for word, kind in private.items() if kind != OTHER_VARIABLE and word}
+        self._has_values = VARIABLE in private.values() or OTHER_VARIABLE in private.values()
+        self._kept_words = sum(not is_private(word, private[word]) for word in own)
         self._private = {
-            word: kind for word, kind in private.items() if 4 <= len(word) < 1000 and word.lower() not in _COMMON
+            form.lower(): kind
+            for word, kind in private.items()
+            if len(word) < 1000 and is_private(word, kind)
+            for form in written_forms(word)
         }
-        self._shapes = (*SHAPES, *self._private_shapes())
         self._replaced: dict[str, str] = {}
         self._seen: set[str] = set()
+        self._results: set[str] = set()
         self._marks: dict[str, str] = {}
         self._used_letters: set[str] = set()
         self._groups: dict[str, str] = {}
@@ -69,15 +78,18 @@ class Secrets:
         self._members: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
 
-    def _private_shapes(self) -> list[Shape]:
-        """Return shapes for the private words, longest first. A host or user must be a separate word."""
-        bounds = {VARIABLE: ("", ""), HOST_OR_USER: ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")}
-        shapes = []
-        for kind, (before, after) in bounds.items():
-            words = sorted((word for word, other in self._private.items() if other == kind), key=len, reverse=True)
-            if words:
-                shapes.append(Shape(kind, "|".join(map(re.escape, words)), before, after))
-        return shapes
+    def _shapes_for(self, texts: pl.Series) -> list[Shape]:
+        """Return SHAPES, and one per kind of private words with those that occur in the texts."""
+        if not self._private:
+            return list(SHAPES)
+        present = texts.str.extract_many(list(self._private), ascii_case_insensitive=True, overlapping=True)
+        words = {word.lower() for word in present.explode().drop_nulls().unique()}
+        return [*SHAPES, *(self._shape_of(kind, words) for kind in sorted({self._private[word] for word in words}))]
+
+    def _shape_of(self, kind: str, words: set[str]) -> Shape:
+        own = sorted(word for word in words if self._private[word] == kind)
+        core = f"(?i:{'|'.join(map(re.escape, own))})"
+        return Shape(kind, core, exact=pattern_of_words(own, self._private))
 
     def learn(self, texts: Iterable[str]) -> None:
         """Find the secrets of many texts at once, so that `clean` only has to look them up."""
@@ -85,27 +97,46 @@ class Secrets:
         self._seen.update(unseen)
         self._used_letters.update(mark[1] for text in unseen if "[removed " in text for mark in _MARK.finditer(text))
         texts = before = self._suspects(unseen)
+        shapes = self._shapes_for(texts)
         for _ in range(MAX_ROUNDS):
+            if texts.is_empty():
+                break
             after = texts
-            for shape in self._shapes:
+            for shape in shapes:
                 after = self._replace(after, shape)
             changed = after != texts
             self._replaced.update(zip(before.filter(changed), after.filter(changed), strict=True))
             before, texts = before.filter(changed), after.filter(changed)
-            if texts.is_empty():
-                break
+        self._results.update(self._replaced.values())
 
     def clean(self, text: str) -> str:
         """Return the text with `[removed ...]` in place of each secret. The same secret gets the same mark."""
-        if text not in self._seen:
+        if text not in self._seen and text not in self._results:
             self.learn([text])
         return self._replaced.get(text, text)
+
+    def not_promised(self) -> tuple[str, ...]:
+        """Return sentences on the secrets that `clean` may leave in texts."""
+        kept = quantity(self._kept_words, "host, user or value of a key", "hosts, users or values of keys")
+        return (
+            "Secrets without a known pattern are not recognised (docs/redact.md lists the patterns).",
+            *(
+                ()
+                if self._has_values
+                else ("The capture lists no environment, so its values stay where names have them.",)
+            ),
+            *(
+                (f"{kept} of the environment stay in names, because they are short or common.",)
+                if self._kept_words
+                else ()
+            ),
+        )
 
     def kind_in(self, texts: Iterable[str]) -> str | None:
         """Return the kind of a secret in the texts, or None. Texts that `learn` found clean are not searched again."""
         clear = self._seen - self._replaced.keys()
         suspects = self._suspects(sorted(set(texts) - clear))
-        for shape in self._shapes:
+        for shape in self._shapes_for(suspects):
             for text in suspects.filter(suspects.str.contains(shape.core)).to_list():
                 if any(map(shape.is_secret, shape.pattern.finditer(text))):
                     return shape.kind
@@ -114,8 +145,10 @@ class Secrets:
     def _suspects(self, texts: list[str]) -> pl.Series:
         """Return the texts that may contain a secret, in one pass of polars."""
         series = pl.Series(texts, dtype=pl.String)
-        private = "|".join(f"(?:{shape.core})" for shape in self._shapes[len(SHAPES) :])
-        return series.filter(series.str.contains(f"{_ANY}|{private}" if private else _ANY))
+        suspicious = series.str.contains(_ANY)
+        if self._private:
+            suspicious |= series.str.contains_any(list(self._private), ascii_case_insensitive=True)
+        return series.filter(suspicious)
 
     def _replace(self, texts: pl.Series, shape: Shape) -> pl.Series:
         hits = texts.str.contains(shape.core)
@@ -161,8 +194,22 @@ class NameRedactor:
         self._numbers: dict[str, str] = {}
 
     def word(self, text: str) -> str:
-        """Return an API call, a setting or a message without secrets; it is never hashed."""
+        """Return a setting or a label of nsys without secrets; it is never hashed."""
         return self._secrets.clean(text)
+
+    def call(self, text: str) -> str:
+        """Return the name of a call, an operator or a collective. With hashed names, only those of PUBLIC_CALL stay."""
+        name, _, arguments = text.partition("(")
+        if not self._hashed or PUBLIC_CALL.fullmatch(text):
+            return self._secrets.clean(text)
+        return f"{name}({_digest(arguments)})" if arguments and PUBLIC_CALL.fullmatch(name) else self.range(text)
+
+    def message(self, text: str) -> str:
+        """Return a diagnostic of nsys. Hashing keeps what the analysis reads in it."""
+        if not self._hashed:
+            return self._secrets.clean(text)
+        matches = [match for pattern in READ_DIAGNOSTICS if (match := re.search(pattern, text))]
+        return "; ".join(re.sub(r"(?i)(dropped [0-9]+)[^0-9]*events?", r"\1 events", match[0]) for match in matches)
 
     def kernel(self, text: str) -> str:
         """Return a kernel's name. A hashed name keeps the prefix or the namespace of a library that figures rest on."""
@@ -192,32 +239,42 @@ class NameRedactor:
         matches = (DATA.search(text) or OPTIMIZER.search(text), *(re.search(words, text) for words in PHASE_WORDS))
         hints = dict.fromkeys(hint[0].lower() for hint in matches if hint)
         library = re.search(LIBRARY_NAMES, text)  # such ranges are not iterations
-        hashed = f"{library[0]} {_digest(shape)}" if library else "_".join([*hints, _digest(shape)])
+        kept = re.sub(r"\w*Fusion\w*", "Fusion", library[0]) if library else ""
+        hashed = f"{kept} {_digest(shape)}" if library else "_".join([*hints, _digest(shape)])
         return " ".join([hashed, *map(self._short_number, numbers)])
 
     def code(self, text: str) -> str:
         """Return a module's name as range() does, or a Python function with its file and line, as `train.py:20 step`.
 
-        Hashing keeps the line, and functions of libraries.
+        Hashing keeps the line, and functions of Python and of well-known packages.
         """
         parts = FUNCTION_NAME.match(text)
         if parts is None:
             return self.range(text)
         clean = self._secrets.clean(text)
-        if not self._hashed or is_library(parts[1]):
+        installed = INSTALLED.match(parts[1])
+        if not self._hashed or (is_library(parts[1]) and not installed):
             return clean
+        if installed and is_library(parts[1][installed.end() :]):
+            return f"{parts[1][installed.end() :]}:{parts[2]} {self._secrets.clean(parts[3])}"
+        if installed:  # any package may be installed
+            return f"lib/site-packages/{_digest(parts[1])}.py:{parts[2]} {_digest(parts[3])}"
         return f"{_digest(parts[1])}.py:{parts[2]} {_digest(parts[3])}"
 
     def program(self, text: str) -> str:
         """Return a program's name without its folders."""
-        path = text if PLAIN_PATH.fullmatch(text) else self._secrets.clean(text)
-        return self.range(re.split(r"[/\\]", path)[-1])
+        return self.range(last_part(self._secrets.clean(program_name(text))))
 
     def _short_number(self, digits: str) -> str:
         """Return digits as they are, or a substitute for a long number, which may be a secret itself."""
         if len(digits) < LONG_NUMBER:
             return digits
         return self._numbers.setdefault(digits, str(10**LONG_NUMBER + len(self._numbers)))
+
+
+def program_name(text: str) -> str:
+    """Return the last part of a program's path, or the whole text of another form."""
+    return last_part(text) if PLAIN_PATH.fullmatch(text) else text
 
 
 def _digest(text: str) -> str:

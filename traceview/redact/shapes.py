@@ -1,7 +1,8 @@
-"""Patterns of secrets. The token prefixes come from the rules of gitleaks 8 and detect-secrets 1.5.
+"""Patterns of secrets: values that a name announces, places, tokens of vendors, and what looks random.
 
-Those rules are made for source code: they require a word boundary, a quote or an assignment around a token, and its
-exact length. A range name may embed a token without these (`auth_ghp_...x2`), so the patterns here require none.
+A range name may embed a secret without a word boundary or a quote (`auth_ghp_...x2`), so tokens require none. Each
+pattern takes time in proportion to the text: a repetition that something must follow has a bound, and no check looks
+beyond its match.
 """
 
 from __future__ import annotations
@@ -10,56 +11,75 @@ import ipaddress
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import field
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
-from traceview.frozen import frozen
+from traceview.redact.tokens import TOKENS, Shape, W, has_digit
 
-W = "[A-Za-z0-9_-]"
 HEX = "[0-9A-Fa-f]"
-_VALUE = r"[\"']?[^\s:,;\"'(){}\[\]][^\s,;\"'(){}\[\]]"
-_ASSIGN = r"[\"']?[ \t]?(?:=|:)[ \t]?"
-# Root folders of files; `/model/layer.0/attention` is a layer, not a file.
-_ROOTS = (
-    "root|mnt|tmp|var|opt|etc|usr|srv|media|nfs|lustre|gpfs|scratch|workspace|work|data|datasets|projects?|private|"
-    "Volumes|fsx|efs|shared|content|kaggle|proc|sys|dev|run"
+_QUOTE = r"(?:\\{0,3}[\"'`]|&quot;|&#(?:34|39|x27);|%2[27])"  # plain, or as JSON, HTML or an address writes it
+_STRONG = (
+    r"pass(?:wor[dt]|wd|phrase|code)|kennwort|contrase(?:n|ñ|\\u00f1|%C3%B1)a|mot_?de_?passe|pwd|secret|credential|accesskeyid|"
+    r"(?:api|app|access|account|auth|bot|client|database|db|deploy|encryption|host|license|master|private|service|"
+    r"session|shared|signing|ssh|storage|subscription|webhook)[ _.-]?key"
 )
-_PART = r"(?:/[^\s:,;\"'()<>|]+)+"
+_WEAK = r"token|bearer|pass|pw|auth|t?otp|[2m]fa|sid|session[_-]?id|cookie|jwt|sig|signature|dsn"
+_CLOSING = rf"(?:{_QUOTE}|[\])}}]){{0,3}}"
+# The first two letters of these: Python tests a set of letters much faster than a list of words in any case.
+_FIRST = "a[cpu] b[eo] c[lor] d[abes] e[n] h[o] j[w] k[e] l[i] m[afo] o[t] p[arw] s[ehistu] t[o] w[e] 2[f]"
+_START = (
+    "(?=" + "|".join(f"[{pair[0]}{pair[0].upper()}][{pair[2:-1]}{pair[2:-1].upper()}]" for pair in _FIRST.split()) + ")"
+)
+_SET = r"[ \t]{0,8}(?:=>|:=|[=!]={1,2}|=|:|%3[ADad])[ \t]{0,8}"
+# A value ends at the quote that began it, or at a space. The mark of an earlier round is none.
+_VALUE = (
+    rf"(?!\[?removed )[\[({{<@]{{0,2}}[bru]?(?:(?P<quote>{_QUOTE})(?P<quoted>[^\n]{{1,1000}}?)(?P=quote)|"
+    rf"{_QUOTE}?(?P<bare>(?!:)[^\s\"'`;&\\]+))"
+)
+_FLAG = r"(?<![\w-])--?[A-Za-z]?[\w.-]{0,40}?"
+_SLASH = r"(?:\\{0,3}/|%2[Ff])"
+_PART = r"(?:[^\s:,;\"'()<>|/\\%]|%(?!2[Ff])|\\ )+"
+_FOLDER = r"[^\\/\s:*?\"'<>|]+(?: [^\\/\s:*?\"'<>|]+){0,3}"  # folders of Windows may have spaces
+_DOMAINS = (
+    "com|org|net|edu|gov|mil|int|info|biz|io|ai|dev|app|cloud|xyz|tech|online|site|internal|intranet|corp|lan|local|"
+    "localdomain|home|arpa|cluster|svc|de|uk|fr|ch|nl|eu|se|fi|dk|cz|jp|cn|kr|tw|hk|au|nz|ca|us|br|mx|ru|il|pt|ie"
+)
+_WORDS = frozenset(("app", "cloud", "cluster", "dev", "home", "info", "online", "site", "svc", "tech", "us"))
+_PUBLIC_PATH = re.compile(  # a path that every machine has
+    r"/(?:proc/sys(?:/[a-z_]+)+|dev/(?:null|shm|nvidia[\w-]*)|usr/local/cuda[\d.-]*(?:/(?:bin|include|lib64))*)[.,]?"
+)
+_PLAIN_VALUE = re.compile(r"\W*(?:true|false|none|null|nil|yes|no|on|off|[*x]+|\d{1,6}(?:\.\d*)?)?\W*", re.IGNORECASE)
 
 
-def _always_true(_match: re.Match[str]) -> bool:
-    return True
+# The last part of a layer's name in ONNX and TensorRT, which looks like a path: `/model/layers.0/attn/MatMul_1`.
+_OPERATOR = re.compile(
+    r"(?:Abs|Add|And|Arg(?:Max|Min)|(?:Average|Max|Global\w*)Pool|BatchNorm\w*|Cast|Ceil|Clip|Concat|Constant\w*|"
+    r"Conv\w*|Cos|CumSum|DequantizeLinear|Div|Dropout|Einsum|Equal|Erf|Exp|Expand|Flatten|Floor|Gather\w*|Gelu|Gemm|"
+    r"Greater\w*|GridSample|GroupNorm\w*|GRU|Hard\w+|Identity|If|InstanceNorm\w*|LayerNorm\w*|LeakyRelu|Less\w*|Log|"
+    r"LogSoftmax|Loop|LSTM|MatMul\w*|Max|Mean|Min|Mod|Mul|Neg|NonMaxSuppression|NonZero|Not|OneHot|Or|P?Relu|Pad|Pow|"
+    r"QuantizeLinear|Range|Reciprocal|Reduce\w+|Reshape|Resize|RMSNorm\w*|RNN|RoiAlign|Round|Scatter\w*|Shape|Sigmoid|"
+    r"Sign|Sin|Slice|Softmax|Softplus|Split|Sqrt|Squeeze|Sub|Sum|Swish|Tanh|Tile|TopK|Transpose|Unsqueeze|Upsample|"
+    r"Where|Xor)(?:_\d+)*(?:_output_\d+)?[\]})]*"
+)
 
 
-@frozen
-class Shape:
-    """One kind of secret.
-
-    `core` is a regular expression without look-around, because polars searches with it. `before` and `after` are
-    look-arounds that only Python uses; every match of Python is a match of `core`. `is_secret` checks each match.
-    """
-
-    kind: str
-    core: str
-    before: str = ""
-    after: str = ""
-    is_secret: Callable[[re.Match[str]], bool] = _always_true
-    pattern: re.Pattern[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pattern", re.compile(f"{self.before}(?:{self.core}){self.after}"))
+def _is_value(match: re.Match[str]) -> bool:
+    """Return whether a value is more than true, None or a number, and behind `token:` no ordinary word."""
+    value = match["quoted"] or match["bare"]
+    if match["strong"]:
+        return not re.fullmatch(r"(?i)\W*(?:true|false|none|null)?\W*", value)
+    is_word = value.isalpha() and value.islower() and len(value) < 12
+    return not (_PLAIN_VALUE.fullmatch(value) or (is_word and ":" in match["set"]))
 
 
-def _has_digit(match: re.Match[str]) -> bool:
-    return any(map(str.isdigit, match[0]))
+def _is_private_path(match: re.Match[str]) -> bool:
+    return not (_PUBLIC_PATH.fullmatch(match[0]) or _OPERATOR.fullmatch(match[0].rsplit("/", 1)[-1]))
 
 
-def _is_key(match: re.Match[str]) -> bool:
-    """Return whether `sk-...` does not follow a letter or has 16 mixed characters; `task-loader-12` is a name."""
-    if not match.string[max(match.start() - 1, 0) : match.start()].isalpha():
-        return True
-    longest = max(match[0].replace("_", "-").split("-"), key=len)
-    return len(longest) >= 16 and all(any(map(kind, longest)) for kind in (str.isupper, str.islower, str.isdigit))
+def _is_host(match: re.Match[str]) -> bool:
+    """Return whether dotted words are a host and not a module of Python such as `skimage.io`."""
+    words = match[0].lower().split(".")
+    return len(words) > 2 or words[-1] not in _WORDS or re.search(r"[0-9-]", match[0]) is not None
 
 
 def _is_ip4(match: re.Match[str]) -> bool:
@@ -83,101 +103,112 @@ def _is_hash(match: re.Match[str]) -> bool:
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Return whether base64 looks random: high entropy, and few letters in words."""
+    """Return whether base64 looks random: high entropy, and few letters in words. Mangled C++ names do not."""
     text = match[0].rstrip("=")
-    if sum(map(text.count, "/_-")) > len(text) // 10 + 1:
+    changes = _share_of_changes(text)
+    if re.match(_MANGLED, text) or (sum(map(text.count, "/_-")) > len(text) // 10 + 1 and changes < 0.5):
         return False  # a path of layers, or words
     if sum(map(len, _LOWER_CASE_RUN.findall(text))) / len(text) > MAX_IN_WORDS:
         return False
     if min(sum(map(str.islower, text)), sum(map(str.isupper, text))) < 4:
         return False
-    if -sum(times / len(text) * math.log2(times / len(text)) for times in Counter(text).values()) < MIN_ENTROPY:
+    entropy = -sum(times / len(text) * math.log2(times / len(text)) for times in Counter(text).values())
+    return entropy >= MIN_ENTROPY and changes >= MIN_CHANGES_OF_LONG
+
+
+def _is_mixed(match: re.Match[str]) -> bool:
+    """Return whether letters and digits alternate as in a random key, and not as in `bf16x8` or CamelCase."""
+    text = match[0]
+    if re.match(_MANGLED, text) or sum(map(str.isdigit, text)) < 2 or len(set(text)) < 0.6 * min(len(text), 24):
         return False
-    start = max(match.string.rfind(letter, 0, match.start()) for letter in " <(,:&*[") + 1
-    return "_Z" not in match.string[start : match.start() + 2] and not text.startswith("ZN")  # a mangled C++ name
+    return _share_of_changes(text) >= MIN_CHANGES and _is_hash(match)
+
+
+def _share_of_changes(text: str) -> float:
+    """Return how often a digit, lower-case or upper-case letter follows one of another kind, per letter."""
+    kinds = [(char.isdigit(), char.isupper()) for char in text if char.isalnum()]
+    return sum(before != after for before, after in pairwise(kinds)) / len(text)
 
 
 _LOWER_CASE_RUN = re.compile("[a-z]{3,}")
 # 997 of 1000 random base64 texts of 40 letters pass both tests.
 MIN_ENTROPY = 4.1  # bits per letter; mangled names have less
 MAX_IN_WORDS = 0.48  # share of letters in runs of three or more lower-case ones; CamelCase has more
+MIN_CHANGES, MIN_CHANGES_OF_LONG = 0.35, 0.3  # base36 has 0.4, base62 0.6, names in CamelCase 0.3 and less
+_MANGLED = r"_Z(?:NK?|L)?(?:[0-9]{1,3}|S[a-z])[A-Za-z_][\w$.]*"
+
+
+def _outside_mangled(kind: str, core: str, is_secret: Callable[[re.Match[str]], bool]) -> Shape:
+    """Return a shape that passes over mangled C++ names as a whole."""
+    return Shape(kind, core, is_secret=is_secret, exact=rf"{_MANGLED}|{core}")
+
 
 # Applied in this order; a later pattern does not see what an earlier one replaced.
 SHAPES: tuple[Shape, ...] = (
     Shape("private key", r"-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*)"),
     Shape("SSH key", r"(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp[0-9]{3})[ \t]+AAAA[A-Za-z0-9+/=]{20,}"),
-    Shape("age key", r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"),
     Shape(
-        "password or key that is set",
-        r"(?i:password|passwd|passphrase|pwd|secret|credentials?|(?:api|access|account|auth|client|encryption|private|"
-        rf"service|shared|signing)[ _-]?key|secretaccesskey|accesskeyid|[?&]sig){_ASSIGN}{_VALUE}{{2,}}",
+        "header with a key",
+        r"(?i:authorization|cookie|bearer|x-[a-z-]*(?:key|token|auth))",
+        exact=rf"(?i:authorization|cookie|x-[\w-]{{0,40}}(?:key|token|auth)){_CLOSING}{_SET}{_QUOTE}?[^\n\r\"'`]{{4,}}|"
+        r"(?i:bearer)[ \t]+[^\s\"'`,;]{8,}",
     ),
-    Shape("authorization header", rf"(?i:authorization){_ASSIGN}[^\s,;\"']+(?:[ \t][^\s,;\"']+)?"),
     Shape(
-        "token that is set",
-        rf"(?i:token{_ASSIGN}|bearer[ \t]){_VALUE}{{6,}}",
-        is_secret=_has_digit,
+        "password, key or token that is set",
+        rf"(?i:{_STRONG}|(?:{_WEAK}))",
+        is_secret=_is_value,
+        exact=rf"{_START}(?i:(?:(?P<strong>{_STRONG})\w{{0,24}}|(?:{_WEAK})s?){_CLOSING}(?P<set>{_SET}|\(){_VALUE})",
     ),
-    Shape("address", r"[A-Za-z][A-Za-z0-9+.-]{1,15}://(?:\[[0-9A-Fa-f:.]{2,45}\])?[^\s\"'<>\[\]]+"),
+    Shape(
+        "password, key or token of a command line",
+        rf"-(?i:[a-z0-9_.-]*(?:{_STRONG}|{_WEAK}))",
+        is_secret=_is_value,
+        exact=rf"(?i:{_FLAG}(?:(?P<strong>{_STRONG})[\w-]{{0,24}}|(?:{_WEAK})s?){_QUOTE}?(?P<set>[\s,\0=]{{1,4}}){_VALUE})",
+    ),
+    Shape(
+        "user and password",
+        "(?:-u|--user)[ =]",
+        exact=r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:[^\s:\"']+",
+    ),
+    Shape(
+        "address",
+        r"[A-Za-z0-9+.-]+(?::(?:\\?/){2}|%3[Aa]%2[Ff]%2[Ff])(?:\[[0-9A-Fa-f:.]{2,45}\])?[^\s\"'<>\[\]]+",
+        before="(?<![A-Za-z0-9+.-])",
+    ),
     Shape("ARN", r"arn:aws[a-z-]{0,12}:[a-z0-9-]*:[a-z0-9-]*:[0-9]{0,12}:[^\s\"'<>\[\]]+"),
     Shape(
         "path",
-        rf"/(?:home|Users){_PART}|[A-Za-z]:\\[^\s:,;\"'()<>|]+|\\\\[A-Za-z0-9_.$-]+\\[^\s:,;\"'()<>|]+",
+        r"[A-Za-z]:[\\/]|\\\\",
+        exact=rf"[A-Za-z]:(?:\\{{1,4}}|/(?=\w))(?:{_FOLDER}[\\/]{{1,4}})*[^\s:,;\"'()<>|]*|"
+        rf"\\{{2,4}}[\w.$-]{{1,255}}\\{{1,4}}[^\s:,;\"'()<>|]+",
     ),
-    Shape("path", rf"/(?:{_ROOTS}){_PART}|/root|~[a-z0-9_-]{{0,32}}{_PART}", before=r"(?<![A-Za-z0-9./~-])"),
-    Shape("git address", r"[A-Za-z0-9_.%+-]{1,64}@[A-Za-z0-9.-]{1,253}:[A-Za-z0-9_.~-]*/[A-Za-z0-9_./~-]+"),
-    Shape("e-mail address", r"[A-Za-z0-9_.%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}"),
-    Shape("JSON web token", rf"eyJ{W}{{5,}}\.{W}{{5,}}(?:\.{W}*)?"),
-    Shape("base64 of JSON", r"eyJ[A-Za-z0-9+/=_-]{20,}"),
-    Shape("Hugging Face token", r"(?:hf|api_org)_[A-Za-z0-9]{20,}"),
-    Shape("GitHub token", r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"),
-    Shape("GitLab token", rf"gl(?:pat|cbt|dt|ffct|ft|imt|agent|oas|ptt|rt|soat)-{W}{{16,}}|GR1348941{W}{{20}}"),
-    Shape("AWS key", r"(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA|AGPA|AIPA|ANPA|ANVA)[A-Z0-9]{16}|ABSK[A-Za-z0-9+/]{80,}={0,2}"),
-    Shape("Google key", rf"AIza{W}{{35}}|ya29\.{W}{{20,}}|GOCSPX-{W}{{20,}}|1//0{W}{{30,}}"),
-    Shape("Azure secret", r"[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,}|DefaultEndpointsProtocol=[^\s\"']+"),
-    Shape("Slack token", r"xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{10,}"),
-    Shape("Discord token", rf"[A-Za-z0-9_-]{{23,28}}\.{W}{{6,7}}\.{W}{{27,}}|mfa\.{W}{{60,}}", is_secret=_has_digit),
-    Shape("Telegram token", rf"[0-9]{{8,10}}:{W}{{35}}"),
-    Shape("Docker token", rf"dckr_(?:pat|oat)_{W}{{20,}}"),
-    Shape("Databricks token", r"dapi[a-f0-9]{32}(?:-[0-9])?"),
-    Shape("OpenAI or Anthropic key", rf"sk-(?:proj|svcacct|admin|ant|or|lf)-{W}{{20,}}|sk-{W}*T3BlbkFJ{W}+"),
-    Shape("API key", rf"(?:sk|pk|rk)-{W}{{20,}}", is_secret=_is_key),
-    Shape("NVIDIA key", rf"nvapi-{W}{{20,}}"),
-    Shape("Weights & Biases key", rf"wandb_v1_{W}{{20,}}"),
-    Shape("Kaggle token", r"KGAT_[a-f0-9]{32}"),
-    Shape("Replicate token", r"r8_[A-Za-z0-9]{30,}"),
-    Shape("Groq, xAI or Perplexity key", r"(?:gsk_|xai-|pplx-)[A-Za-z0-9]{40,}"),
-    Shape("PyPI token", rf"pypi-{W}{{20,}}"),
-    Shape("npm token", rf"npm_{W}{{20,}}"),
-    Shape("RubyGems or Clojars token", r"rubygems_[a-f0-9]{40,}|CLOJARS_[a-z0-9]{50,}"),
-    Shape("DigitalOcean token", r"do[opr]_v1_[a-f0-9]{32,}"),
-    Shape("Stripe key", r"(?:sk|rk|pk)_(?:test|live|prod)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/]{24,}"),
-    Shape("SendGrid or Sendinblue key", rf"SG\.{W}{{16,}}\.{W}{{16,}}|xkeysib-[a-f0-9]{{32,}}{W}*"),
-    Shape("Twilio key", r"(?:SK|AC)[0-9a-f]{32}"),
-    Shape("Mailchimp key", r"[0-9a-f]{32}-us[0-9]{1,2}"),
-    Shape("Square token", rf"sq0(?:atp|csp)-{W}{{22,}}"),
-    Shape("Shopify token", r"shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32}"),
-    Shape("Grafana token", r"gl(?:c|sa)_[A-Za-z0-9+/_]{32,}={0,2}"),
-    Shape("Vault token", rf"hv[sbr]\.{W}{{24,}}"),
-    Shape("Terraform token", rf"[A-Za-z0-9]{{14}}\.atlasv1\.{W}{{40,}}"),
-    Shape("Pulumi token", r"pul-[a-f0-9]{40}"),
-    Shape("PlanetScale token", r"pscale_(?:tkn|oauth|pw)_[A-Za-z0-9_=.-]{32,}"),
-    Shape("Postman key", r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}"),
-    Shape("New Relic key", r"NRAK-[A-Z0-9]{27}|NRII-[A-Za-z0-9-]{32}"),
-    Shape("Sentry token", r"sntry[su]_[A-Za-z0-9+/=_]{40,}"),
-    Shape("Linear or Figma token", rf"lin_api_[A-Za-z0-9]{{40}}|figd_{W}{{30,}}"),
-    Shape("Notion token", r"ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43}"),
-    Shape("Prefect key", r"pn[ub]_[A-Za-z0-9]{36}"),
-    Shape("Tailscale key", r"tskey-[a-z]+-[A-Za-z0-9-]{16,}"),
-    Shape("Atlassian token", r"AT(?:ATT|CTT|BB)[A-Za-z0-9_=-]{24,}", is_secret=_has_digit),
-    Shape("Artifactory key", r"AKCp[A-Za-z0-9]{60,}|cmVmd[A-Za-z0-9]{55,}"),
-    Shape("Heroku or Fly.io key", rf"HRKU-{W}{{30,}}|f(?:o1|m1[ar]|m2)_[A-Za-z0-9+/_-]{{43,}}"),
-    Shape("1Password key", r"A3-[A-Z0-9]{6}-[A-Z0-9]{6,11}-(?:[A-Z0-9]{5}-?){3,4}"),
-    Shape("OpenShift token", rf"sha256~{W}{{43}}"),
-    Shape("Alibaba key", r"LTAI[A-Za-z0-9]{16,20}", is_secret=_has_digit),
+    Shape(
+        "path",
+        rf"{_SLASH}[^\s/]+{_SLASH}|/root|~[a-z0-9_-]*{_SLASH}",
+        is_secret=_is_private_path,
+        exact=rf"(?<=[\"'])(?:{_SLASH}[^\"'\n/\\]{{1,255}}){{2,}}(?=\\{{0,3}}[\"'])|{_SLASH}(?:home|Users)(?:{_SLASH}{_PART})+|"
+        rf"(?<![A-Za-z0-9)\]~\\-])(?:(?:{_SLASH}{{1,3}}{_PART}){{2,}}/?|/root\b|~[\w-]{{0,32}}(?:{_SLASH}{_PART})+)",
+    ),
+    Shape(
+        "git address",
+        r"[A-Za-z0-9_.%+-]+@[A-Za-z0-9.-]+:[A-Za-z0-9_.~-]*/[A-Za-z0-9_./~-]+",
+        before="(?<![A-Za-z0-9_.%+-])",
+    ),
+    Shape(
+        "e-mail address",
+        r"(?:@|%40)[A-Za-z0-9-]+\.[A-Za-z0-9]",
+        exact=r"(?<![\w.%+-])[\w.%+-]+(?:@|%40)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
+    ),
+    *TOKENS,
     Shape("UUID", rf"(?:GPU-|MIG-)?{HEX}{{8}}-(?:{HEX}{{4}}-){{3}}{HEX}{{12}}"),
     Shape("MAC address", rf"(?:{HEX}{{2}}:){{5,19}}{HEX}{{2}}|(?:{HEX}{{2}}-){{5}}{HEX}{{2}}"),
-    Shape("IP address", r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", r"(?<![0-9.])", r"(?!\.?[0-9])", _is_ip4),
+    Shape(
+        "IP address",
+        r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}|(?:ip-)(?:[0-9]{1,3}-){3}[0-9]{1,3}",
+        r"(?<![0-9.])",
+        r"(?!\.?[0-9])",
+        _is_ip4,
+    ),
     Shape("IP address", rf"(?:{HEX}{{1,4}}:){{7}}{HEX}{{1,4}}"),
     Shape(
         "IP address",
@@ -188,10 +219,20 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         "host name",
-        r"(?:[A-Za-z0-9-]{1,63}\.){1,8}(?:com|edu|gov|mil|internal|corp|lan)",
-        after=r"(?![A-Za-z0-9-]|\.[A-Za-z])",
+        rf"(?i:[a-z0-9-]\.(?:{_DOMAINS}))",
+        is_secret=_is_host,
+        exact=rf"(?i:(?<![a-z0-9.-])\.?(?:[a-z0-9-]+\.)+(?:{_DOMAINS}))(?![A-Za-z0-9-]|\.[A-Za-z]|\()",
     ),
     Shape("long hexadecimal", r"[0-9a-f]{32,}|[0-9A-F]{32,}", is_secret=_is_hash),
-    Shape("long base64", r"[A-Za-z0-9+/]{32,}={0,2}", is_secret=_is_random),
-    Shape("long base64", rf"{W}{{43,}}", is_secret=_is_random),
+    _outside_mangled("long base64", r"[A-Za-z0-9+/]{32,}={0,2}", _is_random),
+    _outside_mangled("long base64", rf"{W}{{43,}}", _is_random),
+    _outside_mangled("random letters and digits", r"[A-Za-z0-9]{20,}", _is_mixed),
+    _outside_mangled("base32", r"[A-Z2-7]{16,}", has_digit),
 )
+
+
+def values_that_are_set(text: str) -> Iterator[str]:
+    """Yield the values that a text gives to passwords, keys and tokens."""
+    for shape in SHAPES:
+        if shape.is_secret is _is_value:
+            yield from (match["quoted"] or match["bare"] for match in shape.pattern.finditer(text) if _is_value(match))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from traceview.errors import OutputError
-from traceview.files import check_file, new_file
+from traceview.files import check_outputs, new_file, refused_as_present
 from traceview.read.formats import as_sqlite
+from traceview.read.limits import DecodedSize
 from traceview.read.source import display_name
-from traceview.read.sqlite.database import Guard, damaged_error
+from traceview.read.sqlite.database import Export, open_export
 from traceview.redact.copier import CaptureCopier, Redacted, Step
 from traceview.units import quantity
 
@@ -26,13 +28,15 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
     """
     report, out = Path(report), Path(out)
     step = progress or (lambda _step, _done: None)
-    with as_sqlite(report) as export:
-        if out.exists() or out.is_symlink():
-            raise OutputError(f"{out.name}: file exists; name a new file")
-        check_file(out)
-        encoding = encoding_of(export)
-        with new_file(out) as part, open_attached(part, export, report, encoding) as (connection, guard):
-            copier = CaptureCopier(connection, guard, display_name(report), hash_names, encoding)
+    with as_sqlite(report) as database:
+        if os.path.lexists(out):
+            raise refused_as_present(out)
+        check_outputs((report,), (out,))
+        with (
+            new_file(out, replaces=False) as part,
+            open_with_copy(part, database, display_name(report)) as export,
+        ):
+            copier = CaptureCopier(export, hash_names)
             redacted = copier.copy(step)
             step("check the copy", 0.9)
             if (problem := copier.problem()) is not None:
@@ -40,36 +44,29 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
             return redacted
 
 
-def encoding_of(export: Path) -> str:
-    """Return the text encoding of a database; SQLite attaches only databases of the same encoding."""
-    with export.open("rb") as file:
-        return {2: "utf-16-le", 3: "utf-16-be"}.get(int.from_bytes(file.read(60)[56:60], "big"), "utf-8")
-
-
 @contextmanager
-def open_attached(part: Path, export: Path, report: Path, encoding: str) -> Iterator[tuple[sqlite3.Connection, Guard]]:
-    """Open the copy with the capture attached as `source`, read-only. Triggers and views of the capture never run."""
-    try:
-        with closing(sqlite3.connect(f"file:{quote(bytes(part.resolve()))}", uri=True)) as connection:
-            connection.text_factory = lambda text: text.decode("utf-8", "replace")
-            connection.execute("PRAGMA journal_mode=OFF")
-            connection.execute(f"PRAGMA encoding='{encoding[:6]}{encoding[7:]}'")
-            address = f"file:{quote(bytes(export.resolve()))}?mode=ro&immutable=1"
-            connection.execute("ATTACH ? AS source", (address,))
-            guard = Guard(connection, export.stat().st_size)
-            try:
-                with connection:
-                    yield connection, guard
-            except sqlite3.Error as error:
-                guard.reraise(error)
+def open_with_copy(part: Path, database: Path, name: str) -> Iterator[Export]:
+    """Open the capture `name` with the new file `part` attached as `copy`, and commit what is written there.
+
+    The copy cannot become larger than the capture by more than --max-decoded: rows may share pages.
+    """
+    size = DecodedSize(name)
+    with open_export(database, name) as export:
+        execute = export.connection.execute
+        execute("ATTACH ? AS copy", (f"file:{quote(bytes(part.resolve()))}?mode=rw",))
+        execute("PRAGMA copy.journal_mode=OFF")
+        page_bytes = execute("PRAGMA copy.page_size").fetchone()[0]
+        most = (database.stat().st_size + size.limit) // page_bytes + 1
+        execute(f"PRAGMA copy.max_page_count={most}")
+        try:
+            with export.connection:
+                yield export
+        except sqlite3.Error as error:
+            if "full" not in str(error) and "disk I/O" not in str(error):
                 raise
-            guard.reraise()
-    except sqlite3.Error as error:
-        if "full" in str(error) or "disk I/O" in str(error):
+            if part.stat().st_size >= (most - 1) * page_bytes:
+                size.check(size.limit + 1)
             raise OutputError("the copy cannot be written (no space left, or a disk error)") from None
-        raise damaged_error(display_name(report), error) from None
-    except (OverflowError, MemoryError, UnicodeError) as error:  # a table's name may be invalid text
-        raise damaged_error(display_name(report), error) from None
 
 
 def summary_lines(redacted: Redacted) -> list[str]:
@@ -87,9 +84,11 @@ def summary_lines(redacted: Redacted) -> list[str]:
         *(["Removed:", *removed] if removed else ["Removed: nothing; the capture contains only what a copy keeps."]),
         *(["Matched a secret pattern and replaced by marks:", *secrets] if secrets else []),
         *(["No known secret pattern matched a kept name."] if not secrets else []),
-        "Secrets without a known pattern are not recognised (docs/redact.md lists the patterns).",
+        *redacted.not_promised,
         "Names are hashed: a guessed name can still be verified, and numbers of up to six digits stay."
         if redacted.hashed
         else "Names of kernels, NVTX ranges, threads and programs are kept: check them, or use --names hash.",
-        "Every figure is the same as in the capture.",
+        *redacted.notes,
+        "Every figure is the same as in the capture."
+        + (" The copy does not note what is left out, and marks nothing as unsure for it." if redacted.notes else ""),
     ]
