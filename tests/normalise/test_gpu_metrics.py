@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from traceview.model.gpu_metrics import GPU_METRICS
+from traceview.model.counters import GPU_METRICS
 from traceview.normalise.devices import Devices
 from traceview.normalise.gpu_metrics import gpu_metric_frame, metric_column
 from traceview.read import raw
@@ -41,7 +41,8 @@ def devices(*ordinals: int) -> Devices:
     """Return devices of process 7 with these ordinals."""
     pairs = {"process": [7] * len(ordinals), "deviceId": list(ordinals), "device": list(range(len(ordinals)))}
     schema = {"process": pl.Int32, "deviceId": pl.Int64, "device": pl.Int32}
-    return Devices(pl.DataFrame({"id": [f"GPU {one}" for one in ordinals]}), pl.DataFrame(pairs, schema=schema))
+    frame = pl.DataFrame({"id": [f"GPU {one}" for one in ordinals], "clock_offset": [0 for _ in ordinals]})
+    return Devices(frame, pl.DataFrame(pairs, schema=schema))
 
 
 def frame_of(

@@ -7,7 +7,6 @@ import pytest
 
 from tests.captures import analyzed, shared
 from traceview.model.stacks import HostEvidence
-from traceview.model.trace import OPERATIONS
 from traceview.normalise.native_stacks import call_stacks, native_stacks, qualified_name, take_stacked_calls
 from traceview.normalise.threads import Threads
 from traceview.read import raw
@@ -34,13 +33,11 @@ def tables(chains: list[tuple[int, str, str]], calls: list[tuple[int, int, int |
     }
 
 
-def evidence(made: dict[str, pl.DataFrame], operations: pl.DataFrame | None = None) -> HostEvidence | None:
+def evidence(made: dict[str, pl.DataFrame]) -> HostEvidence:
     (stacked,) = take_stacked_calls(made)
-    work = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "device": OPERATIONS["device"]})
-    parts = call_stacks(
-        stacked, made, Threads(pl.Series("globalTid", [TID])), work if operations is None else operations
-    )
-    return None if parts is None else HostEvidence(*parts)
+    parts = call_stacks(stacked, made, Threads(pl.Series("globalTid", [TID])))
+    assert parts is not None
+    return HostEvidence(*parts)
 
 
 def test_stack_of_a_call_has_no_frames_of_the_profiler() -> None:
@@ -50,7 +47,6 @@ def test_stack_of_a_call_has_no_frames_of_the_profiler() -> None:
     ]
     made = tables(chain, [(10, 20, 1), (30, 30, 1), (40, 50, 0), (60, 70, None), (80, 90, 5)])
     known = evidence(made)
-    assert known is not None
     assert raw.SYSTEM_STACKS not in made and raw.STACK_ID not in made[raw.SYSTEM_CALLS].columns
     assert known.samples.select("start", "end", "thread", "python_thread").rows() == [(10, 20, 0, None)]
     stack = known.stack(known.samples["stack"][0])
@@ -61,29 +57,16 @@ def test_stack_of_a_call_has_no_frames_of_the_profiler() -> None:
     ]
 
 
-def test_calls_while_all_gpus_work_have_no_stack() -> None:
-    chain = [(1, "__read", "libc.so.6"), (2, "__read", "libc.so.6")]
-    work = pl.DataFrame({"start": [0], "end": [100], "device": [0]}, schema_overrides={"device": OPERATIONS["device"]})
-    known = evidence(tables(chain, [(10, 20, 1), (90, 110, 2)]), work)
-    assert known is not None and known.samples["start"].to_list() == [90]
-    assert evidence(tables(chain, [(10, 20, 1)]), work) is None
-
-
-def test_samples_that_may_stand_for_idle_time_have_a_stack() -> None:
-    made = tables([(number, "load(char const*)", "app") for number in range(18)], [])
-    threads = [TID, TID + 1, TID + 2]
-    samples = [
-        (step * 100 + place * 10, thread, step * 3 + place) for step in range(6) for place, thread in enumerate(threads)
-    ]
+def test_samples_have_a_stack() -> None:
+    made = tables([(number, "load(char const*)", "app") for number in range(6)], [])
     names = ("start", "globalTid", "id")
+    samples = [(100 * number, TID, number) for number in range(6)]
     made[raw.CPU_SAMPLES] = pl.DataFrame(samples, schema=dict.fromkeys(names, pl.Int64), orient="row")
     made[raw.CPU_STACKS] = made.pop(raw.SYSTEM_STACKS)
-    work = pl.DataFrame({"start": [-(10**10), 360], "end": [330, 10**10], "device": [0, 0]})
-    parts = native_stacks(made, Threads(pl.Series("globalTid", threads)), work.cast({"device": OPERATIONS["device"]}))
+    parts = native_stacks(made, Threads(pl.Series("globalTid", [TID])))
     assert parts is not None
-    known = parts[2].filter(pl.col("stack") >= 0)
-    # Idle from 330 to 360 ns: between two samples of each thread, and after the one before them.
-    assert known["start"].to_list() == [step + place for step in (200, 300, 400) for place in (0, 10, 20)]
+    assert HostEvidence(*parts).stack(parts[2]["stack"][5])[0].text == "load (app)"
+    assert parts[2]["stack"].min() == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from tests.profiling import profiled, run
-from traceview.model.call_tree import CallTree, node_levels
+from traceview.model.stacks import CallTree, node_levels
 from traceview.normalise import normalise
 from traceview.read import nsys_json, raw, read_capture
 from traceview.read.limits import DecodedSize

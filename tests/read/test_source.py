@@ -96,7 +96,7 @@ def test_capture_changes_while_read(
 ) -> None:
     path = table = tmp_path / "report"
     last_step = {
-        "sqlite": "sqlite.reader.versions",
+        "sqlite": "sqlite.database.version_text",
         "gz": "compressed.unpack",
         "parquet": "parquet.directory._stated_versions",
         "profiler": "kineto.trace_file.read_trace",

@@ -4,26 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import api_frame, with_pageable_copies
+from traceview.normalise.clocks import (
+    clock_notes,
+    clock_tables,
+    common_offset,
+    measure_clocks,
+    with_clocks,
+    with_corrected_times,
+)
 from traceview.normalise.codes import categories, name_column, texts_of
 from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.gpu_metrics import gpu_metric_frame
-from traceview.normalise.health import Check, check_health, collect_evidence, with_profiler_overhead
+from traceview.normalise.health import (
+    Check,
+    check_health,
+    collect_evidence,
+    note_of_problem,
+    with_profiler_overhead,
+)
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
 from traceview.normalise.lost_events import CallPart, are_calling, check_events
 from traceview.normalise.memory import memory_frame
+from traceview.normalise.missing_names import (
+    missing_name_notes,
+    named_calls,
+    named_ids,
+    named_kernels,
+    named_ranges,
+)
 from traceview.normalise.native_stacks import take_stacked_calls
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
@@ -31,9 +51,8 @@ from traceview.normalise.ranges import ranges_frame, with_library_calls, without
 from traceview.normalise.scopes import trace_scopes
 from traceview.normalise.sizes import count_messages, flops_marks, unknown_messages, work_sizes
 from traceview.normalise.threads import Threads, process_ids
-from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
+from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables
 from traceview.read import raw
-from traceview.read.kineto import PROFILER as TORCH_PROFILER
 from traceview.read.raw import TIMES, RawCapture
 
 
@@ -45,28 +64,33 @@ class Located(NamedTuple):
     streams: pl.DataFrame
 
 
+class SeveralClocksError(Exception):
+    """The times of GPUs are corrected by different offsets, so that parts of a capture must be read together."""
+
+
 class EventSummary(NamedTuple):
     """What the GPU work and the calls of a capture refer to.
 
     `stream_ids` and `global_tids` are distinct ids, `kernels` short names with their summed time (name, an id of a
     string; ns), and `calls` the ids of the names of calls. `failed` has the calls that failed, and `stacked`
     those with a stack, with raw columns; None if the export does not record results or stacks. `operations` is the
-    number of operations, `work` the time from the first start to the last end of GPU work, and `end` the last end of
-    all events.
+    number of operations, `work` the time from the first start to the last end of GPU work on the GPU's clock,
+    `calls_end` the last end of calls, and `clock` the result of clock_tables.
     """
 
     stream_ids: RawStreamIds
     global_tids: pl.Series
     kernels: pl.DataFrame
-    calls: pl.Series
+    calls: pl.DataFrame
     failed: pl.DataFrame | None
     stacked: pl.DataFrame | None
+    clock: dict[str, pl.DataFrame]
     operations: int
     work: Window
-    end: int
+    calls_end: int | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WholeCapture:
     """What a part of a capture takes from the whole: a Trace without operations and calls, and ids of its rows.
 
@@ -82,30 +106,38 @@ class WholeCapture:
     def build(cls, capture: RawCapture, events: EventSummary) -> tuple[WholeCapture, RawCapture]:
         """Return what parts of a capture share, and the valid tables that each part reads again.
 
-        `capture` lacks GPU work and calls, of which `events` is the summary.
+        `capture` lacks GPU work and calls, of which `events` is the summary. Raises SeveralClocksError.
         """
         problems = Problems(list(capture.problems))
         tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
-        located = _located(capture.file, tables, events.stream_ids)
+        evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
+        located = _located(capture.file, tables, events.stream_ids, events.clock, evidence.failed)
+        offset = common_offset(located.devices.frame)
+        if offset is None:
+            raise SeveralClocksError("its GPUs have different clocks")
+        work = Window(events.work.start - offset, events.work.end - offset)
         threads = Threads.from_ids([events.global_tids], tables)
-        ranges, scopes = ranges_frame(tables, threads, max(events.end, _capture_end(tables)))
+        end = max(work.end, events.calls_end or work.end, _capture_end(tables))
+        ranges, scopes = ranges_frame(tables, threads, end)
         named = events.kernels.select(
             name_column(events.kernels["name"], tables).alias("name"), start=pl.lit(0), end="ns"
         )
         thread_frame = threads.frame(tables)
-        evidence = collect_evidence(tables if events.failed is None else tables | {raw.RUNTIME: events.failed})
-        checks = check_health(evidence, texts_of(events.calls, tables), events.operations)
+        checks = check_health(evidence, texts_of(events.calls["name"], tables), events.operations)
+        unnamed = missing_name_notes(
+            named_ids(events.kernels, tables), named_ids(events.calls, tables), named_ranges(tables)
+        )
         calls = api_frame({}, threads)
         stacked = take_stacked_calls(tables, events.stacked)
         no_work = pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
         host = host_evidence(
-            *(tables, threads, ranges, no_work, scopes, stacked),
-            work=events.work,
+            *(tables, threads, ranges, scopes, stacked),
+            work=work,
             callers=np.unique(threads.rows(events.global_tids)).tolist(),
             names=thread_frame["name"].to_list(),
         )
         trace = Trace(
-            info=with_checks(_info(capture, problems), checks),
+            info=with_checks(_info(capture, problems), [*checks, *clock_notes(located.devices.frame), *unnamed]),
             operations=no_work,
             api=calls,
             ranges=ranges,
@@ -119,35 +151,42 @@ class WholeCapture:
             sizes=WorkSizes(marks=flops_marks(tables)),
             memory=memory_frame(tables, located.devices, Links({}), threads, calls),
             gpu_metrics=gpu_metric_frame(tables, located.devices),
-            program=_program(tables, thread_frame, named, ranges, capture.profiler == TORCH_PROFILER),
+            program=_program(tables, thread_frame, named, ranges, capture.profiler == raw.TORCH_PROFILER),
             evidence=host,
         )
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
         if raw.NVTX in rest:
             rest[raw.NVTX] = without_program_ranges(rest[raw.NVTX])
-        return cls(trace, located, threads, events.work), replace(capture, tables=rest, problems=tuple(problems.lines))
+        return cls(trace, located, threads, work), replace(capture, tables=rest, problems=tuple(problems.lines))
 
 
 def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
     """Resolve names, link launches, name devices and streams, and sort; invalid rows are left out and counted.
 
-    `capture` may be a part of a capture of which `whole` is known: then `tables` has no ranges of the program.
+    With `whole`, `capture` is a part of a capture. Its tables then have no ranges of the program, and the times of its
+    GPU work are on the host's clock.
     """
     problems = Problems(list(capture.problems))
     tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
+    if whole is None:
+        refuse_invalid_work(capture.file, capture.tables, tables, problems)
     evidence = collect_evidence(tables)
     info = whole.trace.info if whole else _info(capture, problems)
     # Memory use peaks here: free each raw table once its frame is built.
     shapes_apart = capture.shapes
     del capture
-    threads, capture_end = whole.threads if whole else Threads.from_tables(tables), _capture_end(tables)
+    threads = whole.threads if whole else Threads.from_tables(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
-    api, links, unlinked, shapes, located = _calls_and_operations(
-        info.file, tables, shapes_apart, threads, whole.located if whole else None
-    )
+    if whole:
+        located = whole.located
+    else:
+        located = _located(info.file, tables, raw_stream_ids(tables), clock_tables(tables), evidence.failed)
+        tables = with_corrected_times(tables, located.devices)
+        capture_end = _capture_end(tables)
     _, devices, streams = located
+    nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
+    api, links, unlinked, shapes = _calls_and_operations(tables, shapes_apart, threads, located)
     operations = with_launches(unlinked, links)
     if whole:
         ranges, scopes, thread_frame = whole.trace.ranges, whole.trace.scopes, whole.trace.threads
@@ -158,17 +197,19 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
         whole.trace.evidence
         if whole
         else host_evidence(
-            *(tables, threads, ranges, operations, scopes, stacked),
+            *(tables, threads, ranges, scopes, stacked),
             work=_time_of_work(operations),
             callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
             names=thread_frame["name"].to_list(),
         )
     )
-    is_torch = info.profiler == TORCH_PROFILER
+    is_torch = info.profiler == raw.TORCH_PROFILER
     program = whole.trace.program if whole else _program(tables, thread_frame, operations, ranges, is_torch)
     failed = _failed(evidence.failed)
     if not whole:
-        info = with_checks(info, check_health(evidence, categories(api["name"]), len(operations)))
+        checks = check_health(evidence, categories(api["name"]), len(operations))
+        unnamed = missing_name_notes(named_kernels(operations), named_calls(api), named_ranges(tables))
+        info = with_checks(info, [*checks, *clock_notes(devices.frame), *unnamed])
         calls = CallPart.build(api, operations, failed, links=links)
         info = with_checks(
             info, check_events([calls], ranges, lambda suspect: [are_calling(api, earlier) for earlier in suspect])
@@ -217,7 +258,7 @@ def _info(capture: RawCapture, problems: Problems) -> ReportInfo:
         nsys_version=capture.nsys_version,
         schema_version=capture.schema_version,
         tables={name: len(frame) for name, frame in capture.tables.items()},
-        problems=tuple(problems.lines),
+        left_out=tuple(map(note_of_problem, problems.lines)),
         profiler=capture.profiler,
     )
 
@@ -243,21 +284,25 @@ def _program(
     return find_program(names, operations, is_torch_trace=is_torch_trace)
 
 
-def _located(file: str, tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Located:
+def _located(
+    file: str,
+    tables: dict[str, pl.DataFrame],
+    stream_ids: RawStreamIds,
+    clock: dict[str, pl.DataFrame],
+    failed: pl.DataFrame | None,
+) -> Located:
+    """Return where GPU work runs; `clock` is the result of clock_tables, `failed` that of collect_evidence."""
     devices = devices_of(tables, stream_ids)
+    devices = with_clocks(devices, measure_clocks(clock, devices.pairs, tables, failed))
     streams = stream_frame(tables, stream_ids, devices)
     refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
     return Located(stream_ids, devices, streams)
 
 
 def _calls_and_operations(
-    file: str,
-    tables: dict[str, pl.DataFrame],
-    shapes_apart: pl.DataFrame | None,
-    threads: Threads,
-    located: Located | None,
-) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Located]:
-    """Build API calls in a thread, and devices, streams and operations here. Removes their tables from `tables`."""
+    tables: dict[str, pl.DataFrame], shapes_apart: pl.DataFrame | None, threads: Threads, located: Located
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame]:
+    """Build API calls in a thread, and operations here. Removes their tables from `tables`."""
 
     def build_calls() -> tuple[pl.DataFrame, Links]:
         api = api_frame(tables, threads)
@@ -265,10 +310,9 @@ def _calls_and_operations(
 
     with ThreadPoolExecutor(1) as executor:
         calls = executor.submit(build_calls)
-        located = located or _located(file, tables, raw_stream_ids(tables))
         unlinked, shapes = operations_frame(tables, shapes_apart, *located)
         api, links = calls.result()
-    return api, links, unlinked, shapes, located
+    return api, links, unlinked, shapes
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

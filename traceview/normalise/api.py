@@ -13,7 +13,7 @@ from traceview.normalise.order import sort_by_time
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 
-SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+SUFFIX = re.compile(r"(\d+v_|zstp_|sdtp_)+")  # in a reversed name: a search for the end of a name tries each place
 SYNC = re.compile(r"cuda(Device|Stream|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize")
 BLOCKING_COPY = re.compile(
     r"cudaMemcpy(2D|3D)?(ToArray|FromArray|ArrayToArray|ToSymbol|FromSymbol)?"
@@ -31,7 +31,8 @@ IMPLICIT = re.compile(
 
 def without_suffix(name: str) -> str:
     """Return `cudaMalloc` for `cudaMalloc_v3020_ptsz`."""
-    return SUFFIX.sub("", name)
+    suffix = SUFFIX.match(name[::-1])
+    return name[: -suffix.end()] if suffix else name
 
 
 def role_of(name: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.model.trace import STREAM_EVENTS
 from traceview.normalise.codes import distinct_rows
 from traceview.normalise.links import Links
@@ -31,7 +31,7 @@ WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT
 RawStreamIds = Mapping[str, pl.DataFrame]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Devices:
     """`frame` is model.DEVICES; `pairs` has the row of `frame` for each (process, deviceId)."""
 

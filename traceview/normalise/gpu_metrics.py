@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from traceview.model.gpu_metrics import CLOCKS, GPU_METRICS, METRICS, SHARES
+from traceview.model.counters import CLOCKS, GPU_METRICS, METRICS, SHARES
 from traceview.normalise.devices import DEVICE_KEY, Devices
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -38,7 +38,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _COLUMN_OF = {name: column for column, names in NAMES.items() for name in names}
 _NVLINK_PART = re.compile(r"nvlink ([rt]x) (requests|responses) (protocol|user) data")
-_QUANTITY = re.compile(r" \[(.*)\]$")
 READ_QUANTITIES = ("throughput %", "mhz")
 MAX_SHARE = 200  # percent; a GPU that boosts can exceed its sustained peak, damage exceeds any limit
 MAX_CLOCK = 10_000  # MHz
@@ -50,11 +49,10 @@ ADDED = np.array([name.startswith("nvlink") for name in METRICS])
 def metric_column(name: str) -> str | None:
     """Return the column of GPU_METRICS for a metric's name in a capture; None if it is not read."""
     text = name.lower()
-    quantity = _QUANTITY.search(text)
-    if quantity is not None:
-        if quantity[1] not in READ_QUANTITIES:
+    if text.endswith("]") and " [" in text:
+        text, _, quantity = text[:-1].partition(" [")
+        if quantity not in READ_QUANTITIES:
             return None
-        text = text[: quantity.start()]
     part = _NVLINK_PART.fullmatch(text)
     return f"nvlink_{part[1]}" if part else _COLUMN_OF.get(text)
 
@@ -76,7 +74,10 @@ def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl
             (pl.col("typeId") == source) & pl.col("timestamp").is_between(-MAX_TIME, MAX_TIME),
             pl.col("value").is_not_null() & pl.col("metricId").is_not_null(),
         )
-        part = _with_ends(_samples(own, metrics)).with_columns(pl.lit(device, pl.Int16).alias("device"))
+        offset = devices.frame["clock_offset"][device] or 0
+        part = _with_ends(_samples(own, metrics)).with_columns(
+            pl.col("start", "end") - offset, pl.lit(device, pl.Int16).alias("device")
+        )
         parts.append(part.select(list(GPU_METRICS)))
     return pl.concat(parts).sort("device", "start")
 

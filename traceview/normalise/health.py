@@ -5,17 +5,18 @@ Each check yields a Note for what it finds. A check without a finding yields one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
+from traceview.model.times import MAX_DISTANCE
 from traceview.model.trace import PROFILER_DOMAINS, Note
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import texts_of
 from traceview.normalise.threads import process_of
-from traceview.normalise.valid_rows import MAX_DISTANCE
 from traceview.read import raw
 from traceview.units import duration
 
@@ -23,6 +24,7 @@ MIN_LOST_SHARE = 0.01
 DROPPED = r"(?i)events? dropped:?\s*([0-9]+)|dropped ([0-9]+)[^0-9]{0,40}events?"
 DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
 NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
+READ_DIAGNOSTICS = (DROPPED, DRIVER, NO_UNIFIED_MEMORY)
 # A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.
 QUERY = "Query|Get|CanAccess|PeekAtLastError"
 NORMAL_RESULTS = (0, 4, 600, 704)  # success, unloading, not ready, peer access already enabled
@@ -45,11 +47,21 @@ QUEUE_FULL_TYPE = 8  # the host waits for space in the queue, also without a pro
 MIN_OVERHEAD_NS = 1_000_000
 MAX_NAMED_CALLS = 4
 GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations", "host.sync")
+CALL_FIGURES = ("idle", "host.sync", "nvtx", "iterations")
+# The figures that depend on the rows of each table.
+FIGURES_OF_TABLES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys((raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET), GPU_FIGURES),
+    raw.RUNTIME: CALL_FIGURES,
+    raw.SYNCHRONIZATION: ("host.sync",),
+    raw.NVTX: ("nvtx", "iterations"),
+    **dict.fromkeys((raw.OVERHEAD, raw.CUPTI_OVERHEAD), ("idle",)),
+}
+LOSS = re.compile(r"\b(left out|ignored)\b")
 
 Check = Note | str  # a defect, or a line on a check that found none
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Small frames that the checks need from the raw tables, made before the tables are freed.
 
@@ -64,6 +76,12 @@ class Evidence:
     failed: pl.DataFrame | None
     overhead: Mapping[int, int]
     has_lost_ranges: bool
+
+
+def note_of_problem(problem: str) -> Note:
+    """Return a note on what reading or normalising left out of a capture (ReportInfo.problems)."""
+    tables = [word for word in re.findall(r"\w+", problem) if word in FIGURES_OF_TABLES]
+    return Note("left_out", problem, FIGURES_OF_TABLES[tables[0]] if tables and LOSS.search(problem) else ())
 
 
 def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:

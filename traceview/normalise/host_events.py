@@ -9,9 +9,8 @@ import polars as pl
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.model.trace import Window, enum_texts
 from traceview.normalise.codes import texts_of
-from traceview.normalise.function_stacks import function_stacks
 from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
-from traceview.normalise.stacks import ThreadEvidence, joined_stacks, python_stacks
+from traceview.normalise.stacks import ThreadEvidence, function_stacks, joined_stacks, python_stacks
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -37,7 +36,6 @@ def host_evidence(
     tables: dict[str, pl.DataFrame],
     threads: Threads,
     ranges: pl.DataFrame,
-    operations: pl.DataFrame,
     scopes: pl.DataFrame,
     stacked: Sequence[StackedCalls],
     work: Window | None,
@@ -57,10 +55,10 @@ def host_evidence(
     known = ThreadEvidence(pl.concat([*held, NO_EVENTS]).sort("start"), callers, names)
     sources = [
         python_stacks(tables, threads, known),
-        native_stacks(tables, threads, operations),
+        native_stacks(tables, threads),
         function_stacks(scopes),
     ]
-    sources += [call_stacks(calls, tables, threads, operations) for calls in stacked]
+    sources += [call_stacks(calls, tables, threads) for calls in stacked]
     stacks = [source for source in sources if source]
     for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):
         tables.pop(name, None)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
-from traceview.model.scopes import CAPTURES
+from traceview.model.stacks import CAPTURES
 from traceview.model.trace import SHAPES
 from traceview.normalise.codes import integers, texts_of
 from traceview.normalise.order import Part
@@ -36,7 +36,7 @@ def kernel_shapes(
     """Return model.SHAPES, and the row of each kernel's shape in it; `apart` is RawCapture.shapes.
 
     Kernels with equal 64-bit hashes of all columns have the same shape: a comparison of all columns would take three
-    times as long.
+    times as long. The order of shapes does not depend on that of kernels, so that parts of a capture agree on it.
     """
     if table.is_empty():
         return empty_shapes(), NO_KERNEL
@@ -44,7 +44,9 @@ def kernel_shapes(
     present = every.select(name for name in raw.SHAPE_COLUMNS if name in every.columns)
     first, shape = number_distinct(first_equal_rows(row_hashes([integers(column, NULL) for column in present])))
     # Static and dynamic shared memory are one column of a shape, and text may have several ids.
-    shapes, (number,) = distinct_rows([pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])])
+    shapes, (number,) = distinct_rows(
+        [pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])], ordered=True
+    )
     rows = number.astype(np.uint32)[NO_KERNEL + 1 :][shape]
     return shapes, rows if apart is None else rows[table[raw.SHAPE].to_numpy()]
 

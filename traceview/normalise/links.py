@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import blocks
 from traceview.normalise.codes import distinct
 
@@ -18,7 +18,7 @@ MAX_TABLE_SPAN = 1 << 21  # correlation ids in a block usually differ by less
 Ids = NDArray[np.uint32]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Links:
     """API calls by process and correlation id; if an id repeats, the first call counts."""
 
@@ -67,7 +67,7 @@ def only_process(frame: pl.DataFrame) -> int | None:
     return low if low == high else None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _CallLookup:
     """Ascending unique correlation ids, and the row of each call; `call_rows` is None if row i has the i-th id."""
 

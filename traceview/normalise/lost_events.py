@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import Note
 from traceview.normalise.codes import categories, translate
@@ -32,7 +32,7 @@ MAX_NAME_LETTERS = 60
 Mask = NDArray[np.bool_]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CallPart:
     """What a part of a capture shows of its calls.
 

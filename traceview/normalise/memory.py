@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from traceview.model.memory import MEMORY
+from traceview.model.counters import MEMORY
 from traceview.normalise.devices import DEVICE_KEY, Devices
 from traceview.normalise.links import Links
 from traceview.normalise.threads import Threads, process_of

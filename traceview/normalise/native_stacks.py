@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Coverage, union
-from traceview.model.call_tree import CallTree
-from traceview.model.stacks import FRAMES, SAMPLES, STACKS
+from traceview.model.stacks import FRAMES, SAMPLES, STACKS, CallTree
 from traceview.normalise.codes import UNNAMED, texts_of
 from traceview.normalise.stacks import MAX_DEPTH, StackFrames, is_time
 from traceview.normalise.threads import Threads, without_path
@@ -20,10 +18,9 @@ from traceview.read import raw
 LIBRARY_MODULE = r"\.so(?:\.[\d.]+)?$|\.dll$|^\[|vmlinux|^python[\d.]*$"
 # Names of libraries that are compiled into the program.
 LIBRARY_NAME = r"^(?:std|__gnu_cxx|thrust|cub|cudart)::|^libcudart_static_|^cu(?:da)?[A-Z]|^_start$|^__libc"
-TEMPLATE = re.compile(r"<[^<>]*>")
+BRACKET = re.compile("([<>])")
 # Modules and symbols of nsys's own code, and its marks for what it cannot unwind.
 NOISE = r"libToolsInjection|^NSYS_OSRT_|^\[(?:Max depth|Unknown|Broken backtraces)\]$"
-MAX_APART = 1_000_000_000  # ns for which the first and the last sample of a thread may stand
 UNRESOLVED = "(unresolved)"  # a function whose name nsys does not know
 
 
@@ -51,14 +48,11 @@ def take_stacked_calls(tables: dict[str, pl.DataFrame], cuda: pl.DataFrame | Non
     return stacked
 
 
-def call_stacks(
-    stacked: StackedCalls, tables: Mapping[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame
-) -> StackFrames | None:
-    """Return frames, stacks and samples of calls during which some GPU is idle; None if there are none."""
+def call_stacks(stacked: StackedCalls, tables: Mapping[str, pl.DataFrame], threads: Threads) -> StackFrames | None:
+    """Return frames, stacks and samples of calls; None if there are none."""
     calls = stacked.calls.with_columns(threads.rows(stacked.calls["globalTid"]).alias("thread"))
     has_length = is_time("start") & is_time("end") & (pl.col("end") > pl.col("start"))
     calls = calls.filter(has_length & (pl.col("thread") >= 0))
-    calls = calls.filter(_any_idle(calls["start"], calls["end"], operations))
     if calls.is_empty():
         return None
     frames, stacks, leaf = _native_tree(tables, stacked.chains, calls[raw.STACK_ID])
@@ -66,11 +60,8 @@ def call_stacks(
     return frames, stacks, _native_samples(located)
 
 
-def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame) -> StackFrames | None:
-    """Return frames, stacks and samples of the CPU sampler, of known threads; None if the capture has none.
-
-    Only samples that may stand for idle time of a GPU get a stack.
-    """
+def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads) -> StackFrames | None:
+    """Return frames, stacks and samples of the CPU sampler, of known threads; None if the capture has none."""
     samples = tables.get(raw.CPU_SAMPLES, pl.DataFrame())
     if samples.is_empty():
         return None
@@ -78,14 +69,7 @@ def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads, operations:
     samples = samples.filter(is_time("start") & (pl.col("thread") >= 0))
     if samples.is_empty():
         return None
-    # The time of a sample ends at its neighbours. The next but one shows whether a blocked thread stayed at its place.
-    before, after = (pl.col("start").shift(step).over("thread", order_by="start") for step in (1, -2))
-    around = samples.select(
-        before.fill_null(pl.col("start") - MAX_APART).alias("from"),
-        after.fill_null(pl.col("start") + MAX_APART).alias("to"),
-    )
-    near = samples.filter(_any_idle(around["from"], around["to"], operations))
-    frames, stacks, leaf = _native_tree(tables, tables.get(raw.CPU_STACKS, pl.DataFrame()), near["id"])
+    frames, stacks, leaf = _native_tree(tables, tables.get(raw.CPU_STACKS, pl.DataFrame()), samples["id"])
     columns = samples.with_columns(pl.col("start").alias("end")).join(leaf, on="id", how="left", maintain_order="left")
     return frames, stacks, _native_samples(columns.with_columns(pl.col("stack").fill_null(-1)))
 
@@ -94,18 +78,6 @@ def _native_samples(columns: pl.DataFrame) -> pl.DataFrame:
     """Return SAMPLES of columns with start, end, thread and stack."""
     unknown = [pl.lit(None).alias(name) for name in ("python_thread", "holds_gil")]
     return columns.with_columns(unknown).select(list(SAMPLES)).cast(dict(SAMPLES))  # type: ignore[arg-type]
-
-
-def _any_idle(start: pl.Series, end: pl.Series, operations: pl.DataFrame) -> pl.Series:
-    """Return whether some GPU is idle at some moment of each interval; true without GPU work."""
-    first, last = start.to_numpy(), end.to_numpy()
-    device = operations["device"].to_numpy()
-    idle = np.zeros(len(first), np.bool_) if len(device) else np.ones(len(first), np.bool_)
-    for number in np.flatnonzero(np.bincount(device)).tolist():
-        begins, ends = (operations[name].to_numpy()[device == number] for name in ("start", "end"))
-        busy = Coverage.from_union(union(begins, ends, ordered=True))
-        idle |= busy.length_between(first, last) < last - first
-    return pl.Series(idle)
 
 
 def _native_tree(tables: Mapping[str, pl.DataFrame], chains: pl.DataFrame, used: pl.Series) -> StackFrames:
@@ -136,10 +108,20 @@ def _native_tree(tables: Mapping[str, pl.DataFrame], chains: pl.DataFrame, used:
 
 def qualified_name(symbol: str) -> str:
     """Return `a::B::run` for `void a::B<int>::run<float>(float*) const`: a demangled name without types."""
-    bare, before = symbol, ""
-    while bare != before:
-        bare, before = TEMPLATE.sub("", bare), bare
-    return bare.partition("(")[0].strip().rpartition(" ")[2] or symbol
+    return _without_templates(symbol).partition("(")[0].strip().rpartition(" ")[2] or symbol
+
+
+def _without_templates(symbol: str) -> str:
+    """Return a symbol without the text between matching < and >, in one pass however deep they are nested."""
+    texts = [[""]]  # outside, and after each < that is open
+    for part in BRACKET.split(symbol):
+        if part == ">" and len(texts) > 1:
+            texts.pop()
+        elif part == "<":
+            texts.append([part])
+        else:
+            texts[-1].append(part)
+    return "".join(part for text in texts for part in text)
 
 
 def _without_noise(chains: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.model.trace import (
     CLASSES,
     KINDS,
@@ -235,7 +235,7 @@ def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
     return marked.filter(~(graph & pl.col("traced").fill_null(False))).drop("traced")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _StreamLookup:
     """`keys` has the rows of device and stream for each raw key: RAW_KEY, device, stream."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,7 +11,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import DTypeLike, NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, blocks
 
 Part = NDArray[Any] | int  # the values of a table's rows, or the value of all its rows
@@ -54,7 +54,7 @@ def _is_sorted(start: Times, end: Times) -> bool:
     return True
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MergedEvents:
     """The sorted times of several tables' rows; `places` are the new rows of each table's rows."""
 

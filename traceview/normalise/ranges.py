@@ -9,11 +9,11 @@ events always had their own tables; as ranges they name the construct whose work
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.frozen import frozen
-from traceview.model.scopes import no_scopes
+from traceview.model.stacks import no_scopes
 from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES
 from traceview.normalise.codes import UNNAMED, texts_of
 from traceview.normalise.order import sort_by_time
@@ -22,7 +22,7 @@ from traceview.normalise.threads import Threads, process_of
 from traceview.read import raw
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EventLibrary:
     """A library whose calls have tables of their own."""
 

@@ -1,4 +1,4 @@
-"""Ops, modules and functions (model/scopes.py), from a trace of torch.profiler or from NVTX ranges around them.
+"""Ops, modules and functions (model/stacks.py), from a trace of torch.profiler or from NVTX ranges around them.
 
 An NVTX range is an op if its name has the form of `emit_nvtx` (`aten::addmm, seq = 12, op_id = 3, sizes = [...]`).
 It is a module if its category is called `module`, as in the ranges of instrument.annotate_module, or if its name is
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.model.scopes import MODULE, OP, SCOPE_KINDS, no_scopes
+from traceview.model.stacks import MODULE, OP, SCOPE_KINDS, no_scopes
 from traceview.model.trace import TORCH_OPS
 from traceview.normalise.codes import categories, enum_column, name_column
 from traceview.normalise.threads import Threads, process_of

@@ -15,7 +15,6 @@ from traceview.normalise.codes import texts_of
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
-from traceview.read.kineto import PROFILER as TORCH_PROFILER
 
 # The text of a mark with the floating-point operations of an iteration on one GPU, as instrument writes it.
 MARK = r"^flops_per_iteration\s*[:=]?\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)$"
@@ -70,7 +69,7 @@ def unknown_messages(count: int, known: int, profiler: str) -> Note | None:
         return None
     reason = (
         "the trace lacks the arguments of its collectives"
-        if profiler == TORCH_PROFILER
+        if profiler == raw.TORCH_PROFILER
         else "the export has no payloads of NCCL: give the .nsys-rep, or export with --include-blobs true (newer nsys)"
     )
     return Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))

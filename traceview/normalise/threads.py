@@ -5,12 +5,12 @@ from __future__ import annotations
 import ntpath
 import posixpath
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.normalise.codes import distinct_rows, positions, texts_of
 from traceview.read import raw
 
@@ -27,7 +27,7 @@ def process_ids(global_id: NDArray[np.int64]) -> NDArray[np.int32]:
     return ((global_id >> 24) & 0xFFFFFF).astype(np.int32)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Threads:
     """All threads that called CUDA or opened NVTX ranges, by ascending globalTid. A thread's number is its row."""
 

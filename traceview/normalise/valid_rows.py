@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview.errors import DamagedExportError
-from traceview.frozen import frozen
 from traceview.intervals import Times, blocks
+from traceview.model.times import MAX_DISTANCE
 from traceview.read import raw
 from traceview.read.limits import MAX_NAME
 
 # Twice this time fits into 64 bits. `nsys export --ts-normalize=true` counts from 1970: about 2^60.6 ns.
 MAX_TIME = (1 << 62) - 1
-# 13 days in ns. No capture is as long, and sums of thousands of such lengths fit into 64 bits.
-MAX_DISTANCE = 1 << 50
-TOO_FAR = "they are more than thirteen days away from the others"
+TOO_FAR = "more than thirteen days away from the others"
 MAX_OPEN_RANGES = 128  # per thread; a program that pushes and never pops reaches any number
 # The largest plausible value of a column, and its name in notes. CUPTI's correlation ids have 32 bits.
 MAX_VALUES = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32) - 1, "correlation id")}
 MAX_COUNTS = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Problems:
     """Notes that every report shows; normalising appends to them."""
 
@@ -53,12 +52,40 @@ def refuse_too_many(file: str, counts: Mapping[str, int]) -> None:
 def valid_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
     """Return all tables without the rows whose times, values or nesting cannot be right, and with bounded texts."""
     extents = {name: extent for name in raw.ESSENTIAL if name in tables and (extent := _valid_extent(tables[name]))}
+    timed = {
+        name: frame if name in extents else _without_other_types(name, frame, problems)
+        for name, frame in tables.items()
+    }
     valid = {
         name: _valid_times(name, frame, problems) if name in raw.ESSENTIAL and name not in extents else frame
-        for name, frame in tables.items()
+        for name, frame in timed.items()
     }
     near = _near_rows(valid, extents, problems)
     return {name: _plausible_rows(name, frame, problems) for name, frame in near.items()}
+
+
+def refuse_invalid_work(
+    file: str, tables: Mapping[str, pl.DataFrame], valid: Mapping[str, pl.DataFrame], problems: Problems
+) -> None:
+    """Refuse a capture that has GPU work, but none with valid times. Raises DamagedExportError."""
+    work = [name for name in raw.GPU_WORK if name in tables and not tables[name].is_empty()]
+    if work and all(valid[name].is_empty() for name in work):
+        reasons = "; ".join(line for line in problems.lines if any(f" of {name} left out: " in line for name in work))
+        raise DamagedExportError(
+            f"{file}: all GPU work is invalid: {reasons}; export it again: nsys export --type sqlite REPORT.nsys-rep"
+        )
+
+
+def _without_other_types(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
+    """Leave out the rows with a time of another type. NVTX events that are not ranges need no times."""
+    for column in (name for name in raw.TIMES if name in frame.columns):
+        if (frame[column] == raw.NOT_A_TIME).any():
+            valid = pl.col(column).ne_missing(raw.NOT_A_TIME)
+            if table == raw.NVTX:
+                valid |= ~pl.col("eventType").is_in(raw.RANGE_TYPES)
+            reason = f"their {column!r} is a text, a real number or too large, not whole nanoseconds"
+            frame = _keep_valid(table, frame, valid, reason, problems)
+    return frame
 
 
 def _valid_times(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
@@ -73,7 +100,7 @@ def _valid_times(table: str, frame: pl.DataFrame, problems: Problems) -> pl.Data
         valid_end = end.is_null() | (end.is_between(-MAX_TIME, MAX_TIME) & (end >= start))
         valid = start.is_between(-MAX_TIME, MAX_TIME) & valid_end | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
     return _keep_valid(
-        table, frame, valid, "their start or end is not a time, or the end is before the start", problems
+        table, frame, valid, "the start or the end is not a time, or the end is before the start", problems
     )
 
 
@@ -132,7 +159,7 @@ def _keep_valid(table: str, frame: pl.DataFrame, valid: pl.Expr, reason: str, pr
     if mask.all():
         return frame
     left_out = len(frame) - int(mask.sum())
-    problems.lines.append(f"{table}: {left_out} rows left out: {reason}")
+    problems.lines.append(raw.problem_of_rows(table, left_out, f"left out: {reason}"))
     return frame.filter(mask)
 
 
@@ -161,7 +188,8 @@ def _with_plausible_values(table: str, frame: pl.DataFrame, column: str, problem
     plausible = frame[column].is_between(0, limit)
     if plausible.fill_null(True).all():
         return frame
-    problems.lines.append(f"{table}: {int((~plausible).sum())} rows have an impossible {what}, which is ignored")
+    wrong = int((~plausible).sum())
+    problems.lines.append(raw.problem_of_rows(table, wrong, f"with an impossible {what}, which is ignored"))
     return frame.with_columns(pl.when(pl.Series(plausible)).then(column).alias(column))
 
 
@@ -174,10 +202,8 @@ def _without_deep_ranges(table: str, frame: pl.DataFrame, problems: Problems) ->
     too_deep = _depths(ranges["globalTid"].fill_null(0).to_numpy(), ranges["start"].to_numpy(), end) > MAX_OPEN_RANGES
     if not too_deep.any():
         return frame
-    problems.lines.append(
-        f"{table}: {int(too_deep.sum())} rows left out: more than {MAX_OPEN_RANGES} ranges are open at once on their "
-        "thread (each push needs a pop)"
-    )
+    reason = f"left out: more than {MAX_OPEN_RANGES} ranges are open at once on the thread (each push needs a pop)"
+    problems.lines.append(raw.problem_of_rows(table, int(too_deep.sum()), reason))
     keep = np.ones(len(frame), np.bool_)
     keep[rows[too_deep]] = False
     return frame.filter(pl.Series(keep))

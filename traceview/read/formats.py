@@ -85,11 +85,11 @@ def is_capture_folder(folder: Path) -> bool:
 def captures_in(folder: Path) -> list[tuple[Path, str]]:
     """Return the captures in a folder with their kinds, by name; at most MAX_ENTRIES entries are looked at."""
     entries = sorted(islice(folder.iterdir(), MAX_ENTRIES))
-    kinds = ((path, _kind_of(path)) for path in entries if not path.name.startswith("."))
+    kinds = ((path, kind_of(path)) for path in entries if not path.name.startswith("."))
     return [(path, kind) for path, kind in kinds if kind]
 
 
-def _kind_of(path: Path) -> str:
+def kind_of(path: Path) -> str:
     """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
     head = read_head(path)
     if compressed.is_packed(head):

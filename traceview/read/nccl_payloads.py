@@ -10,18 +10,20 @@ ranks in ncclCommInit..., and the size of the message in calls that send.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview.read import raw
-from traceview.read.limits import MAX_NAME, DecodedSize
+from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import records
+
+if TYPE_CHECKING:
+    from traceview.read.sqlite.database import Export
 
 # The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
 ENTRIES = {"NCCL communicator ID": "communicator", "Message size [bytes]": "bytes", "No. of ranks": "ranks"}
@@ -34,7 +36,6 @@ BATCH_ROWS = 20_000
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 DOMAIN = "NCCL"
 NEEDED = {"start", "end", "globalTid"}
-COLUMNS = {"start": pl.Int64, "end": pl.Int64, "globalTid": pl.Int64, "name": pl.String, "payload": pl.Binary}
 NUMBER = r'"\s*:\s*"?([0-9][0-9,]{0,25})"?\s*[,}]'
 JSON_FIELDS = {
     **dict.fromkeys(("Timestamp", "GlobalTid"), pl.String()),
@@ -55,15 +56,14 @@ def has_nccl(nvtx: pl.DataFrame | None) -> bool:
     return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
 
 
-def nccl_calls(connection: sqlite3.Connection, name: str) -> dict[str, pl.DataFrame]:
-    """Return raw.NCCL_CALLS of an export; {} if it was made without payloads."""
-    columns = {row[1] for row in connection.execute(f"PRAGMA table_info({raw.NVTX})")}
-    if not columns >= NEEDED:
+def nccl_calls(export: Export, strings: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return raw.NCCL_CALLS of an export; {} if it was made without payloads. `strings` is its table StringIds."""
+    if raw.NVTX not in export.tables or not set(export.columns(raw.NVTX)) >= NEEDED:
         return {}
-    offsets = _offsets(connection)
-    blobs = _blob_calls(_rows(connection, "binaryData", columns), offsets) if offsets else ()
-    texts = _json_calls(_rows(connection, "jsonText", columns)) if _may_hold_json(connection) else ()
-    size = DecodedSize(name)
+    offsets = _offsets(export)
+    blobs = _blob_calls(_rows(export, strings, "binaryData"), offsets) if offsets else ()
+    texts = _json_calls(_rows(export, strings, "jsonText")) if _may_hold_json(export) else ()
+    size = DecodedSize(export.name)
     frames = []
     for frame in (*blobs, *texts):
         size.add(8 * frame.width * frame.height)
@@ -121,40 +121,48 @@ def _where(chosen: pl.Series, values: pl.Series) -> pl.Series:
     return values.zip_with(chosen, pl.Series([None], dtype=values.dtype).new_from_index(0, len(values)))
 
 
-def _may_hold_json(connection: sqlite3.Connection) -> bool:
+def _may_hold_json(export: Export) -> bool:
     """Return whether the export does not state that it left JSON out: the search for it reads all events."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'META_DATA_EXPORT'").fetchone():
-        return True
-    query = "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_INCLUDE_JSON'"
-    return bool(connection.execute(query).fetchone() != ("false",))
+    return export.metadata().get("EXPORT_PARAM_INCLUDE_JSON") != "false"
 
 
-def _rows(connection: sqlite3.Connection, payload: str, columns: set[str]) -> Iterator[pl.DataFrame]:
-    """Yield the events with a payload in this column, in batches with COLUMNS."""
+def _rows(export: Export, strings: pl.DataFrame, payload: str) -> Iterator[pl.DataFrame]:
+    """Yield the events with a payload in this column, in batches with start, end, globalTid, name and payload."""
+    columns = export.columns(raw.NVTX)
     if payload not in columns:
         return
-    integers = (f"CASE typeof(e.{name}) WHEN 'integer' THEN e.{name} END" for name in ("start", "end", "globalTid"))
-    registered = "(SELECT value FROM StringIds WHERE id = e.textId)" if "textId" in columns else "NULL"
-    name = f"CAST(coalesce({'e.text' if 'text' in columns else 'NULL'}, {registered}) AS TEXT)"
-    cursor = connection.execute(
-        f"SELECT {', '.join(integers)}, substr({name}, 1, {MAX_NAME}), CAST(e.{payload} AS BLOB) "
-        f"FROM {raw.NVTX} e NOT INDEXED WHERE e.{payload} IS NOT NULL "
-        f"AND length(e.{payload}) <= {MAX_PAYLOAD_BYTES} LIMIT {MAX_PAYLOADS}"
-    )
+    kinds = dict.fromkeys(("start", "end", "globalTid", "textId"), "integer") | {"text": "text"}
+    values = [
+        f'CASE typeof("{name}") WHEN \'{kind}\' THEN "{name}" END' if name in columns else "NULL"
+        for name, kind in kinds.items()
+    ]
+    # SQLite knows the length of a blob without reading it. The export counts texts.
+    fits = f"typeof({payload}) = 'text' OR typeof({payload}) = 'blob' AND length({payload}) <= {MAX_PAYLOAD_BYTES}"
+    cursor = export.select(f"{', '.join(values)}, {payload}", raw.NVTX, f"WHERE {fits} LIMIT {MAX_PAYLOADS}")
+    registered = strings.select(pl.col("id").alias("textId"), pl.col("value").alias("registered"))
+    registered = registered.unique("textId", keep="first")
     while rows := cursor.fetchmany(BATCH_ROWS):
-        yield pl.DataFrame(rows, schema=COLUMNS, orient="row").drop_nulls(("start", "globalTid", "payload"))
+        payloads = [value.encode() if isinstance(value, str) else export.counted(value) for *_, value in rows]
+        schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in kinds.items()}
+        events = pl.DataFrame([row[:-1] for row in rows], schema=schema, orient="row")
+        events = events.with_columns(pl.Series("payload", payloads, dtype=pl.Binary))
+        named = events.join(registered, on="textId", how="left", maintain_order="left")
+        short = named.filter(pl.col("payload").bin.size() <= MAX_PAYLOAD_BYTES)
+        yield short.select(
+            "start", "end", "globalTid", pl.coalesce("text", "registered").alias("name"), "payload"
+        ).drop_nulls(("start", "globalTid", "payload"))
 
 
-def _offsets(connection: sqlite3.Connection) -> Offsets:
+def _offsets(export: Export) -> Offsets:
     """Return the offset of each of ENTRIES in payloads that name a communicator, by (domain, schema)."""
-    present = {row[1] for row in connection.execute(f"PRAGMA table_info({PAYLOAD_SCHEMAS})")}
-    if not {"domainId", "schemaId", "name", "offset"} <= present:
+    wanted = ("domainId", "schemaId", "name", "offset")
+    if PAYLOAD_SCHEMAS not in export.tables or not set(wanted) <= set(export.columns(PAYLOAD_SCHEMAS)):
         return {}
     offsets: dict[tuple[int, int], dict[str, int]] = {}
-    query = f'SELECT domainId, schemaId, name, coalesce("offset", 0) FROM {PAYLOAD_SCHEMAS} WHERE name IN (?, ?, ?)'
-    for domain, schema, name, offset in connection.execute(query, tuple(ENTRIES)):
-        if isinstance(offset, int) and 0 <= offset < MAX_PAYLOAD_BYTES:
-            offsets.setdefault((domain, schema), {})[ENTRIES[name]] = offset
+    for domain, schema, name, offset in export.select('domainId, schemaId, name, "offset"', PAYLOAD_SCHEMAS):
+        place = 0 if offset is None else offset
+        if name in ENTRIES and isinstance(place, int) and 0 <= place < MAX_PAYLOAD_BYTES:
+            offsets.setdefault((domain, schema), {})[ENTRIES[name]] = place
     return {key: entries for key, entries in offsets.items() if "communicator" in entries}
 
 

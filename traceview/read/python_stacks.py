@@ -8,18 +8,22 @@ the sampling thread; its category numbers the sampled Python thread.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from traceview.model.call_tree import CallTree, Numbers
+from traceview.model.stacks import CallTree, Numbers
 from traceview.read import raw
 from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import records
 from traceview.read.source import display_name
+
+if TYPE_CHECKING:
+    from traceview.read.sqlite.database import Export
 
 DOMAIN = "Python Backtrace"
 HOLDS_GIL = 2
@@ -45,34 +49,34 @@ def has_samples(nvtx: pl.DataFrame | None) -> bool:
     return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
 
 
-def sqlite_samples(connection: sqlite3.Connection, nvtx: pl.DataFrame, name: str) -> dict[str, pl.DataFrame]:
+def sqlite_samples(export: Export, nvtx: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return the Python samples of a SQLite export as tables; {} if it was made without their payloads.
 
     `nvtx` is the table as it was read, in the order of its rows.
     """
-    present = {row[1] for row in connection.execute(f"PRAGMA table_info({raw.NVTX})")}
-    if PAYLOAD not in present or not {*COLUMNS, "domainId"} <= set(nvtx.columns):
+    if PAYLOAD not in export.columns(raw.NVTX) or not {*COLUMNS, "domainId"} <= set(nvtx.columns):
         return {}
     domain = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == DOMAIN))["domainId"]
     marks = nvtx.filter(pl.col("eventType") == MARK).select(*COLUMNS, pl.col("domainId").is_in(domain.implode()))
-    return stack_tables(_mark_blocks(connection, marks), DecodedSize(name))
+    return stack_tables(_mark_blocks(export, marks), DecodedSize(export.name))
 
 
-def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterator[Block]:
+def _mark_blocks(export: Export, marks: pl.DataFrame) -> Iterator[Block]:
     """Yield marks with their payloads: blobs, or texts that contain them in base64. An export has one of both.
 
     `marks` has COLUMNS and, as `domainId`, whether a mark is a sample.
     """
-    query = f"SELECT {{}} FROM {raw.NVTX} NOT INDEXED WHERE eventType = {MARK}"
-    first = connection.execute(query.format(f"typeof({PAYLOAD})") + f" AND {PAYLOAD} IS NOT NULL").fetchone()
-    if first is None:
+    is_mark = f"WHERE CASE typeof(eventType) WHEN 'integer' THEN eventType END = {MARK}"
+    first = export.select(f"typeof({PAYLOAD})", raw.NVTX, f"{is_mark} AND {PAYLOAD} IS NOT NULL").fetchone()
+    if first not in (("blob",), ("text",)):
         return
-    value = PAYLOAD if first == ("blob",) else f"CAST({PAYLOAD} AS BLOB)"
-    cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN {value} END"), first)
+    is_blob = first == ("blob",)
+    cursor = export.select(f"CASE typeof({PAYLOAD}) WHEN '{first[0]}' THEN {PAYLOAD} END", raw.NVTX, is_mark)
     for block in marks.iter_slices(BATCH_ROWS):
-        payloads = pl.Series([value for (value,) in cursor.fetchmany(len(block))], dtype=pl.Binary)
-        if first != ("blob",):
-            payloads = payloads.cast(pl.String, strict=False).str.extract(BASE64)
+        values = [export.counted(value) for (value,) in islice(cursor, len(block))]
+        payloads = pl.Series(values, dtype=pl.Binary) if is_blob else pl.Series(values, dtype=pl.String)
+        if not is_blob:
+            payloads = payloads.str.extract(BASE64)
         own = block["domainId"][: len(payloads)]
         yield block.head(len(payloads)).select(COLUMNS).filter(own), payloads.filter(own)
 

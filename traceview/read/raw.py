@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from traceview.errors import DamagedExportError
-from traceview.frozen import frozen
+from traceview.units import quantity
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -99,7 +100,7 @@ NOT_A_TIME = -(1 << 63)
 CATEGORICAL = (pl.Categorical, pl.Enum)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WantedColumns:
     """The columns that are read from a table: required, optional, and which of them hold text.
 
@@ -171,8 +172,9 @@ TABLES: Mapping[str, WantedColumns] = {
     PYTHON_FRAMES: WantedColumns(("functionId", "fileId", "line")),
 }
 
+GPU_WORK = (KERNEL, MEMCPY, MEMSET, GRAPH)
 # Every figure needs the times in these tables; an export without the others is still useful.
-ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
+ESSENTIAL = (*GPU_WORK, RUNTIME, NVTX, OVERHEAD)
 
 
 def wanted_columns(
@@ -196,6 +198,11 @@ def wanted_columns(
     return [column for column in wanted.columns if column in present]
 
 
+def problem_of_rows(table: str, count: int, what: str) -> str:
+    """Return the note on `count` rows of a table: "1 row of NVTX_EVENTS left out: ..."."""
+    return f"{quantity(count, 'row')} of {table} {what}"
+
+
 def as_text(column: pl.Series) -> pl.Series:
     """Return texts, categories or bytes as String; bytes that are not UTF-8 become replacement characters.
 
@@ -214,7 +221,10 @@ def as_text(column: pl.Series) -> pl.Series:
     return rows["text"].alias(column.name)
 
 
-@frozen
+TORCH_PROFILER = "torch.profiler"  # RawCapture.profiler of its traces
+
+
+@dataclass(frozen=True, slots=True)
 class RawCapture:
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 

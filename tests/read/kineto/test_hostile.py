@@ -123,7 +123,7 @@ def test_invalid_times_are_left_out(tmp_path: Path, odd: Any) -> None:
         path = trace(tmp_path / "run.json", KERNEL, CALL, {**KERNEL, key: odd})
         analysis = analyze(path)
         assert analysis.devices[0].kernel_count == 1
-        assert any("1 rows left out" in note.text for note in analysis.notes)
+        assert any("1 row of " in note.text for note in analysis.notes)
 
 
 def test_unusual_ids_and_names(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from traceview.read import raw
-from traceview.read.sqlite.database import open_read_only
+from traceview.read.sqlite.database import open_export
 from traceview.read.sqlite.reader import read_sqlite
 from traceview.read.sqlite_pages import decoder, table_decoder
 
@@ -152,10 +152,10 @@ def test_text_index_with_decoded_numbers(tmp_path: Path) -> None:
     write_export(path, KINDS[0], list(range(900, 0, -1)), [])
     before = read_sqlite(path).tables[raw.NVTX]
     run_all(path, INDICES[:1])
-    with open_read_only(path) as connection:
-        planned = table_decoder(path, connection, raw.NVTX, ["start", "end"])
+    with open_export(path) as export:
+        planned = table_decoder(path, export.connection, raw.NVTX, ["start", "end"])
         assert planned is not None and planned.decode() is not None
-        assert connection.execute("SELECT text FROM NVTX_EVENTS").fetchone() != (text_of(900),)
+        assert export.connection.execute("SELECT text FROM NVTX_EVENTS").fetchone() != (text_of(900),)
     assert read_sqlite(path).tables[raw.NVTX].equals(before)
 
 

@@ -3,15 +3,13 @@
 pieces.py      cuts the text into pieces of complete events, because a trace may be larger than memory
 events.py      decodes the pieces into frames of integers, each name once
 identity.py    processes and threads
-tables.py      nsys's tables
-trace_file.py  the whole conversion, and the notes on what such a trace does not record
+trace_file.py  the whole conversion to nsys's tables, and the notes on what such a trace does not record
 """
 
 from pathlib import Path
 
 from traceview.read.raw import RawCapture
 
-PROFILER = "torch.profiler"
 BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 

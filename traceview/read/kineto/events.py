@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
 from traceview.read.kineto.scopes import COLUMNS as SCOPE_COLUMNS
 from traceview.read.kineto.scopes import SCOPE, scope_events
@@ -93,7 +93,7 @@ PIECES_AT_ONCE = 2  # a piece takes about ten times its size while it is decoded
 LONG_PIECE_BYTES = 32 << 20  # a piece of this size holds one long event, and is decoded alone
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceEvents:
     """`frames` has a frame per sort of COLUMNS; `name` and `label` are indices into `names`; all columns are Int64."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
-
-from traceview.frozen import frozen
 
 MAX_ID = 0xFFFFFF  # nsys packs a process and a thread into 24 bits each
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceIdentity:
     """`processes` and `threads` map the trace's ids to ids of 24 bits; `main` is the most frequent process.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.read.limits import MAX_TEXT
 
 BLOCK_BYTES = 8 << 20
@@ -201,7 +201,7 @@ def _separate(text: bytes, ends: NDArray[np.int64]) -> bytes:
     return copy.tobytes()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceGpu:
     """A GPU of `deviceProperties`; `limits` has those of GPU_LIMITS that are integers."""
 
@@ -215,7 +215,7 @@ class TraceGpu:
         return MAX_BLOCKS.get((self.limits.get("computeMajor", 0), self.limits.get("computeMinor", 0)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceDocument:
     """A trace without its events: times count from `base_ns`, 0 for the Unix epoch.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from traceview.model.scopes import FUNCTION, MODULE, OP, SCOPE_KINDS
+from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
 from traceview.read import raw
 from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.limits import MAX_NAME

@@ -24,6 +24,7 @@ from traceview.read.raw import (
     RawCapture,
     WantedColumns,
     as_text,
+    problem_of_rows,
     wanted_columns,
 )
 from traceview.read.source import display_name, private_folder
@@ -120,8 +121,8 @@ def _read_table(path: Path, table: str, wanted: WantedColumns, size: DecodedSize
         if column.name not in TIMES:
             wrong |= typed.is_null() & column.is_not_null()
         typed_columns.append(typed)
-    if count := wrong.sum():
-        problems.append(f"{table}: {count} rows have a value of the wrong type; the value is ignored")
+    if count := int(wrong.sum()):
+        problems.append(problem_of_rows(table, count, "with a value of the wrong type, which is ignored"))
     return pl.DataFrame(typed_columns)
 
 

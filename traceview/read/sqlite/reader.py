@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,22 +29,14 @@ from traceview.read.raw import (
     STRINGS,
     TABLES,
     TIMES,
+    TORCH_PROFILER,
     RawCapture,
+    problem_of_rows,
     wanted_columns,
 )
 from traceview.read.source import display_name, unchanged
 from traceview.read.sqlite.check import check_file
-from traceview.read.sqlite.database import (
-    EXPORT_AGAIN,
-    HEADER,
-    columns_of,
-    not_an_export_error,
-    open_read_only,
-    primary_key_order,
-    real_tables,
-    unread_tables,
-    versions,
-)
+from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, open_export
 from traceview.read.sqlite.parts import PAGES_PER_PART, DecodedFrames, PartedTable, decoded_frames
 from traceview.read.sqlite.write import product_of
 from traceview.read.sqlite_pages import TableDecoder, table_decoder
@@ -53,6 +45,7 @@ BATCH_ROWS = 200_000
 MAX_NATIVE_FRAMES = 5_000_000
 # Columns that mean something only together with another table.
 ONLY_WITH = ((KERNEL, GRAPH_NODE, GRAPH_NODES), (RUNTIME, STACK_ID, CUDA_STACKS))
+ROW_ID = "_rowid_"
 DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
 
 
@@ -73,7 +66,7 @@ class SqliteReader:
         """Read an export. Raises ReportError as read_sqlite does."""
         capture = read_sqlite(path)
         # Redacted copies of torch.profiler traces name the profiler, and have no version of nsys.
-        is_trace_copy = capture.nsys_version is None and product_of(path) == kineto.PROFILER
+        is_trace_copy = capture.nsys_version is None and product_of(path) == TORCH_PROFILER
         return kineto.with_missing(capture) if is_trace_copy else capture
 
     @contextmanager
@@ -90,6 +83,25 @@ def read_sqlite(path: str | Path) -> RawCapture:
     return read_in_parts(path, ()).rest
 
 
+def read_tables_with_gaps(export: Export, names: Set[str]) -> dict[str, pl.DataFrame]:
+    """Return those of the tables that exist, with all columns that the analysis reads; absent columns are null."""
+    frames = {
+        name: _read_with_sqlite(export, name, _present(export, name), []) for name in names & export.tables.keys()
+    }
+    return {
+        name: frame.with_columns(
+            pl.lit(None, pl.String if column in TABLES[name].text else pl.Int64).alias(column)
+            for column in TABLES[name].columns
+            if column not in frame.columns
+        )
+        for name, frame in frames.items()
+    }
+
+
+def _present(export: Export, table: str) -> list[str]:
+    return [column for column in export.columns(table) if column in TABLES[table].columns]
+
+
 class PartedCapture(NamedTuple):
     """An export of which some tables are read in parts. `rest` has the other tables, and empty frames for these."""
 
@@ -103,31 +115,26 @@ def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int
     Raises ReportError as read_sqlite does.
     """
     path = Path(path)
-    name = display_name(path)
     check_file(path)
-    with unchanged(path), open_read_only(path) as connection:
-        present = real_tables(connection, name)
-        if STRINGS not in present:
-            raise not_an_export_error(name, present)
-        problems = unread_tables(connection, TABLES)
-        names = [table for table in TABLES if table in present and not _is_too_long(connection, table, problems)]
-        tables, shapes, in_parts = _read_tables(
-            connection, path, names, problems, dict.fromkeys(parted, pages_per_part)
-        )
+    with unchanged(path), open_export(path) as export:
+        export.require_strings()
+        problems = export.unread_tables(TABLES)
+        names = [table for table in TABLES if table in export.tables and not _is_too_long(export, table, problems)]
+        tables, shapes, in_parts = _read_tables(export, path, names, problems, dict.fromkeys(parted, pages_per_part))
         if has_samples(tables.get(NVTX)):
-            tables |= sqlite_samples(connection, tables[NVTX], name)
-        if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in present:
-            tables |= nccl_calls(connection, name)
-        version, schema = versions(connection, present)
+            tables |= sqlite_samples(export, tables[NVTX])
+        if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in export.tables:
+            tables |= nccl_calls(export, tables[STRINGS])
+        version, schema = export.versions()
     return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
 
 
-def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]) -> bool:
+def _is_too_long(export: Export, table: str, problems: list[str]) -> bool:
     """Return whether a table is not worth its time: millions of frames only name places."""
     if table not in NATIVE_STACKS:
         return False
     try:
-        last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or 0
+        last = export.select("max(rowid)", table).fetchone()[0] or 0
     except sqlite3.Error:
         return False  # no row ids
     if last > MAX_NATIVE_FRAMES:
@@ -136,7 +143,7 @@ def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]
 
 
 def _read_tables(
-    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str], parted: Mapping[str, int]
+    export: Export, path: Path, names: list[str], problems: list[str], parted: Mapping[str, int]
 ) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None, dict[str, PartedTable]]:
     """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text.
 
@@ -144,7 +151,7 @@ def _read_tables(
     pages of a part.
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
-    present = {name: columns_of(connection, name) for name in names}
+    present = {name: export.columns(name) for name in names}
     for table, column, other in ONLY_WITH:
         if other not in names and table in present:
             present[table] = [name for name in present[table] if name != column]
@@ -155,7 +162,7 @@ def _read_tables(
     decoders = {
         name: decoder
         for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
-        if wanted and (decoder := _decoder(path, connection, name, wanted)) is not None
+        if wanted and (decoder := _decoder(path, export, name, wanted)) is not None
     }
     built = {name: PartedTable.build(decoders[name], pages) for name, pages in parted.items() if name in decoders}
     in_parts = {name: table for name, table in built.items() if table is not None}
@@ -170,7 +177,7 @@ def _read_tables(
                 return pl.DataFrame()
             if name in in_parts:
                 return in_parts[name].no_rows()
-            return _read_table(connection, name, wanted, decoded.get(name), notes[name])
+            return _read_table(export, name, wanted, decoded.get(name), notes[name])
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
         order = sorted(names, key=lambda name: (name in decoded, not TABLES[name].text))
@@ -180,18 +187,18 @@ def _read_tables(
     return {name: frames[name] for name in names}, kernels and kernels.groups, in_parts
 
 
-def _decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
+def _decoder(path: Path, export: Export, table: str, columns: list[str]) -> TableDecoder | None:
     """Return the decoder of a table's numbers; None if every row has a text, which SQLite must read anyway."""
     wanted = TABLES[table]
     if not set(wanted.text).isdisjoint(wanted.needed):
         return None
     grouped = [column for column in columns if table == KERNEL and column in SHAPE_COLUMNS]
     numbers = [column for column in columns if column not in (*wanted.text, *grouped)]
-    return table_decoder(path, connection, table, numbers, grouped)
+    return table_decoder(path, export.connection, table, numbers, grouped)
 
 
 def _read_table(
-    connection: sqlite3.Connection,
+    export: Export,
     table: str,
     columns: list[str],
     numbers: Future[DecodedFrames | None] | None,
@@ -203,30 +210,28 @@ def _read_table(
     """
     decoded = None if numbers is None else numbers.result()
     if decoded is None:
-        return _read_with_sqlite(connection, table, columns, problems)
+        return _read_with_sqlite(export, table, columns, problems)
     frame = decoded.columns
     texts = [column for column in columns if column in TABLES[table].text]
     if not texts:
         return frame
-    if len(texts) == 1 and (text := _sparse_text(connection, table, texts[0], len(frame), problems)) is not None:
+    if len(texts) == 1 and (text := _sparse_text(export, table, texts[0], len(frame), problems)) is not None:
         return frame.with_columns(text).select(columns)
     notes: list[str] = []
-    text_frame = _read_with_sqlite(connection, table, texts, notes)
+    text_frame = _read_with_sqlite(export, table, texts, notes)
     if len(text_frame) != len(frame):
-        return _read_with_sqlite(connection, table, columns, problems)
+        return _read_with_sqlite(export, table, columns, problems)
     problems.extend(notes)
     return pl.concat([frame, text_frame], how="horizontal").select(columns)
 
 
-def _sparse_text(
-    connection: sqlite3.Connection, table: str, column: str, count: int, problems: list[str]
-) -> pl.Series | None:
+def _sparse_text(export: Export, table: str, column: str, count: int, problems: list[str]) -> pl.Series | None:
     """Read a text column of `count` rows that is null in most; None unless the rows are numbered from 1."""
-    ends = (f'(SELECT {end}(_rowid_) FROM "{table}")' for end in ("min", "max"))
-    if connection.execute(f"SELECT {', '.join(ends)}").fetchone() != (1, count):
+    if ROW_ID in export.columns(table):
+        return None  # a column hides the row ids
+    if tuple(export.select(f"{end}({ROW_ID})", table).fetchone()[0] for end in ("min", "max")) != (1, count):
         return None
-    typed = _typed_column(column, "text")
-    cursor = connection.execute(f'SELECT _rowid_, {typed} FROM "{table}" NOT INDEXED WHERE "{column}" IS NOT NULL')
+    cursor = export.select(f"{ROW_ID}, {_typed_column(column, 'text')}", table, f'WHERE "{column}" IS NOT NULL')
     values: list[str | None] = [None] * count
     wrong = 0
     while rows := cursor.fetchmany(BATCH_ROWS):
@@ -239,13 +244,11 @@ def _sparse_text(
 
 
 def _wrong_type(table: str, count: int) -> str:
-    return f"{table}: {count} rows have a value of the wrong type; the value is ignored"
+    return problem_of_rows(table, count, "with a value of the wrong type, which is ignored")
 
 
-def _read_with_sqlite(
-    connection: sqlite3.Connection, table: str, columns: list[str], problems: list[str]
-) -> pl.DataFrame:
-    """Read columns with SQLite in table order; NOT INDEXED avoids the order of an index that covers the columns."""
+def _read_with_sqlite(export: Export, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
+    """Read columns with SQLite in table order."""
     text = TABLES[table].text
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
@@ -254,15 +257,13 @@ def _read_with_sqlite(
     selected = ", ".join(_typed_column(column, kind) for column, kind in kinds.items())
     # Normalising counts the rows whose time has the wrong type.
     wrong = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in TIMES]
-    order = primary_key_order(connection, table)
-    cursor = connection.execute(f'SELECT {selected} FROM "{table}" NOT INDEXED {order}')
+    cursor = export.select(selected, table)
     frames = []
-    numbers = DecodedSize(table)  # open_read_only counts the texts
+    numbers = DecodedSize(export.name)  # the export counts the texts
     while rows := cursor.fetchmany(BATCH_ROWS):
         numbers.add(8 * len(columns) * len(rows))
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
-    query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(wrong) or "0"}'
-    if count := int(connection.execute(query).fetchone()[0]):
+    if count := int(export.select("count(*)", table, f"WHERE {' OR '.join(wrong) or '0'}").fetchone()[0]):
         problems.append(_wrong_type(table, count))
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
 

@@ -12,8 +12,7 @@ import polars as pl
 
 from traceview.errors import ReportError
 from traceview.read.raw import CATEGORICAL, RawCapture, as_text
-from traceview.read.source import display_name
-from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
+from traceview.read.sqlite.database import open_export
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
 PLAIN_NAME = re.compile(r"\w{1,64}", re.ASCII)  # tables and columns with other names are not written
@@ -35,12 +34,9 @@ def tables_with_metadata(capture: RawCapture) -> Iterator[tuple[str, pl.DataFram
 
 def product_of(export: Path) -> str | None:
     """Return the product that an export names as its maker; None if it names none."""
-    with open_read_only(export) as connection:
-        present = real_tables(connection, display_name(export))
-        if META_TABLE not in present or "value" not in columns_of(connection, META_TABLE):
-            return None
-        row = connection.execute(f'SELECT "value" FROM {META_TABLE} WHERE "name" = ?', (PRODUCT,)).fetchone()
-    return str(row[0]) if row else None
+    with open_export(export) as database:
+        product = database.metadata().get(PRODUCT)
+    return None if product is None else str(product)
 
 
 def write_sqlite(name: str, tables: Iterable[tuple[str, pl.DataFrame]], folder: Path) -> Path:

@@ -27,8 +27,8 @@ integers nor NULL.
 `scripts/decoder-differential` compares the decoder with SQLite on generated and damaged databases.
 """
 
-from traceview.read.sqlite_pages.columns import IntegerColumn
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
 from traceview.read.sqlite_pages.pages import ALL_ROWS, RowIds
+from traceview.read.sqlite_pages.records import IntegerColumn
 
 __all__ = ["ALL_ROWS", "IntegerColumn", "RowIds", "TableDecoder", "table_decoder"]

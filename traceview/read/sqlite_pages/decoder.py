@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from traceview.frozen import frozen
-from traceview.read.sqlite_pages.columns import IntegerColumn, RowGroups
 from traceview.read.sqlite_pages.pages import (
     ALL_ROWS,
     LEAF,
@@ -25,7 +24,7 @@ from traceview.read.sqlite_pages.pages import (
     leaf_pages,
     rowid_edges,
 )
-from traceview.read.sqlite_pages.records import Layout, decode
+from traceview.read.sqlite_pages.records import IntegerColumn, Layout, RowGroups, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
 PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
@@ -40,7 +39,7 @@ class DecodedTable(NamedTuple):
     group_rows: Numbers
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TableDecoder:
     """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
 
@@ -104,10 +103,12 @@ def table_decoder(
 
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
     """Return all columns in the order of a record; None if records may differ from the declared columns."""
-    layout = connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    quoted = '"' + table.replace('"', '""') + '"'
+    lines = connection.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
+    layout = [(name, kind, key, hidden) for _, name, kind, _, _, key, hidden in lines]
     # A primary key of one column may be the rowid, a generated column may not be stored, and a table without rowids
     # has an index under its own name and another layout.
-    ordered = connection.execute("SELECT 1 FROM pragma_index_info(?)", (table,)).fetchone()
+    ordered = connection.execute(f"PRAGMA main.index_info({quoted})").fetchone()
     if any(hidden for *_, hidden in layout) or sum(key > 0 for _, _, key, _ in layout) == 1 or ordered:
         return None
     # A REAL column stores whole numbers as integers, but SQLite returns floats.
@@ -118,7 +119,7 @@ def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str
 
 def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
     """Return a table's root page; None if sqlite_schema does not hold an integer."""
-    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    query = "SELECT rootpage FROM main.sqlite_master WHERE type = 'table' AND name = ?"
     entries = connection.execute(query, (table,)).fetchall()
     return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
 

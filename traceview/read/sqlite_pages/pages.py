@@ -6,13 +6,12 @@ Sections 1.3, 1.4 and 1.6 of the file format.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from traceview.frozen import frozen
 
 INTERIOR, LEAF = 5, 13
 HEADER_SIZE = {INTERIOR: 12, LEAF: 8}  # bytes of a page before its cell pointers
@@ -32,7 +31,7 @@ class NotPlainError(Exception):
     """The decoder does not support this table; SQLite must read it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Pages:
     """An open database file. Pages have numbers from 1. They are read, not mapped: a file may shrink meanwhile."""
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.parts import DecodedFrames, PartedTable
-from traceview.read.sqlite.store import StoredTable, store_parts
+from traceview.read.sqlite.parts import DecodedFrames, PartedTable, StoredTable, store_parts
 from traceview.read.sqlite_pages import TableDecoder
 
 NUMBER = st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from traceview.model.scopes import SCOPES, no_scopes
-from traceview.normalise.function_stacks import function_stacks
+from traceview.model.stacks import SCOPES, no_scopes
+from traceview.normalise.stacks import function_stacks
 
 Call = tuple[int, int, str, int]
 
