@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from traceview.cli.process import main
+from traceview.cli.process import SIGNAL_EXIT_CODES, main
 
 # The program for `python -c`; a shell's background jobs ignore Ctrl-C.
 HEARS_CTRL_C = (
@@ -31,7 +31,7 @@ Command = Callable[..., Result]
 @pytest.fixture
 def traceview(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Return a function that runs `traceview ARGUMENTS`."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNAL_EXIT_CODES}
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["traceview", *map(str, arguments)])

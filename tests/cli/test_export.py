@@ -71,7 +71,7 @@ REFUSED = [
     (["--until", "300ms"], "No such option '--until'"),
     ([], "Missing option '--format'"),
     (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),
-    (["--format", "chrome", "-o", "{report}"], "my.run.sqlite: the reports and the outputs must be different"),
+    (["--format", "chrome", "-o", "{report}"], "my.run.sqlite: the inputs and the outputs must be different"),
     (["--format", "chrome", "-o", "{folder}"], "is a folder; name a file in it"),
     (["--format", "parquet", "-o", "{file}"], "file: is a file, but this format writes a folder of tables"),
     (["--format", "csv", "-o", "{folder}"], "contains other files (mine.txt); name a new folder"),

@@ -13,7 +13,6 @@ import pytest
 
 import traceview as package
 from tests.cli.command import Command, in_a_process
-from traceview.cli import process
 from traceview.report.layout import width
 
 START = "import sys; from traceview.cli.process import run; run()"
@@ -41,27 +40,6 @@ def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
     assert (code, err) == (0, "")
     assert out.rstrip().endswith("HEAVY []")
     assert all(width(line) <= 80 for line in out.splitlines())
-
-
-def test_imports_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
-    process.import_on_use("wsgiref.util")
-    stand_in = sys.modules["wsgiref.util"]
-    assert importlib.import_module("wsgiref.util") is stand_in
-    assert stand_in.FileWrapper.__module__ == "wsgiref.util"
-    assert sys.modules["wsgiref.util"] is not stand_in
-
-
-def test_imports_on_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
-    process.import_on_call("wsgiref.util", "wsgiref.missing")
-    stand_in = importlib.import_module("wsgiref.util")
-    first, second = stand_in.application_uri, stand_in.guess_scheme
-    assert "wsgiref.util" in sys.modules and "wsgiref.missing" not in sys.modules
-    assert "FileWrapper" not in vars(stand_in)
-    assert (second({"HTTPS": "on"}), second({})) == ("https", "http")
-    assert first({"wsgi.url_scheme": "http", "HTTP_HOST": "a"}) == "http://a/"
-    assert stand_in.FileWrapper is vars(stand_in)["FileWrapper"]
 
 
 def test_help_names_every_option(traceview: Command) -> None:
@@ -160,7 +138,7 @@ def test_out_of_memory_names_the_capture(
     assert (code, out, err) == (2, "", f"traceview: error: {report.name}: not enough memory; {remedy}\n")
 
 
-@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("signal", "code"), [("SIGHUP", 129), ("SIGINT", 130), ("SIGTERM", 143)])
 def test_signal_leaves_no_partial_file(report: Path, signal: str, code: int) -> None:
     page = report.parent / "report.overlap.html"
     page.write_text("old")
@@ -199,6 +177,27 @@ def test_full_standard_output_is_one_line(report: Path, arguments: list[str]) ->
     code, _, err = in_a_process(script, *arguments, *([report] if arguments == ["info"] else []))
     assert code == 2
     assert err == "traceview: error: cannot write standard output (No space left on device)\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_folder_for_temporary_files_is_one_line(
+    traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        with open("/dev/full", "wb") as file:  # noqa: PTH123 - as tempfile opens it
+            file.write(b"x")
+
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", full)
+    code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
+    remedy = "set TMPDIR to a folder with more room"
+    assert (code, out) == (2, "")
+    assert err == f"traceview: error: cannot write a temporary file (No space left on device); {remedy}\n"
+
+
+def test_no_folder_for_temporary_files_is_one_line(report: Path) -> None:
+    script = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/none']; " + START
+    code, out, err = in_a_process(script, "fleet", report, "--no-html", "--workers", "1")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "set TMPDIR to a folder with room" in err
 
 
 def test_ascii_terminal(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ def test_nearest_file_counts(tmp_path: Path) -> None:
         ("budgets = 3", "budgets must be"),
         ("[budgets]\nfleet = 'straggler > 5%'", "budgets.fleet must be"),
         ("skip = ", "invalid TOML"),
+        ("iteration = '(?=a)'", "iteration '(?=a)' is not a regular expression that can be searched (look-around"),
+        (f"iteration = '{'a' * 2_000}'", "iteration has 2000 characters"),
+        (f"{'a' * 1_000_000} = 3", "more than 64 KB"),
+        (f"{'a' * 60_000} = 3", "unknown key 'aaaa"),
     ],
 )
 def test_errors_take_one_line(tmp_path: Path, text: str, words: str) -> None:
@@ -46,6 +50,34 @@ def test_errors_take_one_line(tmp_path: Path, text: str, words: str) -> None:
         default_map(tmp_path)
     line = str(raised.value)
     assert line.startswith("traceview.toml: ") and words in line and "\n" not in line
+
+
+def test_large_projects(tmp_path: Path) -> None:
+    """A large `pyproject.toml` is refused only where it has settings."""
+    (tmp_path / "pyproject.toml").write_text(f"[tool.other]\na = '{'a' * 100_000}'\n")
+    assert default_map(tmp_path) == {}
+    (tmp_path / "pyproject.toml").write_text(f"[tool.traceview]\nskip = 1\n[a]\na = '{'a' * 100_000}'\n")
+    with pytest.raises(RequestError, match=r"pyproject\.toml: more than 64 KB"):
+        default_map(tmp_path)
+    for text in ("tool = 3 # tool.traceview", "[tool]\ntraceview = 3 # tool.traceview"):
+        (tmp_path / "pyproject.toml").write_text(text)
+        assert default_map(tmp_path) == {}
+
+
+def test_output_names_the_file_and_its_defaults(
+    tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings of a parent folder changed figures without a word."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "traceview.toml").write_text("skip = 2\niteration = 'iteration'\nredaction = 'hash'\n")
+    monkeypatch.chdir(tmp_path / "work")
+    capture, out = sample("cudagraph.sqlite"), tmp_path / "out.sqlite"
+    skip = "traceview: defaults from ../traceview.toml: iteration = 'iteration', skip = 2"
+    assert traceview("analyze", capture, "--no-html").err.startswith(f"{skip}\n")
+    assert traceview("analyze", capture, "--no-html", "--quiet").err.count("defaults from") == 0
+    assert traceview("whatif", capture).err.startswith(f"{skip}\n")
+    assert traceview("redact", capture, out).err == "traceview: defaults from ../traceview.toml: redaction = 'hash'\n"
+    assert traceview("info", capture).err == traceview("baseline", "list").err == ""
 
 
 def test_budgets_and_flags(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.fuzz.made_databases import make_database
 from tests.fuzz.page_damage import damage_pages
 from tests.read.sqlite_pages.decoded import read_integers
 from traceview.errors import ReportError
-from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
+from traceview.read.sqlite.database import open_export
 from traceview.read.sqlite_pages import decoder
 
 CASES_PER_DATABASE = 8  # the first one is undamaged
@@ -79,12 +79,12 @@ def make_sound(seed: int, base: int, path: Path) -> Sound:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     make_database(path, chance)
     columns, rows = {}, {}
-    with open_read_only(path) as connection:
-        for table in real_tables(connection, path.name):
-            every = columns_of(connection, table)
+    with open_export(path) as export:
+        for table in export.tables:
+            every = export.columns(table)
             numbers = [name for name in every if name.startswith("n")] if chance.random() < 0.95 else every
             columns[table] = chance.sample(numbers, chance.randint(1, len(numbers))) if numbers else every
-            rows[table] = select(connection, table, columns[table])
+            rows[table] = select(export.connection, table, columns[table])
     return Sound(path.read_bytes(), columns, rows)
 
 
@@ -95,11 +95,11 @@ def compare_tables(path: Path, sound: Sound, pages_at_once: int) -> Iterator[tup
     """
     with mock.patch.object(decoder, "MIN_TABLE_BYTES", 0), mock.patch.object(decoder, "PAGES_PER_CHUNK", pages_at_once):
         try:
-            with open_read_only(path) as connection:
-                for table in real_tables(connection, path.name):
-                    present = columns_of(connection, table)
+            with open_export(path) as export:
+                for table in export.tables:
+                    present = export.columns(table)
                     wanted = [name for name in sound.columns.get(table, present) if name in present]
-                    yield compare(path, connection, table, wanted, sound.rows.get(table))
+                    yield compare(path, export.connection, table, wanted, sound.rows.get(table))
         except ReportError:
             yield "refused", "", "the file"
 

@@ -9,17 +9,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from unittest import mock
-
-if TYPE_CHECKING:
-    from traceview.fleet.local_workers import LocalWorkers
-    from traceview.fleet.worker import Job
-    from traceview.model.fleet import ReportResult
 
 Way = Literal["sqlite", "pages", "apart"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,17 +38,18 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
     """
     if way == "apart":
         return _run_apart(arguments, scratch)
-    from traceview.cli.process import main
+    from traceview.cli.process import SIGNAL_EXIT_CODES, main
     from traceview.read.sqlite_pages import decoder
+    from traceview.workers import ThisProcess
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNAL_EXIT_CODES}
     code, raised = 0, ""
     with tempfile.TemporaryFile(dir=scratch.parent) as out, tempfile.TemporaryFile(dir=scratch.parent) as err:
         with (
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
-            mock.patch("traceview.fleet.local_workers.LocalWorkers.read", _read_here),
+            mock.patch("traceview.fleet.analyze_reports.Processes", lambda *_, **__: ThisProcess()),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
         ):
@@ -82,13 +78,6 @@ def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
     )  # fmt: skip
     out, err = (stream.decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
     return Ended(ended.returncode, out, err, err if "Traceback" in err else "")
-
-
-def _read_here(workers: LocalWorkers, paths: Sequence[Path], job: Job) -> Iterator[tuple[int, ReportResult | str]]:
-    from traceview.fleet.worker import read_and_keep
-
-    for place, path in enumerate(paths):
-        yield place, read_and_keep(str(path), job, workers.kept(place))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import Case
+from tests.fuzz.clocks import on_host_clock, unnamed
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import Ended, run
 from tests.fuzz.fleets import of_fleet
@@ -41,7 +42,7 @@ def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
 def _document(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -> list[str]:
     command = case.arguments[0]
     if command == "analyze":
-        return _figures(case, result)
+        return _figures(case, result, scratch)
     if command == "whatif":
         return list(of_whatif(result))
     if command == "compare":
@@ -49,7 +50,7 @@ def _document(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -
     return list(of_fleet(case, ended, scratch, result)) if command == "fleet" else []
 
 
-def _figures(case: Case, result: dict[str, Any]) -> list[str]:
+def _figures(case: Case, result: dict[str, Any], scratch: Path) -> list[str]:
     wrong = list(broken(result))
     if case.command == "options":
         return wrong
@@ -57,7 +58,10 @@ def _figures(case: Case, result: dict[str, Any]) -> list[str]:
         return wrong + _uncounted(case.inputs[0], result)
     try:
         wrong += miscounted(result, case.origin)
-        expected = figures(case.origin)
+        wrong += unnamed(result, case.origin)
+        if any(note["id"] == "clocks_disagree" for note in result["notes"]):
+            return wrong
+        expected = figures(on_host_clock(case.origin, result, scratch))
     except (TypeError, KeyError, ValueError, OverflowError, sqlite3.Error, AttributeError):
         return wrong  # it knows real exports only
     if not any("wrong type" in note["text"] or "no column" in note["text"] for note in result["notes"]):
@@ -69,8 +73,8 @@ def _uncounted(report: Path, result: dict[str, Any]) -> list[str]:
     """Check that each kernel is counted or counted as left out."""
     if (held := kernels_in(report)) is None:
         return []
-    note_matches = [re.match(rf"{KERNEL}: (\d+) rows left out", note["text"]) for note in result["notes"]]
-    left_out = sum(int(item[1]) for item in note_matches if item)
+    note_matches = [re.match(rf"([\d,]+) rows? of {KERNEL} left out", note["text"]) for note in result["notes"]]
+    left_out = sum(int(item[1].replace(",", "")) for item in note_matches if item)
     counted = sum(device["kernel_count"] for device in result["devices"]) + left_out
     return [] if counted == held else [f"{held} kernels in the trace, {counted} counted or said to be left out"]
 

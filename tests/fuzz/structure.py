@@ -128,7 +128,26 @@ def add_things(connection: sqlite3.Connection, chance: random.Random) -> None:
     )  # fmt: skip
 
 
+GPU_TABLES = [f"{EVENT}{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")]
+
+
+def move_clock(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Move the times of all GPUs, of one, or of the calls."""
+    moved = chance.choice((GPU_TABLES, GPU_TABLES, [f"{EVENT}RUNTIME"]))
+    where = chance.choice(("1", "deviceId = 0", "deviceId = 1")) if moved is GPU_TABLES else "1"
+    ns = chance.choice((-1, 1)) * chance.choice((1, 5_000, 30_000, 10**6, 3 * 10**7, 10**9, 10**12))
+    for table in sorted(set(moved) & set(tables(connection))):
+        connection.execute(f'UPDATE "{table}" SET start = start + {ns}, "end" = "end" + {ns} WHERE {where}')
+
+
+def forget_names(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Delete names of kernels, calls or ranges."""
+    some = chance.choice(("nccl%", "cuda%Synchronize%", "cudaMemcpy%", "iteration%", "%gemm%", "%"))
+    connection.execute("DELETE FROM StringIds WHERE value LIKE ?", (some,))
+
+
 CHANGES: Sequence[Change] = (
+    move_clock, forget_names,
     drop_table, empty_table, drop_column, add_column, set_values, set_values, set_values, set_values, shift_values,
     shift_values, shift_values, duplicate_rows, delete_rows, delete_rows, retype_table, add_things,
 )  # fmt: skip

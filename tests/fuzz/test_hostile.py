@@ -154,7 +154,10 @@ def test_ranges_without_end(tmp_path: Path) -> None:
     )
     code, message = run("analyze", path, "--json", tmp_path / "out.json", "--no-html", "--quiet")
     assert (code, message) == (0, "")
-    assert f"{count - 128} rows left out: more than 128 ranges are open at once" in (tmp_path / "out.json").read_text()
+    assert (
+        f"{count - 128:,} rows of NVTX_EVENTS left out: more than 128 ranges are open at once"
+        in (tmp_path / "out.json").read_text()
+    )
 
 
 def test_ranges_side_by_side_are_not_nested(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -44,8 +43,17 @@ def interrupt() -> ModuleType:
 )
 def test_signal_keeps_old_outputs(interrupt: ModuleType, command: str, number: str, after: float) -> None:
     """`scripts/interrupt` tries many more times."""
-    _, _, wrong = interrupt.attempt(command, sample("dual.sqlite"), signal.Signals[number], after)
+    _, _, wrong = interrupt.attempt(command, sample("dual.sqlite"), number, after)
     assert wrong == []
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "WORKER"])
+@pytest.mark.parametrize("command", ["slices", "fleet"])
+def test_signal_while_workers_start(interrupt: ModuleType, command: str, number: str) -> None:
+    """No worker prints a traceback, none still runs, and no temporary folder is left."""
+    for after in (0.3, 0.6, 0.9):
+        _, _, wrong = interrupt.attempt(command, sample("cudagraph.sqlite"), number, after, group=number != "WORKER")
+        assert wrong == [], after
 
 
 def ended(*arguments: str | Path, most: int | None = None) -> tuple[int, str]:

@@ -94,7 +94,7 @@ def test_flipped_bit_in_a_time(report: Path, column: str, bit: int) -> None:
     change(report, f'UPDATE {KERNEL} SET "{column}" = "{column}" | (1 << {bit}) WHERE rowid = 100')
     result = analyze(report)
     assert result.devices[0].kernel_count == kernels - 1
-    assert sum(f"{KERNEL}: 1 rows left out" in note.text for note in result.notes) == 1
+    assert sum(f"1 row of {KERNEL} left out" in note.text for note in result.notes) == 1
     assert list(differences(figures(report), document(result))) == []
 
 

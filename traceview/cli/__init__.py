@@ -14,13 +14,14 @@ from typing import TypeVar
 import click
 
 from traceview import __version__
-from traceview.cli.settings import default_map
+from traceview.cli.settings import default_map, said_defaults
 from traceview.errors import ReportError, is_out_of_memory
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 SHELLS = ("bash", "zsh", "fish")
-CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
+# Keys of a click context's `meta`: the captures on the command line, and the arguments of the command.
+CAPTURES, ARGUMENTS = "traceview.captures", "traceview.arguments"
 
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
@@ -70,7 +71,8 @@ class _LazyCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Name the captures in an out-of-memory error."""
+        """Keep the arguments of the command, and name the captures in an out-of-memory error."""
+        ctx.meta[ARGUMENTS] = tuple(ctx.args)
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -90,7 +92,13 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     else:
-        context.default_map = default_map(Path.cwd())
+        context.default_map = default_map(folder := Path.cwd())
+        arguments = context.meta[ARGUMENTS]
+        if context.default_map and not {"-q", "--quiet", "-h", "--help"}.intersection(arguments):
+            from traceview.cli.outputs import print_error
+
+            if line := said_defaults(folder, context.default_map, context.invoked_subcommand, *arguments):
+                print_error(line)
 
 
 def examples(*lines: str) -> Callable[[Decorated], Decorated]:

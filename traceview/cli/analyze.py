@@ -14,10 +14,10 @@ from click.core import ParameterSource
 
 from traceview.cli import examples
 from traceview.cli.options import (
-    FILE,
     JSON,
     NO_HTML,
     OPEN,
+    OUTPUT,
     QUIET,
     REPORT,
     VERBOSE,
@@ -27,10 +27,10 @@ from traceview.cli.options import (
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import print_error, print_out, screen, write_results
+from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
-from traceview.files import check_outputs, is_stdout
+from traceview.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
@@ -77,7 +77,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @click.command(epilog=EPILOG)
 @REPORT
 @click.option(
-    "--html", type=FILE, help="Write the page to this file.  [default: REPORT.overlap.html beside the report]"
+    "--html", type=OUTPUT, help="Write the page to this file.  [default: REPORT.overlap.html beside the report]"
 )
 @NO_HTML
 @click.option(
@@ -129,7 +129,9 @@ def analyze(
     from traceview.read.formats import check_capture
 
     check_capture(report)
-    check_outputs((report,), (page, json_path))
+    if page is not None and html is None:
+        refuse_link(page, "--html")
+    check_outputs((report, options["calibration"]), (page, json_path))
     from traceview.cli.conditions.analysis import failures, parse
     from traceview.report.analysis.document import to_json
 

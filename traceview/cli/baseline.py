@@ -24,11 +24,11 @@ from traceview.cli.options import (
     baseline_path,
     reading_options,
 )
-from traceview.cli.outputs import print_out, write_document
+from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.cli.progress import progress
 from traceview.cli.redact import NAMES
 from traceview.errors import OutputError, ReportError, RequestError
-from traceview.files import check_file, check_outputs, new_file
+from traceview.files import check_different, check_file, new_file, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.comparison import StoredBaseline
@@ -71,12 +71,15 @@ def save(
     if not NAME.fullmatch(name):
         raise RequestError(f"{name[:40]!r}: a baseline's name has letters, digits, '.', '_' and '-', at most 80")
     stored = baseline_path(name)
+    for path in (*reversed(stored.parents[:2]), stored, stored.with_name(f"{name}.json")):
+        refuse_link(path, "another folder")
     try:
         stored.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{stored.parent}: cannot be made ({error.strerror}); run in another folder") from None
     check_file(stored)
-    check_outputs((report, stored), (json_path,))
+    check_different((report,), (stored,))
+    check_outputs((report, stored, stored.with_name(f"{name}.json")), (json_path,))
     with progress(quiet) as step:
         from traceview.model.comparison import Baselines, StoredBaseline
         from traceview.pipeline import analyze

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, QUIET, reading_options
-from traceview.cli.outputs import print_out
+from traceview.cli.options import OUTPUT, QUIET, reading_options
+from traceview.cli.outputs import check_outputs, print_out
 from traceview.cli.progress import progress
-from traceview.files import check_outputs, is_stdout, write_text
+from traceview.files import is_stdout, refuse_link, write_text
 from traceview.model.unprofiled import CALIBRATION
 
 
@@ -21,10 +21,8 @@ from traceview.model.unprofiled import CALIBRATION
     "-o",
     "--json",
     "output",
-    type=FILE,
-    default=Path(CALIBRATION),
-    show_default=True,
-    help='The file to write; "-" is standard output.',
+    type=OUTPUT,
+    help=f'The file to write; "-" is standard output.  [default: {CALIBRATION}]',
 )
 @click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs with and without nsys.")
 @reading_options
@@ -33,7 +31,7 @@ from traceview.model.unprofiled import CALIBRATION
     "traceview calibrate",
     "traceview calibrate -o runs/traceview-calibration.json --rounds 10",
 )
-def calibrate(output: Path, rounds: int, quiet: bool) -> None:
+def calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
     """Time CUDA calls with and without nsys, and write what it adds to them.
 
     Captures in the folder of the file then get the time without the profiler from it. The GPU should do nothing else
@@ -41,6 +39,8 @@ def calibrate(output: Path, rounds: int, quiet: bool) -> None:
     """
     from traceview.record.calibrate import calibrate as run
 
+    if output is None:
+        refuse_link(output := Path(CALIBRATION), "--output")
     check_outputs((), (output,))
     with progress(quiet) as step:
         document = run(rounds, step)

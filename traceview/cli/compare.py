@@ -13,21 +13,22 @@ from traceview.cli.options import (
     CALIBRATION,
     CAPTURE,
     DEVICE,
-    FILE,
     ITERATION,
     JSON,
+    OUTPUT,
     QUIET,
     SKIP,
     VERBOSE,
     fail_if_option,
     given_ns,
+    parse_milliseconds,
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import print_error, print_out, screen
+from traceview.cli.outputs import check_outputs, print_error, print_out, screen
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
-from traceview.files import STDOUT, check_outputs, is_stdout, write_text
+from traceview.files import STDOUT, is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
@@ -61,8 +62,8 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
 @click.argument("after", type=CAPTURE)
 @click.argument("more", type=CAPTURE, nargs=-1)
 @JSON
-@click.option("--html", type=FILE, help="Write a page that aligns the timelines of all captures.")
-@click.option("--markdown", type=FILE, help='Write a Markdown summary for a pull request; "-" is standard output.')
+@click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines of all captures.")
+@click.option("--markdown", type=OUTPUT, help='Write a Markdown summary for a pull request; "-" is standard output.')
 @ITERATION
 @SKIP
 @DEVICE
@@ -86,7 +87,7 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
 @click.option(
     "--unprofiled-ms",
     multiple=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=parse_milliseconds,
     metavar="MS",
     help="The measured time of an iteration without the profiler; once for each capture, in their order.",
 )
@@ -137,7 +138,7 @@ def compare(
     reports = (before, after, *more)
     if is_stdout(html):
         raise RequestError("--html needs a file name; the page cannot go to standard output")
-    _check_paths(reports, json_path, markdown, html)
+    _check_paths(reports, calibration, json_path, markdown, html)
     with progress(quiet) as step:
         comparison = run(
             *reports,
@@ -174,7 +175,7 @@ def _regressions(comparison: Comparison) -> list[str]:
     ]
 
 
-def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
+def _check_paths(reports: tuple[Path, ...], calibration: Path | None, *outputs: Path | None) -> None:
     """Check the captures and the outputs. Raises TraceviewError."""
     from traceview.read.formats import check_capture
 
@@ -182,7 +183,7 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
         check_capture(report)
     if [str(path) for path in outputs].count(STDOUT) > 1:
         raise RequestError("--json and --markdown cannot both write to standard output")
-    check_outputs(reports, outputs)
+    check_outputs((*reports, calibration), outputs)
 
 
 def _write(

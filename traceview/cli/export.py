@@ -10,11 +10,11 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
-from traceview.cli.options import CAPTURE, FILE, JSON_BESIDE_OUTPUT, reading_options
-from traceview.cli.outputs import print_bytes, print_out, write_document
+from traceview.cli.options import CAPTURE, JSON_BESIDE_OUTPUT, OUTPUT, reading_options
+from traceview.cli.outputs import check_outputs, print_bytes, print_out, write_document
 from traceview.cli.progress import progress
 from traceview.errors import OutputError, RequestError
-from traceview.files import check_different, check_outputs, is_stdout
+from traceview.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.export import Format
@@ -44,7 +44,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.option(
     "--output",
     "-o",
-    type=FILE,
+    type=OUTPUT,
     help='Write to this file or folder; a name that ends with .gz compresses a trace, "-" is standard output.  '
     "[default: beside the report]",
 )
@@ -107,6 +107,8 @@ def export(
     report = CAPTURE.convert(paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     target = output or report.with_name(f"{_stem(report)}{form.suffix}")
+    if output is None:
+        refuse_link(target, "--output")
     _check_target((report,), form, target, json_path)
     with progress(quiet) as step:
         from traceview.export import collect
@@ -144,6 +146,8 @@ def _export_many(
     if form.name != "perfetto":
         raise RequestError(f"--format {form.name} takes one report; --format perfetto takes several")
     target = output or common_folder(paths) / ALL_RANKS
+    if output is None:
+        refuse_link(target, "--output")
     _check_target(paths, form, target, json_path)
     with progress(quiet) as step:
         from traceview.export import Written, write_trace
@@ -186,9 +190,8 @@ def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_pa
         if form.name == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is binary; send it to a file or a program, not to a terminal")
         return
-    check_different(reports, (target, json_path))
-    check_outputs(reports, (json_path,))
     form.check(target)
+    check_outputs(reports, (json_path,), exported=target)
 
 
 def _in_window(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:

@@ -12,11 +12,11 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import (
-    FILE,
     ITERATION,
     JSON,
     NO_HTML,
     OPEN,
+    OUTPUT,
     QUIET,
     SKIP,
     VERBOSE,
@@ -25,14 +25,14 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import print_error, print_out, screen, write_results
+from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
-from traceview.files import check_outputs, is_stdout
+from traceview.files import is_stdout, refuse_link
 from traceview.slices.memory import check_memory
 
 if TYPE_CHECKING:
-    from traceview.fleet.dask_workers import Tls
+    from traceview.fleet.cluster import Tls
     from traceview.model.fleet import Fleet
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -61,7 +61,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 
 @click.command(epilog=EPILOG)
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
-@click.option("--html", type=FILE, help=f"Write the page to this file.  [default: {PAGE} beside the reports]")
+@click.option("--html", type=OUTPUT, help=f"Write the page to this file.  [default: {PAGE} beside the reports]")
 @NO_HTML
 @OPEN
 @JSON
@@ -148,7 +148,9 @@ def fleet(
     checks = tuple(parse(condition) for condition in conditions)
     paths = find_reports(reports)
     page = None if no_html else html or common_folder(paths) / PAGE
-    check_outputs(paths, (page, json_path))
+    if page is not None and html is None:
+        refuse_link(page, "--html")
+    check_outputs((*paths, tls_ca_file, tls_cert, tls_key), (page, json_path))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
     with progress(quiet) as step:
         result = analyze_reports(
@@ -172,7 +174,7 @@ def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Pa
         raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
     if ca_file is None or cert is None:
         raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
-    from traceview.fleet.dask_workers import Tls
+    from traceview.fleet.cluster import Tls
 
     return Tls(ca_file, cert, key)
 

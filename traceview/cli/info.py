@@ -8,8 +8,7 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import JSON, REPORT, VERBOSE, reading_options
-from traceview.cli.outputs import print_out, screen, write_document
-from traceview.files import check_outputs
+from traceview.cli.outputs import check_outputs, print_out, screen, write_document
 
 MORE = "every stream, table, range and check of the capture's health"
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, QUIET, reading_options
-from traceview.cli.outputs import print_error, print_out, screen
+from traceview.cli.outputs import check_outputs, print_error, print_out, screen
 from traceview.cli.record import SECONDS, steady_iterations
 from traceview.errors import RequestError, TraceviewError
-from traceview.files import check_outputs, is_stdout, write_text
+from traceview.files import is_stdout, refuse_link, write_text
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
@@ -65,7 +66,7 @@ def optimize(
     The first run records and predicts. It then runs --change, waits for Enter on a terminal, or ends: make the change
     and run the same command again. Each later run records the program as it is now, and adds a line to the ledger.
     """
-    from traceview.optimize import read_ledger
+    from traceview.optimize import LEDGER, read_ledger
 
     if (program is None) != only_ledger:
         raise RequestError("use --run COMMAND, or --ledger to print the ledger alone")
@@ -74,6 +75,9 @@ def optimize(
     if program is not None and is_stdout(json_path):
         raise RequestError("--json needs a file name with --run, because the program prints to standard output")
     check_outputs((), (json_path,))
+    if click.get_current_context().get_parameter_source("folder") is ParameterSource.DEFAULT:
+        refuse_link(folder, "--folder")
+    refuse_link(folder / LEDGER, "--folder")
     ledger = read_ledger(folder)
     if program is not None:
         loop = _Loop(program, folder, limits, quiet)

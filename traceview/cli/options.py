@@ -13,6 +13,7 @@ import click
 
 from traceview.cli import CAPTURES
 from traceview.errors import RequestError
+from traceview.files import named_output
 
 if TYPE_CHECKING:
     from traceview.model.unprofiled import ProfilerCosts
@@ -22,6 +23,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 FLOPS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 MAX_FLOPS = 1 << 62
+MAX_MS = 86_400_000
 MAX_LISTED = 20  # captures of a folder
 BASELINE = "baseline:"  # before the name of a stored baseline, in place of a path
 BASELINES = Path(".traceview") / "baselines"
@@ -33,6 +35,14 @@ def parse_size(text: str) -> int:
     if match is None or match[2].lower() not in BYTES:
         raise click.BadParameter(f"invalid size {text[:40]!r} (for example 15MB)")
     return int(float(match[1]) * BYTES[match[2].lower()])
+
+
+def parse_milliseconds(text: str) -> float:
+    """Return a positive number of milliseconds, at most a day. Raises click.BadParameter."""
+    ms = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,12})?|\.[0-9]{1,12}", text.strip()) else 0.0
+    if not 0 < ms <= MAX_MS:
+        raise click.BadParameter(f"invalid number of milliseconds {text[:40]!r} (for example 12.5)")
+    return ms
 
 
 def parse_flops(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -113,13 +123,24 @@ def _refuse_folder_of_captures(folder: Path, command: str) -> None:
     )
 
 
+class _Output(click.Path):
+    """The path of an output that the user names; a link stands for its target."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = super().convert(value, param, ctx)
+        return named_output(path) if isinstance(path, Path) else path
+
+
 FILE = click.Path(path_type=Path)
+OUTPUT = _Output(path_type=Path)
 CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
 _JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
-JSON = click.option("--json", "-o", "json_path", type=FILE, help=_JSON_HELP)
-JSON_BESIDE_OUTPUT = click.option("--json", "json_path", type=FILE, help=_JSON_HELP)  # where -o is another file
+JSON = click.option("--json", "-o", "json_path", type=OUTPUT, help=_JSON_HELP)
+JSON_BESIDE_OUTPUT = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)  # where -o is another file
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(
@@ -202,7 +223,7 @@ CALIBRATION = click.option(
 )
 _UNPROFILED = click.option(
     "--unprofiled-ms",
-    type=click.FloatRange(min=0, min_open=True),
+    type=parse_milliseconds,
     metavar="MS",
     help="The measured time of an iteration without the profiler, in place of an estimate.",
 )

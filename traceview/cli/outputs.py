@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from traceview import files
+from traceview.cli import settings
 from traceview.errors import OutputError
 from traceview.files import is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.report.screen import Screen
 
+TRACES = ("compressed", "torch.profiler trace")  # kinds of captures that `export` writes
+SIDE_FILE = re.compile("-(?:wal|shm|journal)$")  # what SQLite keeps beside a database
 NO_TERMINAL = 100  # columns of text that goes into a file or a pipe
 
 
@@ -58,6 +63,37 @@ def print_bytes(pieces: Iterable[bytes]) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OutputError(f"cannot write standard output ({error.strerror})") from None
+
+
+def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
+    """Check the outputs of a command before it does any work (files.check_outputs).
+
+    Commands also read the calibrations beside the inputs and the settings of the project, so these count as inputs.
+    An output replaces no other capture, and no part of one. `exported` is an output that may replace an earlier trace,
+    and whose format checks the rest. Raises OutputError.
+    """
+    given = [path for path in inputs if path is not None]
+    files.check_different([*given, *_read_besides(given)], (exported, *outputs))
+    files.check_outputs((), outputs)
+    for path in (exported, *outputs):
+        if path is None or not path.parent.exists():
+            continue
+        from traceview.read.formats import is_capture_folder, kind_of
+
+        kind, database = kind_of(path), path.with_name(SIDE_FILE.sub("", path.name))
+        is_part = is_capture_folder(path.parent) or (database != path and kind_of(database))
+        if is_part or (kind and (path is not exported or kind not in TRACES)):
+            raise OutputError(f"{path.name}: is a capture or a part of one, which would be lost; name another path")
+
+
+def _read_besides(reports: Sequence[Path]) -> Iterator[Path]:
+    """Yield the calibrations and the files with settings that a command may read."""
+    from traceview.model.unprofiled import CALIBRATION
+
+    names = (settings.FILE, settings.PROJECT)
+    folders = (Path.cwd(), *Path.cwd().parents)
+    every = [*(folder / name for folder in folders for name in names), *(path.parent / CALIBRATION for path in reports)]
+    yield from (path for path in dict.fromkeys(every) if os.path.lexists(path))
 
 
 def write_results(

@@ -9,22 +9,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from itertools import accumulate
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import NoReturn
 
 from traceview.allocators import limit_memory_and_threads
 
 EXIT_ERROR = 2
-SIGNAL_EXIT_CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
-# polars lists the functions of these packages among its own. Importing them takes a fifth of its time to start.
-PACKAGES_OF_POLARS = ("polars.io", "polars.io.cloud", "polars.catalog.unity")
+SIGNAL_EXIT_CODES: dict[int, int] = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
 _received: list[int] = []  # signals, in order
 
 
@@ -55,9 +48,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, _handle_signal)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
             signal.signal(signal.SIGINT, _handle_signal)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a program under nohup ignores SIGHUP
+            signal.signal(signal.SIGHUP, _handle_signal)
         limit_memory_and_threads()
-        import_on_use("importlib.metadata")  # polars imports it for readers of tables, which nothing here reads
-        import_on_call(*PACKAGES_OF_POLARS)
         from traceview.cli import cli
 
         cli(prog_name="traceview", standalone_mode=False)
@@ -123,54 +116,13 @@ def _unexpected_error_text(error: BaseException) -> str:
     import errno
     from traceback import extract_tb
 
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"cannot write standard output ({os.strerror(errno.ENOSPC)})"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        # Outputs and print_bytes name themselves: what remains is the help, which click prints, or a temporary file.
+        if "click" in Path(extract_tb(error.__traceback__)[-1].filename).parts:
+            return f"cannot write standard output ({error.strerror})"
+        return f"cannot write a temporary file ({error.strerror}); set TMPDIR to a folder with more room"
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
+        return "no folder for temporary files can be written; set TMPDIR to a folder with room"
     frames = [frame for frame in extract_tb(error.__traceback__) if "traceview" in Path(frame.filename).parts]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"internal error ({type(error).__name__}{where}); run again with TRACEVIEW_DEBUG=1 and report what it prints"
-
-
-class _ImportedOnUse(ModuleType):
-    """Stand in for a module until an attribute of it is looked up."""
-
-    def __getattr__(self, name: str) -> object:
-        sys.modules.pop(self.__name__, None)
-        return getattr(import_module(self.__name__), name)
-
-
-def import_on_use(name: str) -> None:
-    """Delay the import of a module of a package."""
-    if name not in sys.modules:
-        package, _, child = name.rpartition(".")
-        sys.modules[name] = _ImportedOnUse(name)
-        setattr(import_module(package), child, sys.modules[name])
-
-
-class _ImportedOnCall(ModuleType):
-    """A package that is imported when one of its functions is called. Until then each public name is a function."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *values, **named: _imported_name(self, name)(*values, **named)
-
-
-def _imported_name(package: ModuleType, name: str) -> Callable[..., object]:
-    spec = package.__spec__
-    if isinstance(package, _ImportedOnCall) and spec is not None and spec.loader is not None:
-        package.__class__ = ModuleType  # type: ignore[assignment]
-        spec.loader.exec_module(package)
-    function: Callable[..., object] = getattr(package, name)
-    return function
-
-
-def import_on_call(*packages: str) -> None:
-    """Delay the import of packages until one of their functions is called. Others may import these functions before."""
-    for package in packages:
-        spec, path = None, None
-        for name in accumulate(package.split("."), "{}.{}".format):
-            spec = PathFinder.find_spec(name, path)
-            path = None if spec is None else spec.submodule_search_locations
-        if spec is not None and package not in sys.modules:
-            sys.modules[package] = module_from_spec(spec)
-            sys.modules[package].__class__ = _ImportedOnCall

@@ -12,9 +12,9 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, QUIET, reading_options
-from traceview.cli.outputs import print_error, print_out, write_document
+from traceview.cli.outputs import check_outputs, print_error, print_out, write_document
 from traceview.errors import RequestError, TraceviewError
-from traceview.files import check_outputs, is_stdout
+from traceview.files import is_stdout
 
 if TYPE_CHECKING:
     from traceview.record import SteadyIterations
@@ -79,7 +79,7 @@ def record(
         iterations=given["iterations"],
         replaces=given["force"],
     )
-    check_outputs((recording.report,), (json_path,))
+    check_outputs((recording.report, recording.report.with_suffix(".qdstrm")), (json_path,))
     code = run(recording, partial(steady_iterations, quiet=quiet))
     if code:
         print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")

@@ -8,9 +8,8 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, REPORT, reading_options
-from traceview.cli.outputs import print_out, write_document
+from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.cli.progress import progress
-from traceview.files import check_outputs
 
 NAMES = click.option(
     "--names",
@@ -41,7 +40,7 @@ def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: b
     from traceview.redact import redact as write_copy
     from traceview.redact import summary_lines
 
-    check_outputs((report, out), (json_path,))
+    check_outputs((report,), (out, json_path))
     with progress(quiet) as step:
         redacted = write_copy(report, out, hash_names=names == "hash", progress=step)
     if not write_document(json_path, redacted) and not quiet:

@@ -9,9 +9,8 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import JSON
-from traceview.cli.outputs import print_out, write_document
+from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.errors import RequestError
-from traceview.files import check_outputs
 
 if TYPE_CHECKING:
     from traceview.rules.catalogue import ExplainedRule

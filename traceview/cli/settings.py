@@ -1,10 +1,12 @@
 """The settings of a project: defaults of options, from `traceview.toml` or [tool.traceview] of `pyproject.toml`.
 
-The nearest file counts, from the working folder upwards. An option on the command line wins over the file.
+The nearest file counts, from the working folder upwards. An option on the command line wins over the file. Commands
+name the file and what it sets for them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +18,9 @@ FILE, PROJECT, TABLE = "traceview.toml", "pyproject.toml", "tool.traceview"
 KEYS = ("iteration", "skip", "budgets", "redaction")
 CHECKED = ("analyze", "compare", "fleet")  # the commands with --fail-if
 REDACTION = ("keep", "hash")
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 16
+MAX_PROJECT = 1 << 20  # largest `pyproject.toml` that is read for traceview's table
+MAX_SHOWN = 40  # characters of a key or a value
 
 
 def default_map(folder: Path) -> dict[str, Any]:
@@ -37,19 +41,56 @@ def default_map(folder: Path) -> dict[str, Any]:
     return commands
 
 
+def said_defaults(folder: Path, defaults: Mapping[str, Any], command: str, *arguments: str) -> str:
+    """Return the line that names the file with settings and what it sets for a command; "" if it sets nothing."""
+    own = defaults.get(command, {})
+    if command == "baseline":
+        own = own["save"] if "save" in arguments else {}
+    words = {"conditions": "budgets", "names": "redaction"}
+    given = [f"{words.get(name, name)} = {_shown(value)}" for name, value in own.items() if value not in (None, ())]
+    return f"traceview: defaults from {read_settings(folder)[0]}: {', '.join(given)}" if given else ""
+
+
+def _shown(value: object) -> str:
+    text = str(list(value) if isinstance(value, (list, tuple)) else repr(value))
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
 def read_settings(folder: Path) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the nearest file with settings and its settings; ("", {}) without one."""
+    """Return the path of the nearest file with settings, seen from the folder, and its settings; ("", {}) without one.
+
+    Raises RequestError if the file cannot be read or has more than MAX_BYTES.
+    """
     for parent in (folder, *folder.parents):
         for name in (FILE, PROJECT):
             path = parent / name
-            if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises an error in a folder that the user may not search
                 continue
-            data = path.read_bytes()
-            if name == FILE:
-                return name, _parsed(name, data)
-            if TABLE.encode() in data and (settings := _parsed(name, data).get("tool", {}).get("traceview")):
-                return f"{name} [{TABLE}]", settings
+            shown = os.path.relpath(path, folder)
+            data = _data(path, shown)
+            if name == FILE or TABLE.encode() in data:
+                if len(data) > MAX_BYTES:
+                    raise RequestError(f"{shown}: more than {MAX_BYTES >> 10} KB; write the settings to a small {FILE}")
+                settings = _parsed(shown, data)
+                if name == FILE:
+                    return shown, settings
+                if own := _table(settings):
+                    return f"{shown} [{TABLE}]", own
     return "", {}
+
+
+def _table(project: Mapping[str, Any]) -> Mapping[str, Any]:
+    tools = project.get("tool", {})
+    own = tools.get("traceview", {}) if isinstance(tools, Mapping) else {}
+    return own if isinstance(own, Mapping) else {}
+
+
+def _data(path: Path, shown: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_PROJECT)
+    except OSError as error:
+        raise RequestError(f"{shown}: cannot be read ({error.strerror}); change its permissions") from None
 
 
 def _parsed(name: str, data: bytes) -> dict[str, Any]:
@@ -66,8 +107,13 @@ def _parsed(name: str, data: bytes) -> dict[str, Any]:
 def _check(file: str, settings: Mapping[str, Any]) -> None:
     _check_keys(file, "", settings, KEYS)
     skip, budgets = settings.get("skip", 0), settings.get("budgets", {})
-    if not isinstance(settings.get("iteration", ""), str):
+    iteration = settings.get("iteration", "")
+    if not isinstance(iteration, str):
         raise RequestError(f"{file}: iteration must be a text, for example 'step'")
+    if iteration:
+        from traceview.patterns import check_pattern
+
+        check_pattern(iteration, f"{file}: iteration")
     if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:
         raise RequestError(f"{file}: skip must be a whole number from 0 on")
     if settings.get("redaction", REDACTION[0]) not in REDACTION:
@@ -85,6 +131,6 @@ def _check_keys(file: str, table: str, settings: Mapping[str, Any], known: tuple
         if key not in known:
             from difflib import get_close_matches
 
-            near = get_close_matches(key, known, 1, 0.5)
+            near = get_close_matches(key[:MAX_SHOWN], known, 1, 0.5)
             remedy = f"did you mean {table}{near[0]}?" if near else f"use {', '.join(known)}"
-            raise RequestError(f"{file}: unknown key {table + key[:40]!r}; {remedy}")
+            raise RequestError(f"{file}: unknown key {table + key[:MAX_SHOWN]!r}; {remedy}")

@@ -8,9 +8,9 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import (
-    FILE,
     ITERATION,
     JSON,
+    OUTPUT,
     QUIET,
     REPORT,
     SKIP,
@@ -21,17 +21,17 @@ from traceview.cli.options import (
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import print_out, screen
+from traceview.cli.outputs import check_outputs, print_out, screen
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
-from traceview.files import check_outputs, is_stdout, write_text
+from traceview.files import is_stdout, write_text
 
 
 @click.command()
 @REPORT
 @JSON
 @click.option(
-    "--html", "html_path", type=FILE, help="Write the capture's page, with the critical path as its first row."
+    "--html", "html_path", type=OUTPUT, help="Write the capture's page, with the critical path as its first row."
 )
 @ITERATION
 @SKIP
@@ -85,7 +85,7 @@ def whatif(
     from traceview.read.formats import check_capture
 
     check_capture(report)
-    check_outputs((report,), (html_path, json_path))
+    check_outputs((report, calibration), (html_path, json_path))
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze
     from traceview.report.analysis.page import render as render_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.times import window_of_times
+from traceview.model.unprofiled import CALIBRATION
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.read.formats import captures_in, is_capture_folder
@@ -21,6 +22,7 @@ from traceview.whatif.prediction import whatif
 Result = TypeVar("Result")
 
 MAX_KEPT = 4  # analyses and predictions; an analysis of a million kernels takes a gigabyte
+JOURNALS = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite reads with a database
 MAX_FOLDERS = 200  # that are searched for captures
 
 
@@ -35,22 +37,49 @@ class Captures:
 
     def path(self, name: str) -> Path:
         """Return the path of a capture; a link stands for its target. Raises RequestError if it may not be read."""
-        path = (self.folder / name).resolve()
+        try:
+            path = (self.folder / name).resolve()
+            linked = [file for file in _files_read_with(path) if file.is_symlink()]
+        except (OSError, ValueError) as error:  # a name that is too long, a NUL, a folder that the user may not read
+            reason = getattr(error, "strerror", None) or "not a file name"
+            raise RequestError(f"{plain(name, 200)} cannot be read ({reason}); `open` lists the captures") from None
+        self._check_inside(name, path)
+        if path.is_dir() and not is_capture_folder(path):
+            raise RequestError(f"{plain(name, 200)} is a folder; `open` without a capture lists the captures")
+        for file in linked:
+            self._check_inside(f"{name}: the link {file.name}", file.resolve())
+        return path
+
+    def _check_inside(self, name: str, path: Path) -> None:
         if not any(path.is_relative_to(root) for root in self.roots):
             raise RequestError(
                 f"{plain(name, 200)} is outside the working folder, and the user did not name it: traceview mcp FILE"
             )
-        if path.is_dir() and not is_capture_folder(path):
-            raise RequestError(f"{plain(name, 200)} is a folder; `open` without a capture lists the captures")
-        return path
+
+    def set_options(self, name: str, **options: object) -> Analysis:
+        """Set the options of a capture's analyses, and return its analysis. Options that do not fit leave the former.
+
+        Raises TraceviewError.
+        """
+        path = self.path(name)
+        former = self.options.get(path, {})
+        self.options[path] = options
+        try:
+            return self.analysis(name)
+        except BaseException:
+            self.options[path] = former
+            raise
 
     def analysis(self, name: str, start: str = "", end: str = "", range_name: str = "") -> Analysis:
         """Return the analysis of a capture, or of a window of it. Raises TraceviewError."""
 
         def analyzed() -> Analysis:
             trace = open_trace(self.path(name))
-            window = window_of_times(trace, start or None, end or None)
-            return analyze(trace, window=window, range_name=range_name or None, **self._options(name))
+            try:
+                window = window_of_times(trace, start or None, end or None)
+                return analyze(trace, window=window, range_name=range_name or None, **self._options(name))
+            except OverflowError:  # a time of more than 64 bits
+                raise RequestError("start and end are beyond the clock of any capture; write 120ms") from None
 
         return self._keep((*self._version(name), start, end, range_name), analyzed)
 
@@ -88,6 +117,14 @@ class Captures:
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
+
+
+def _files_read_with(path: Path) -> Iterator[Path]:
+    """Yield the other files that an analysis reads: a folder's tables, SQLite's journals, the calibration."""
+    yield path.parent / CALIBRATION
+    yield from (path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS)
+    if path.is_dir():
+        yield from path.iterdir()
 
 
 def _captures_under(root: Path) -> dict[Path, str]:

@@ -12,7 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from traceview import __version__
-from traceview.errors import TraceviewError
+from traceview.errors import TraceviewError, is_out_of_memory
 from traceview.mcp.answers import Answer, to_text
 from traceview.mcp.captures import Captures
 from traceview.mcp.tools import Tools
@@ -46,6 +46,9 @@ def _as_text(tool: Callable[..., Answer], lock: threading.Lock) -> Callable[...,
                 return to_text(tool(*values, **named))
         except TraceviewError as error:
             raise ToolError(plain(str(error), 1_000)) from None
+        except Exception as error:  # its own text may hold data from the capture
+            what = "not enough memory" if is_out_of_memory(error) else f"internal error ({type(error).__name__})"
+            raise ToolError(f"{what}; call `open` without a capture, or change the arguments") from None
 
     return answer
 

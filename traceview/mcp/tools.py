@@ -54,10 +54,8 @@ class Tools:
             captures = self._captures.listed()
             return first_rows({"count": len(captures)}, "captures", captures, MAX_ROWS)
         given = {"iteration": iteration or None, "skip": None if skip < 0 else skip, "whole": whole or None}
-        self._captures.options[self._captures.path(capture)] = {
-            key: value for key, value in given.items() if value is not None
-        }
-        analysis = self._captures.analysis(capture)
+        options = {key: value for key, value in given.items() if value is not None}
+        analysis = self._captures.set_options(capture, **options)
         figures = _document(analysis)
         tables = {name: len(rows) for name, rows in _tables(figures).items() if rows}
         missing = [

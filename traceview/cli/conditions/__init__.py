@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import NoReturn
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.model.times import NANOSECONDS
 
 CONDITION = re.compile(
@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One comparison. `unit` is "%", a unit of time, or "" for a count or ns."""
 

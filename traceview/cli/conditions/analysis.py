@@ -3,11 +3,14 @@
 A condition on a quantity of devices holds when it holds for any device. Devices and calls count in the steady part, or
 in the window if Analysis.whole. `%` refers to this part of the device, for calls to the longest part, for figures of an
 iteration to the median wall time, and for an overlap to the busy time of its kind.
+
+A quantity that was not measured is an error, not a condition that does not hold: each names what it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
@@ -15,10 +18,11 @@ import polars as pl
 
 from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.errors import RequestError
-from traceview.frozen import frozen
-from traceview.measure.kernels import kernel_totals, shape_kinds
+from traceview.measure.activity import no_gpu_work
+from traceview.measure.kernels import kernel_totals
+from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, NotMeasured, SyncUse
-from traceview.model.devices import CAUSES, DevicePart
+from traceview.model.devices import CAUSES, DeviceFigures
 from traceview.model.findings import SEVERITIES
 from traceview.model.trace import KINDS
 from traceview.units import exact_duration
@@ -26,9 +30,12 @@ from traceview.units import exact_duration
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
 KERNEL_FIGURES = ("", "per_call", "total")
+API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the table of CUDA API calls in ReportInfo.tables
+NO_CALLS = "the capture holds no CUDA API calls; capture them with -t cuda"
+NO_TIME = "no time of the GPU is in the part that counts; use --whole"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Value:
     """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
 
@@ -37,39 +44,76 @@ class Value:
     device: str = ""
 
 
-@frozen
+Need = Callable[[Analysis], str | None]  # why a figure was not measured; None if it was
+
+
+def _gpu_work(analysis: Analysis) -> str | None:
+    return None if analysis.devices else no_gpu_work(analysis.trace)
+
+
+def _calls_recorded(analysis: Analysis) -> str | None:
+    recorded = len(analysis.trace.api) or analysis.info.tables.get(API_TABLE) or analysis.host.sync.count
+    return None if recorded or analysis.host.implicit_sync.count else NO_CALLS
+
+
+def _iterations_found(analysis: Analysis) -> str | None:
+    iterations = analysis.iterations
+    return iterations.reason if isinstance(iterations, NotMeasured) else None
+
+
+def _causes_known(analysis: Analysis) -> str | None:
+    """Return why the causes of idle time are unknown: no launch is known, or its time cannot be compared."""
+    for device in analysis.devices:
+        causes = analysis.part(device).gaps.causes
+        if causes["unknown"] and causes["unknown"] + causes["profiler"] == sum(causes.values()):
+            return f"the capture does not show what launched the work of {device.id}, so the causes are unknown"
+    return None
+
+
+def _kernels_apart(analysis: Analysis) -> str | None:
+    """Return why kernels were not counted: those of a graph that was traced whole are not in the capture."""
+    return next((note.text for note in analysis.notes if note.id == "whole_graphs"), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Quantity:
-    """A quantity: what its figures are, and a function that yields a value for each device or for the capture."""
+    """A quantity: what its figures are, and a function that yields a value for each device or for the capture.
+
+    Each of `needs` returns why the figures were not measured, or None. `absent` says why there is no value although the
+    figures were measured.
+    """
 
     kind: Literal["time", "count", "share"]
     values: Callable[[Analysis], Iterable[Value]]
+    needs: tuple[Need, ...] = ()
+    absent: str = NO_TIME
 
 
-def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DevicePart], int]) -> Quantity:
+def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DeviceFigures], int], *needs: Need) -> Quantity:
     def values(analysis: Analysis) -> Iterator[Value]:
         for device in analysis.devices:
             use = analysis.part(device)
             yield Value(figure(use), use.window.length, device.id)
 
-    return Quantity(kind, values)
+    return Quantity(kind, values, (_gpu_work, *needs))
 
 
-def _share_quantity(part_and_total: Callable[[DevicePart], tuple[int, int]]) -> Quantity:
+def _share_quantity(part_and_total: Callable[[DeviceFigures], tuple[int, int]], what: str) -> Quantity:
     def values(analysis: Analysis) -> Iterator[Value]:
         for device in analysis.devices:
             part, total = part_and_total(analysis.part(device))
             if total:  # a device without such work has no share
                 yield Value(part, total, device.id)
 
-    return Quantity("share", values)
+    return Quantity("share", values, (_gpu_work,), f"no device has {what} in the part that counts")
 
 
-def _capture_quantity(kind: Literal["time", "count"], figure: Callable[[Analysis], int]) -> Quantity:
+def _capture_quantity(kind: Literal["time", "count"], figure: Callable[[Analysis], int], *needs: Need) -> Quantity:
     def values(analysis: Analysis) -> list[Value]:
         longest = max((analysis.part(device).window.length for device in analysis.devices), default=0)
         return [Value(figure(analysis), longest if kind == "time" else 0)]
 
-    return Quantity(kind, values)
+    return Quantity(kind, values, needs)
 
 
 def _exposed(*kinds: str) -> Quantity:
@@ -77,15 +121,16 @@ def _exposed(*kinds: str) -> Quantity:
 
 
 def _overlap(kind: str) -> Quantity:
-    def part_and_total(device: DevicePart) -> tuple[int, int]:
+    def part_and_total(device: DeviceFigures) -> tuple[int, int]:
         copies = [use for use in device.copies if use.kind == kind]
         return sum(use.overlapped_ns for use in copies), sum(use.busy_ns for use in copies)
 
-    return _share_quantity(part_and_total)
+    return _share_quantity(part_and_total, f"{kind} copies")
 
 
 def _idle(cause: str) -> Quantity:
-    return _device_quantity("time", lambda device: device.gaps.causes[cause])
+    needs = () if cause in ("profiler", "unknown") else (_causes_known,)
+    return _device_quantity("time", lambda device: device.gaps.causes[cause], *needs)
 
 
 def _calls(kind: Literal["time", "count"], group: str, figure: str) -> Quantity:
@@ -98,12 +143,13 @@ def _calls(kind: Literal["time", "count"], group: str, figure: str) -> Quantity:
         calls = use.frame.filter(begins)
         return len(calls) if kind == "count" else int(calls[figure.removesuffix("_ns")].sum())
 
-    return _capture_quantity(kind, value)
+    needs = () if figure in ("count", "blocked_ns") else (_gpu_work,)
+    return _capture_quantity(kind, value, _calls_recorded, *needs)
 
 
 def _findings(severity: str) -> Quantity:
     return _capture_quantity(
-        "count", lambda analysis: sum(finding.severity == severity for finding in analysis.findings)
+        "count", lambda analysis: sum(finding.severity == severity for finding in analysis.findings), _gpu_work
     )
 
 
@@ -115,14 +161,16 @@ def _finding_costs(analysis: Analysis) -> Iterator[Value]:
 
 
 def _iteration(figure: str, statistic: str) -> Quantity:
-    def values(analysis: Analysis) -> list[Value]:
+    def values(analysis: Analysis) -> Iterator[Value]:
         iterations = analysis.iterations
-        if isinstance(iterations, NotMeasured):
-            quantity = f"iteration.{figure}.{statistic}"
-            raise RequestError(f"{analysis.info.file}: --fail-if {quantity} was not measured: {iterations.reason}")
-        return [Value(int(getattr(iterations.spreads[f"{figure}_ns"], statistic)), iterations.wall_ns.median)]
+        if not isinstance(iterations, NotMeasured):
+            yield Value(int(getattr(iterations.spreads[f"{figure}_ns"], statistic)), iterations.wall_ns.median)
 
-    return Quantity("time", values)
+    cause = figure.removeprefix("idle_")
+    known = (_causes_known,) if cause in CAUSES and cause not in ("profiler", "unknown") else ()
+    calls = (_calls_recorded,) if figure == "blocked" else ()
+    gpu = () if figure in ("wall", "blocked") else (_gpu_work,)
+    return Quantity("time", values, (_iterations_found, *gpu, *calls, *known))
 
 
 def _iteration_count(analysis: Analysis) -> int:
@@ -133,9 +181,12 @@ def _iteration_count(analysis: Analysis) -> int:
 def _mfu(analysis: Analysis) -> Iterator[Value]:
     """Yield the time that the operations of an iteration take at the peak, as a part of the iteration's time."""
     for row in analysis.tables["speed_of_light"].rows:
-        if row.mfu is None:
-            raise RequestError(f"{analysis.info.file}: --fail-if mfu was not measured: {row.unknown_because}")
-        yield Value(round(row.mfu * row.time_ns), row.time_ns, row.device)
+        if row.mfu is not None:
+            yield Value(round(row.mfu * row.time_ns), row.time_ns, row.device)
+
+
+def _flops_known(analysis: Analysis) -> str | None:
+    return next((row.unknown_because for row in analysis.tables["speed_of_light"].rows if row.mfu is None), None)
 
 
 QUANTITIES: Mapping[str, Quantity] = {
@@ -147,13 +198,13 @@ QUANTITIES: Mapping[str, Quantity] = {
     **{f"exposed_{kind}": _exposed(kind) for kind in KINDS},
     "exposed_copies": _exposed(*KINDS),
     "exposed_communication": _device_quantity("time", lambda device: device.communication.exposed_ns),
-    "findings.cost": Quantity("time", _finding_costs),
+    "findings.cost": Quantity("time", _finding_costs, (_gpu_work,)),
     **{f"overlap_{kind}": _overlap(kind) for kind in KINDS},
     "overlap_communication": _share_quantity(
-        lambda device: (device.communication.overlapped_ns, device.communication.busy_ns)
+        lambda device: (device.communication.overlapped_ns, device.communication.busy_ns), "communication"
     ),
-    "mfu": Quantity("share", _mfu),
-    "kernels": _device_quantity("count", lambda device: device.kernel_count),
+    "mfu": Quantity("share", _mfu, (_gpu_work, _flops_known)),
+    "kernels": _device_quantity("count", lambda device: device.kernel_count, _kernels_apart),
     "gaps": _device_quantity("count", lambda device: device.gaps.count),
     **{
         f"{group}.{figure}": _calls("time", group, f"{figure}_ns")
@@ -162,11 +213,13 @@ QUANTITIES: Mapping[str, Quantity] = {
     },
     "sync.count": _calls("count", "sync", "count"),
     "implicit_sync.count": _calls("count", "implicit_sync", "count"),
-    "findings.count": _capture_quantity("count", lambda analysis: len(analysis.findings)),
+    "findings.count": _capture_quantity("count", lambda analysis: len(analysis.findings), _gpu_work),
     **{f"findings.{severity}": _findings(severity) for severity in SEVERITIES},
     "notes.count": _capture_quantity("count", lambda analysis: len(analysis.notes)),
-    "unmatched": _capture_quantity("count", lambda analysis: analysis.unmatched.kernels + analysis.unmatched.copies),
-    ITERATION_COUNT: _capture_quantity("count", _iteration_count),
+    "unmatched": _capture_quantity(
+        "count", lambda analysis: analysis.unmatched.kernels + analysis.unmatched.copies, _gpu_work
+    ),
+    ITERATION_COUNT: _capture_quantity("count", _iteration_count, _iterations_found),
     **{
         f"iteration.{figure}.{statistic}": _iteration(figure, statistic)
         for figure in (*ITERATION_FIGURES, *(f"idle_{cause}" for cause in CAUSES))
@@ -195,7 +248,7 @@ def _kernels(name: str, figure: str) -> Quantity:
             elif count:
                 yield Value(total // count, 0, device.id)
 
-    return Quantity("time", values)
+    return Quantity("time", values, (_gpu_work,), "no call of it is in the part that counts")
 
 
 def _iterations_in_part(analysis: Analysis, name: str) -> int:
@@ -240,17 +293,29 @@ def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[st
     Raises RequestError where a figure was not measured.
     """
     for condition in conditions:
-        for value in _quantity(condition).values(analysis):
+        for value in _measured_values(condition, analysis):
             if condition.holds(_comparable(condition, value)):
                 where = f" on {value.device}" if value.device else ""
                 yield f"{condition.text}: {condition.quantity} is {_value_text(condition, value)}{where}"
+
+
+def _measured_values(condition: Condition, analysis: Analysis) -> Sequence[Value]:
+    """Return the values of a condition, at least one. Raises RequestError if it was not measured."""
+    quantity = _quantity(condition)
+    reason = next((reason for need in quantity.needs if (reason := need(analysis)) is not None), None)
+    values = [] if reason else [value for value in quantity.values(analysis) if value.total or condition.unit != "%"]
+    if not values:
+        raise RequestError(
+            f"{analysis.info.file}: --fail-if {condition.quantity} was not measured: {reason or quantity.absent}"
+        )
+    return values
 
 
 def _comparable(condition: Condition, value: Value) -> Decimal:
     """Return the figure in the unit of the condition: a percentage of the total, ns or a count."""
     if condition.unit != "%":
         return Decimal(value.figure)
-    return Decimal(100 * value.figure) / value.total if value.total else Decimal(0)
+    return Decimal(100 * value.figure) / value.total
 
 
 def _value_text(condition: Condition, value: Value) -> str:

@@ -10,15 +10,25 @@ base's time of these kernels. Only `--fail-on-regression` considers noise.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
-from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS
+from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, SYNCS
 from traceview.errors import RequestError
-from traceview.model.comparison import CaptureDifference, Comparison, KernelChange
+from traceview.model.comparison import (
+    CaptureDifference,
+    ComparedCapture,
+    Comparison,
+    KernelChange,
+)
+from traceview.model.devices import CAUSES
 from traceview.units import exact_duration
 
+CALL_FIGURES = tuple(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked"))
+API_FIGURES = tuple(name for name in HOST_FIGURES if name not in ("kernels", "copies"))
+RECORDED_CALLS = ("launches", *(f"{kind}.count" for kind in SYNCS))
+KNOWN_CAUSES = tuple(f"idle.{cause}" for cause in CAUSES if cause not in ("profiler", "unknown"))
 QUANTITIES = ("time", "wall", "idle", *PARTS, *HOST_FIGURES)
 KERNEL_FIGURES = ("", "per_call")
 
@@ -34,12 +44,18 @@ def parse(text: str) -> Condition:
 def failures(conditions: Iterable[Condition], comparison: Comparison) -> Iterator[str]:
     """Yield one line for each condition and capture where it holds, with the change.
 
-    Raises RequestError for a name that no kernel has.
+    Raises RequestError for a name that no kernel has, and for a quantity that was not measured in both captures.
     """
     for condition in conditions:
         if condition.kernel:
             _check_name(condition.kernel[0], comparison)
         for against in comparison.against:
+            for capture, means in (
+                (comparison.base, {name: change.mean_before for name, change in against.figures().items()}),
+                (against.capture, {name: change.mean_after for name, change in against.figures().items()}),
+            ):
+                if reason := _not_measured(condition.quantity, capture, means):
+                    condition.refuse(f"{condition.quantity} was not measured in {capture.file}: {reason}")
             unit, difference, total = _change(condition, against)
             value = difference * 100 / total if condition.unit == "%" and total else difference
             if condition.unit == "%" and not total and difference:
@@ -47,6 +63,19 @@ def failures(conditions: Iterable[Condition], comparison: Comparison) -> Iterato
             if condition.holds(value):
                 text = _change_text(unit, difference, total, is_call=condition.is_per_call)
                 yield f"{condition.text}: {condition.quantity} changed by {text} in {against.capture.file}"
+
+
+def _not_measured(quantity: str, capture: ComparedCapture, means: Mapping[str, float]) -> str | None:
+    """Return why a capture, with these mean figures, does not show a quantity; None if it does."""
+    if quantity in ("time", "wall"):
+        return None
+    if quantity in API_FIGURES and not any(means[name] for name in RECORDED_CALLS):
+        return "it holds no CUDA API calls"
+    if not capture.devices and quantity not in (*CALL_FIGURES, "launches"):
+        return "it holds no GPU work"
+    if quantity in KNOWN_CAUSES and means["idle.unknown"] and means["idle.unknown"] >= means["idle"]:
+        return "it does not show what launched the work, so the causes of idle time are unknown"
+    return None
 
 
 def _change(condition: Condition, against: CaptureDifference) -> tuple[str, Decimal, Decimal]:

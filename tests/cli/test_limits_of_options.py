@@ -1,0 +1,47 @@
+"""Numbers on the command line that no capture can have are refused in one line."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+
+CASES = [
+    ("--to", "99999999999s"),
+    ("--from", "-9223372036854775809"),
+    ("--from", "@9223372036854775808ns"),
+    ("--to", "2000000s"),
+    ("--unprofiled-ms", "inf"),
+    ("--unprofiled-ms", "nan"),
+    ("--unprofiled-ms", "1e300"),
+    ("--unprofiled-ms", "-1"),
+    ("--unprofiled-ms", "0"),
+]
+
+
+@pytest.mark.parametrize(("option", "value"), CASES)
+def test_impossible_numbers_are_refused_in_one_line(traceview: Command, report: Path, option: str, value: str) -> None:
+    code, out, err = traceview("analyze", report, "--no-html", f"{option}={value}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert option in err and "internal error" not in err.lower()
+
+
+def test_row_left_out_is_in_the_default_summary(traceview: Command, report: Path) -> None:
+    with sqlite3.connect(report) as connection:
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'noon' WHERE rowid = 5")
+    code, out, err = traceview("analyze", report, "--no-html")
+    assert (code, err) == (0, "")
+    assert "1 row of CUPTI_ACTIVITY_KIND_KERNEL" in out or "left_out" in out
+
+
+def test_gate_on_a_capture_without_gpu_work_is_an_error(traceview: Command, report: Path) -> None:
+    with sqlite3.connect(report) as connection:
+        for table in ("KERNEL", "MEMCPY", "MEMSET"):
+            connection.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{table}")
+    for condition in ("kernels < 1", "compute == 0", "busy < 99%", "mfu < 50%"):
+        code, _, err = traceview("analyze", report, "--no-html", "--quiet", "--fail-if", condition)
+        assert code == 2
+        assert "was not measured: the capture holds no GPU work" in err
