@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -110,6 +111,24 @@ def test_passed_gate_and_refused_comment(runner: Runner) -> None:
     (runner.folder / "bin" / "gh").write_text("#!/bin/bash\nexit 1\n")
     done = runner.run("Comment", token="t", number="12")
     assert done.returncode == 0 and "::warning::" in done.stdout
+
+
+def test_no_file_of_the_checkout_runs(runner: Runner) -> None:
+    """The working folder is the checkout of a pull request."""
+    wheel = runner.folder / "traceview-0-py3-none-any.whl"
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr("traceview-0.dist-info/METADATA", "Metadata-Version: 2.1\nName: traceview\nVersion: 0\n")
+        archive.writestr(
+            "traceview-0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("traceview-0.dist-info/RECORD", "")
+    for name in ("json", "venv", "ensurepip", "pip", "subprocess"):
+        (runner.folder / f"{name}.py").write_text(f"open('ran', 'a').write('{name} ')\n")
+    runner.variables |= {"PIP_NO_INDEX": "1", "PYTHONPATH": ""}
+    assert runner.run("Install traceview", version="", action_path=str(wheel)).returncode == 0
+    runner.variables["PYTHONPATH"] = str(ROOT)
+    assert runner.run("Compare", **captures("dual.sqlite", "dual.sqlite"), gate="").returncode == 0
+    assert runner.outputs()["verdict"] == "noise" and not (runner.folder / "ran").exists()
 
 
 def test_inputs_and_outputs_exist() -> None:

@@ -27,30 +27,39 @@ FAULTY = """
 from dataclasses import replace
 from traceview.measure.base import PartMeasure, CaptureMeasure
 from traceview.model.columns import Table, column
-from traceview.frozen import frozen
-from traceview.pricing.base import FindingDraft
-from traceview.pricing.ledger import IdleClaim
+from dataclasses import dataclass
+from traceview.pricing.base import FindingDraft, Rule
+from traceview.pricing.claims import IdleClaim
 import numpy as np
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Row:
-    ns: int = column("ns", "time", "A time.")
+    ns: int = column("ns", "time", "A time.", merge="sum")
 
-def divides(facts):
+def divide(facts, sums):
     yield 1 // len(())
 
-def yields_text(facts):
+def yield_text(facts, sums):
     yield "text"
 
-def claims_gaps_of_another(facts):
-    claims = (IdleClaim(("host",), rows=np.array([10**9])),)
+def claim_unknown_group(facts, sums):
+    claims = (IdleClaim(("host",), "of another rule"),)
     yield FindingDraft(id="x", title="x", advice="x", device=facts.devices[0], claims=claims)
+
+def collect_number(part, device):
+    return 1
+
+divides = Rule("divides", divide)
+yields_text = Rule("yields_text", yield_text)
+claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group)
+collects_number = Rule("collects_number", yield_text, collect_number)
+plain_function = divide
 
 FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda given: given.nothing)
 UNFIT = CaptureMeasure(Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),))
 TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
 """
-FAULTY_RULES = ("divides", "yields_text", "claims_gaps_of_another", "missing")
+FAULTY_RULES = ("divides", "yields_text", "claims_unknown_group", "collects_number", "plain_function", "missing")
 FAULTY_MEASURES = {"fails": "FAILS", "unfit": "UNFIT", "taken": "TAKEN", "absent": "ABSENT", "unsuitable": "Row"}
 
 
@@ -117,6 +126,9 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
         "the rule `divides` of the package faulty 1.0 failed (ZeroDivisionError in faulty.py, line "
         in notes["package_divides"]
     )
+    assert "claims the group 'of another rule', which collect does not return" in notes["package_claims_unknown_group"]
+    assert "collect returns no Collected" in notes["package_collects_number"]
+    assert "names no traceview.pricing.base.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
     assert "another name than 'copies'" in notes["package_taken"]
     assert "faulty 1.0" in brief.render(extended)

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
+from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from traceview.model.fleet import Fleet
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Analysis",

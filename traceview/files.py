@@ -14,6 +14,7 @@ from traceview.errors import OutputError
 
 STDOUT = "-"
 MAX_ENCODED = 1 << 22  # letters at once
+SIDE_FILES = ("", "-wal", "-shm", "-journal")  # a database and the files that SQLite writes beside it
 
 
 def is_stdout(path: Path | None) -> bool:
@@ -21,45 +22,82 @@ def is_stdout(path: Path | None) -> bool:
     return path is not None and str(path) == STDOUT
 
 
-def check_outputs(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Check that no output overwrites a report or another output, and that each can be written.
+def named_output(path: Path) -> Path:
+    """Return the file that an output which the user names stands for: the target of a link to a file or a folder.
+
+    What is written to a path never follows a link that is there by then.
+    """
+    with contextlib.suppress(OSError):  # check_outputs gives the reason
+        if path.is_symlink() and (not path.exists() or path.is_file() or path.is_dir()):
+            return Path(os.path.realpath(path))
+    return path
+
+
+def refuse_link(path: Path, option: str) -> None:
+    """Refuse a default name that is a symbolic link: the user did not name its target. Raises OutputError."""
+    with _output_errors(path):
+        if path.is_symlink():
+            raise OutputError(
+                f"{path.name}: is a symbolic link, which a default name does not follow; remove it, or use {option}"
+            )
+
+
+def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None]) -> None:
+    """Check that no output is an input, a part of one or another output, and that each can be written.
 
     `-` is standard output. Raises OutputError.
     """
     outputs = tuple(outputs)
-    check_different(reports, outputs)
+    check_different(inputs, outputs)
     for path in outputs:
         if path is not None and not is_stdout(path):
             check_file(path)
 
 
-def check_different(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Check that no output is a report or another output. Raises OutputError."""
-    taken = {report.resolve() for report in reports}
-    for path in outputs:
-        if path is None or is_stdout(path):
+def check_different(inputs: Iterable[Path], outputs: Iterable[Path | None]) -> None:
+    """Check that no output is an input, a part of one, a folder that holds one, or another output.
+
+    Parts of an input are the files in its folder, their targets, and what SQLite keeps beside a database.
+    Raises OutputError.
+    """
+    files, folders = set(), set()
+    for path in inputs:
+        real = os.path.realpath(path)
+        files |= {f"{name}{suffix}" for name in (real, _without_following(path)) for suffix in SIDE_FILES}
+        with contextlib.suppress(OSError):
+            if Path(real).is_dir():
+                folders.add(real)
+                files.update(os.path.realpath(entry.path) for entry in os.scandir(real))
+    holders = {holder for path in (*files, *folders) for holder in map(str, Path(path).parents)}
+    for output in outputs:
+        if output is None or is_stdout(output):
             continue
-        if path.resolve() in taken:
-            raise OutputError(f"{path.name}: the reports and the outputs must be different files")
-        taken.add(path.resolve())
+        real = os.path.realpath(output)
+        if real in files or not folders.isdisjoint((real, *map(str, Path(real).parents))):
+            raise OutputError(f"{output.name}: the inputs and the outputs must be different files; name another path")
+        if real in holders:
+            raise OutputError(f"{output.name or output}: is a folder that holds an input; name a new one")
+        files.add(real)
 
 
 def check_file(path: Path) -> None:
     """Check that a file can be written, before its content is computed. Raises OutputError."""
-    if path.is_dir():
-        raise OutputError(f"{path.name or path}: is a folder; name a file in it")
-    _check_parent(path)
+    with _output_errors(path):
+        if path.is_dir():
+            raise OutputError(f"{path.name or path}: is a folder; name a file in it")
+        _check_parent(path)
 
 
 def check_folder(path: Path, ours: Collection[str]) -> None:
     """Check that a folder can be written: its path is new, or a folder with no files but `ours`. Raises OutputError."""
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"{path.name}: is a file, but this format writes a folder of tables; name another path")
-    if path.is_dir():
-        others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-        if others:
-            raise OutputError(f"{path.name or path}: contains other files ({others[0]}); name a new folder")
-    _check_parent(path.resolve())
+    with _output_errors(path):
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path.name}: is a file, but this format writes a folder of tables; name another path")
+        if path.is_dir():
+            others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
+            if others:
+                raise OutputError(f"{path.name or path}: contains other files ({others[0]}); name a new folder")
+        _check_parent(_without_following(path))
 
 
 def _check_parent(path: Path) -> None:
@@ -78,8 +116,8 @@ def write_text(path: Path, text: str) -> None:
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file piece by piece.
 
-    A symbolic link stays, and its target is replaced. A device or pipe is written in place. Raises OutputError; the
-    old file then stays unchanged, and no part of the new one is left.
+    A symbolic link is replaced. A device or pipe is written in place. Raises OutputError; the old file then stays
+    unchanged, and no part of the new one is left.
     """
     if _is_special(path):
         with _output_errors(path), path.open("wb") as file:
@@ -90,24 +128,51 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
     """Yield a temporary file beside `path` that replaces it at the end, or is removed after an error.
 
-    Raises OutputError.
+    Without `replaces`, the path must still be new at the end. Raises OutputError.
     """
     with _output_errors(path):
-        target = path.resolve()
+        target = _without_following(path)
         handle, name = tempfile.mkstemp(prefix=".traceview-", suffix=".part", dir=target.parent)
         os.close(handle)
         part = Path(name)
         try:
             yield part
             part.chmod(_permissions(target, 0o666))
-            part.replace(target)
+            if replaces:
+                part.replace(target)
+            else:
+                _place(part, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
+
+
+def _place(part: Path, target: Path) -> None:
+    """Rename a file to a new name. Two processes cannot both create it."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        raise refused_as_present(target) from None
+    try:
+        part.replace(target)
+    except BaseException:
+        if part.exists():
+            target.unlink()
+        raise
+
+
+def refused_as_present(path: Path) -> OutputError:
+    """Return the error for an output that must be new."""
+    return OutputError(f"{path.name}: file exists; name a new file")
+
+
+def _without_following(path: Path) -> Path:
+    """Return the path in its folder's own place; a link at its end is not followed."""
+    return Path(os.path.realpath(path.parent), path.name)
 
 
 @contextmanager
@@ -117,7 +182,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises OutputError.
     """
     with _output_errors(path):
-        target = path.resolve()
+        target = _without_following(path)
         part = Path(tempfile.mkdtemp(prefix=".traceview-", suffix=".part", dir=target.parent))
         try:
             yield part
@@ -128,7 +193,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(part: Path, target: Path) -> None:
-    if not target.exists():
+    if not os.path.lexists(target):
         part.rename(target)
         return
     aside = Path(tempfile.mkdtemp(prefix=".traceview-", suffix=".old", dir=target.parent))
@@ -158,7 +223,7 @@ def _output_errors(path: Path) -> Iterator[None]:
 
 def _permissions(target: Path, default: int) -> int:
     """Return the permission bits of an existing target, else `default` without those that the umask clears."""
-    if target.exists():
+    if target.exists() and not target.is_symlink():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
     os.umask(mask)

@@ -27,7 +27,7 @@ from traceview.read.calibration import FORMAT, VERSION
 from traceview.record.doctor import Checks
 from traceview.redact import Redacted
 from traceview.report.fleet.document import ADVICE, CLOCK, STRAGGLER
-from traceview.report.schema import (
+from traceview.report.json import (
     DIALECT,
     NUMBER,
     TEXT,
@@ -63,8 +63,9 @@ def analyze_schema(command: str = "analyze") -> Schema:
         EXTENSIONS,
     )
     gaps = {"count": WHOLE, "total_ns": WHOLE, "causes": mapping(WHOLE), **states, "longest": array(_gap())}
+    clock = closed({f"{name}_ns": optional(WHOLE) for name in ("offset", "low", "high")})
     device = closed(
-        {"id": TEXT, "name": optional(TEXT), "process_ids": array(WHOLE), "window_ns": WINDOW, **use}
+        {"id": TEXT, "name": optional(TEXT), "process_ids": array(WHOLE), "window_ns": WINDOW, "clock": clock, **use}
         | _tables(PartMeasure, DeviceMeasure)
         | {"gaps": closed(gaps), "steady": steady},
         EXTENSIONS,

@@ -16,16 +16,20 @@ from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.captures import ROOT, analyzed, sample
 from traceview import Analysis, Comparison, analyze, compare
 from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
+from traceview.model.trace import Note
 from traceview.report.comparison.document import to_json
 from traceview.report.comparison.markdown import to_markdown
 from traceview.report.comparison.phrases import part_words, shown_parts
 from traceview.report.comparison.terminal import render, render_brief
+from traceview.report.format import plain
 from traceview.report.layout import width
 from traceview.report.screen import MAX_LINES, Screen
 
@@ -202,6 +206,20 @@ def test_markdown_tables_have_equal_columns() -> None:
     for line in to_markdown(compare_samples("serial", "dual")).splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (5, 7, 8), line
+
+
+WORDS = ("https:", "HTTP:", "//", "www", ".", "a", "@", "#", "1", "`", "<", " ", "mailto:", "GH-", "throughput")
+
+
+@given(st.lists(st.sampled_from(WORDS)))
+def test_sentences_in_markdown_have_no_links(words: list[str]) -> None:
+    """A note with the address of a page became a link in the comment on a pull request."""
+    comparison = compare_samples("serial", "dual")
+    note = "".join(words)
+    written = to_markdown(replace(comparison, notes=(Note("n", note),))).splitlines()[-1]
+    links = re.compile(r"(?i)https?:|www\.|mailto:|@\w|#\d|\bGH-\d")
+    assert not links.search(written.replace("\\", ""))
+    assert written.replace("<!-- -->", "").replace("\\", "").strip("- ") == plain(note, 2000).strip("- ")
 
 
 def test_names_in_markdown_are_escaped() -> None:

@@ -18,8 +18,14 @@ from traceview import compare
 from traceview.comparison import throughput
 from traceview.comparison.change import RESAMPLES
 from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
-from traceview.comparison.shape import time_shape
-from traceview.comparison.throughput import Series, block_length, mean_change, mean_interval, resampled_deviations
+from traceview.comparison.throughput import (
+    Series,
+    block_length,
+    mean_change,
+    mean_interval,
+    resampled_deviations,
+    time_shape,
+)
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import CaptureDifference
@@ -268,7 +274,7 @@ def test_shapes(values: list[int], form: str) -> None:
 @settings(max_examples=30)
 @given(VALUES.filter(lambda values: len(values) >= 8))
 def test_best_split_matches_every_split(values: Times) -> None:
-    from traceview.comparison.shape import _best_split
+    from traceview.comparison.throughput import _best_split
 
     ordered = sorted(values.tolist())
     removed = 0.0

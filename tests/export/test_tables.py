@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.captures import ALL, H200, PUBLIC, ROOT, sample, shared
 from tests.export.hostile import hostile_export
-from tests.formulas import FORMULAS, NO_FORMULAS
+from tests.formulas import FORMULAS, INNER_FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.tables import TABLES, escape_formulas
 from traceview.measure import MEASURES
 from traceview.model.columns import field_names
 from traceview.model.devices import CAUSES
-from traceview.model.kernels import size_text
+from traceview.model.rows import size_text
 from traceview.pipeline import analyze, open_trace
 from traceview.report.json import plain_values
 
@@ -84,7 +87,8 @@ def test_csv_hostile_names(tmp_path: Path) -> None:
     with (tmp_path / "csv" / "operations.csv").open(newline="", encoding="utf-8") as file:
         names = [row["name"] for row in csv.DictReader(file)]
     wanted = [name.replace("\0", "\ufffd") for name in trace.operations["name"].cast(pl.String)]
-    assert names == [f"'{name}" if name[0] in "=+-@\t\r\n'" else name for name in wanted]
+    inner = [re.sub(r"([;\t\r\n]\s*'*)([=+@-])", r"\1'\2", name) for name in wanted]
+    assert names == [f"'{name}" if name[0] in "=+-@\t\r\n'" else name for name in inner]
     assert sum(name != same for name, same in zip(names, wanted, strict=True)) == 6
 
 
@@ -93,9 +97,26 @@ def test_formulas_are_escaped(text: str) -> None:
     assert escape_formulas(pl.DataFrame({"a": [text]}))["a"].to_list() == ["'" + text]
 
 
+@pytest.mark.parametrize(("text", "written"), INNER_FORMULAS.items(), ids=ascii)
+def test_formulas_inside_of_texts_are_escaped(text: str, written: str) -> None:
+    assert escape_formulas(pl.DataFrame({"a": [text]}))["a"].to_list() == [written]
+
+
+@given(st.text("=+-@;\t\n\r ',\"a1|", max_size=12))
+def test_no_spreadsheet_reads_a_formula(text: str) -> None:
+    """A cell begins after any of the separators of spreadsheets, in quotes or not, and no cell is a formula."""
+    line = escape_formulas(pl.DataFrame({"a": ["x"], "b": [text]})).write_csv(quote_style="non_numeric")
+    for separator in (";", "\t"):
+        for row in line.splitlines():
+            for cell in row.split(separator):
+                assert cell.strip()[:1] not in ("=", "+", "-", "@")
+    rows = list(csv.reader(line.splitlines(keepends=True)))
+    assert all(cell.strip()[:1] not in ("=", "+", "-", "@") for row in rows for cell in row)
+
+
 def test_other_texts_and_numbers_are_unchanged(tmp_path: Path) -> None:
     frame = pl.DataFrame({"name": NO_FORMULAS, "number": [-3] * len(NO_FORMULAS)})
-    escape_formulas(frame).write_csv(tmp_path / "a.csv")
+    escape_formulas(frame).write_csv(tmp_path / "a.csv", quote_style="non_numeric")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(NO_FORMULAS) and {row["number"] for row in rows} == {"-3"}

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.test_command import ENVIRONMENT, REPORT, SLEEPER, is_group_alive
-from traceview.fleet.lifetime import signals_deferred
+from traceview.children import starting_workers
 
 # A process that becomes a worker before or after its parent ends; it must end before it writes "late".
 MODULE = """
 import multiprocessing, os, pathlib, sys, time
-from traceview.fleet import lifetime
+from traceview import children
 def worker(folder, parent, order):
     folder = pathlib.Path(folder)
     if order == "watch":
-        lifetime._set_death_signal = lambda: False  # as on systems other than Linux
+        children._set_death_signal = lambda: False  # as on systems other than Linux
     if order != "late":
-        lifetime.begin_worker()
+        children.begin_worker()
     (folder / "ready").touch()
     while os.getppid() == parent:
         time.sleep(0.01)
     if order == "late":
-        lifetime.begin_worker()
+        children.begin_worker()
     time.sleep(600)  # longer than the test waits for the end of the worker
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -99,7 +99,7 @@ def test_deferred_signal_is_delivered_after_the_block() -> None:
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
     try:
-        with signals_deferred():
+        with starting_workers():
             os.kill(os.getpid(), signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             time.sleep(0.05)

@@ -19,7 +19,7 @@ from traceview.slices.traces import SliceSource
 
 
 def figures(result: object) -> object:
-    """Return plain values without notes: some checks of a capture need the whole (docs/design.md "Slices")."""
+    """Return plain values without notes: some checks of a capture need the whole (docs/design.md "Parts")."""
     if is_dataclass(result):
         return {field.name: figures(getattr(result, field.name)) for field in fields(result) if field.name != "notes"}
     if isinstance(result, tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from traceview.fleet import clocks
 from traceview.fleet import merge as module
 from traceview.fleet.merge import merge, merge_reports
 from traceview.fleet.partials import FleetReports, Work, header
-from traceview.fleet.worker import StoredResult, loaded
+from traceview.fleet.worker import Job, Report, loaded
 from traceview.model.fleet import Fleet, ReportResult
 from traceview.report.fleet import render
 from traceview.report.fleet.document import to_json
@@ -65,7 +66,7 @@ def one_stream_reports() -> list[ReportResult]:
     ]
 
 
-def run_split(cuts: Sequence[int], work: Work[Any], kept: Sequence[tuple[int, StoredResult]]) -> Any:
+def run_split(cuts: Sequence[int], work: Work[Any], kept: Sequence[tuple[int, Report]]) -> Any:
     """Measure the results one by one, as another process would receive them, and merge neighbours as `cuts` say."""
     parts = [work(loaded([each])) for each in kept]
     for cut in cuts:
@@ -77,7 +78,7 @@ def run_split(cuts: Sequence[int], work: Work[Any], kept: Sequence[tuple[int, St
     return parts[0]
 
 
-def run_in_pairs(work: Work[Any], kept: Sequence[tuple[int, StoredResult]]) -> Any:
+def run_in_pairs(work: Work[Any], kept: Sequence[tuple[int, Report]]) -> Any:
     """Measure two results at a time and merge in levels of a binary tree."""
     parts = [work(loaded(kept[first : first + 2])) for first in range(0, len(kept), 2)]
     while len(parts) > 1:
@@ -94,13 +95,17 @@ FLEETS = {made.__name__: made for made in (slow_reports, grid_reports, one_strea
 
 
 @pytest.mark.parametrize("name", list(FLEETS))
-def test_any_grouping_of_reports_gives_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_grouping_of_reports_gives_the_same_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where ranks are missing or repeated, or only one is there."""
     results = FLEETS[name]()
     complete = range(len(results))
     flat = merge([f"rank{index}.sqlite" for index in complete], results)
     assert flat.groups and any(row.wait for row in flat.ranks)
-    kept = [StoredResult(pickle.dumps(result)) for result in results]
+    kept = [Report("", Job(), index, tmp_path) for index in complete]
+    for index, result in enumerate(results):
+        (tmp_path / str(index)).write_bytes(pickle.dumps(result))
     headers = [pickle.loads(pickle.dumps(header(result))) for result in results]
 
     def check(chosen: Sequence[int], run: Any) -> None:

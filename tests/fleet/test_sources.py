@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,29 @@ def test_report_names_include_folders_if_file_names_repeat() -> None:
     assert report_names([Path("/a/b/x.sqlite"), Path("/a/c/y.sqlite")]) == ("x.sqlite", "y.sqlite")
     repeated = [Path("/home/me/run/n0/r.sqlite"), Path("/home/me/run/n1/r.sqlite")]
     assert report_names(repeated) == ("n0/r.sqlite", "n1/r.sqlite")
+
+
+def test_entries_that_cannot_be_read(folder: Path) -> None:
+    """A link to itself is a report that cannot be read; the folders of other users' processes hold none."""
+    (folder / "rank5.sqlite").symlink_to("rank5.sqlite")
+    (folder / "loop").symlink_to(folder)
+    names = [path.name for path in find_reports([str(folder)])]
+    assert names == ["rank1.sqlite.xz", "rank2.sqlite", "rank3.nsys-rep", "rank5.sqlite", "rank10.sqlite"]
+    assert [path.name for path in find_reports([f"{folder}/rank5*"])] == ["rank5.sqlite"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
+def test_proc_has_no_report() -> None:
+    """As root or not, some entries of /proc cannot be searched, and others go away meanwhile."""
+    program = """if True:
+        import os
+        from traceview.errors import NotFoundError
+        from traceview.fleet.sources import find_reports
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            find_reports(["/proc"])
+        except NotFoundError as error:
+            print(error)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout, done.stderr) == ("/proc: no report found; name .sqlite files, a folder or a pattern\n", "")

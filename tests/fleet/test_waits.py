@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from traceview.fleet import waits as module
 from traceview.fleet.arrivals import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.match import MatchedCollectives
 from traceview.fleet.waits import Waits, WaitSums
-from traceview.frozen import frozen
 from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import ReportResult
 
@@ -30,7 +29,7 @@ ITERATIONS = FleetIterations(NUMBERS, STEADY, PRESENT)
 KINDS = ("AllGather", "AllReduce")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """Groups, and the reports and clocks of RANKS ranks; the collectives of a rank are those of its groups in turn."""
 

@@ -18,9 +18,9 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import Places, locate_operations
 from traceview.model.analysis import Iterations
-from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.devices import DeviceFigures, DeviceUse
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
-from traceview.pricing.part import use_in_steady_part
+from traceview.pricing.part import streams_in_part
 
 MS = 1_000_000
 
@@ -45,7 +45,7 @@ def places_of(trace: Trace) -> Places:
     return locate_operations(trace, project_operations(trace))
 
 
-def figures(use: DevicePart) -> list[object]:
+def figures(use: DeviceFigures) -> list[object]:
     frame = use.gaps.frame
     return [
         use.window,
@@ -84,10 +84,10 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     _, _, expected = of_device(trace.with_window(window))
     steady = with_steady_part(trace, threads, use, part, places_of(trace)).steady
     assert figures(steady) == figures(expected)
-    view = use_in_steady_part(trace, replace(use, steady=steady), whole, part)
+    view = tuple(streams_in_part(trace, use.streams, whole, part))
     gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}
-    sizes = {row.stream: row.bytes for row in view.streams}  # of the window
-    assert view.streams == tuple(replace(row, **gaps, bytes=sizes[row.stream]) for row in expected.streams)
+    sizes = {row.stream: row.bytes for row in view}  # of the window
+    assert view == tuple(replace(row, **gaps, bytes=sizes[row.stream]) for row in expected.streams)
 
 
 @pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "serial.sqlite"])

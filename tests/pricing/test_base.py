@@ -1,4 +1,4 @@
-"""Tests of DeviceFacts against a search through every gap."""
+"""Tests of DevicePart against a search through every gap."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.captures import analyzed, sample
+from tests.rules.helpers import rows_of
 from traceview import analyze
 from traceview.model.trace import Window
-from traceview.pricing.base import collect_facts
 
 
 @pytest.mark.parametrize("narrowed", [False, True])
@@ -19,10 +19,10 @@ def test_gaps_before_operations(name: str, narrowed: bool) -> None:
         window = analysis.devices[0].window
         third = window.length // 3
         analysis = analyze(analysis.trace, window=Window(window.start + third, window.end - third))
-    facts = collect_facts(analysis)
-    for device in facts.devices:
+    operations = np.arange(len(analysis.trace.operations))
+    for device in rows_of(analysis).devices:
         for rows in (device.activity.rows, device.activity.rows[::7], device.activity.rows[:0]):
             expected = np.flatnonzero(np.isin(device.gap_operation, rows))
-            assert device.gaps_before(rows).tolist() == expected.tolist()
+            assert device.gaps_before(np.isin(operations, rows)).tolist() == expected.tolist()
         begun = (device.gap_start >= device.steady.start) & (device.gap_start < device.steady.end)
         assert np.arange(len(begun))[device.steady_gaps].tolist() == np.flatnonzero(begun).tolist()

@@ -18,7 +18,7 @@ from traceview.measure.overlap import Copies
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import Window
 from traceview.pricing.accounts import exposed_work
-from traceview.pricing.ledger import Claim, ExposedClaim, Grant, IdleClaim, Ledger
+from traceview.pricing.ledger import Claim, GapClaim, Grant, Ledger, TimeClaim
 
 KEYS = ("communication", "h2d pinned", "memset")
 COUNT = 4
@@ -46,19 +46,19 @@ def each_gap(grant: Grant) -> Times:
 
 
 @st.composite
-def idle_claims(draw: st.DrawFn) -> IdleClaim:
+def idle_claims(draw: st.DrawFn) -> GapClaim:
     listed = st.lists(st.integers(0, COUNT - 1), unique=True).map(lambda rows: np.array(sorted(rows), np.int64))
     stretches = st.lists(st.integers(0, COUNT), min_size=2, max_size=2).map(lambda edges: slice(*sorted(edges)))
     rows = draw(st.none() | listed | stretches)
     length = len(np.arange(COUNT) if rows is None else np.arange(COUNT)[rows])
     bounds = st.lists(st.integers(0, 40), min_size=length, max_size=length).map(lambda most: np.array(most, np.int64))
     causes = draw(st.lists(st.sampled_from(CAUSES), unique=True, max_size=4))
-    return IdleClaim(tuple(causes), rows, draw(st.none() | bounds))
+    return GapClaim(tuple(causes), rows, draw(st.none() | bounds))
 
 
 spans = st.tuples(st.integers(0, 300), st.integers(0, 300)).map(sorted)
 exposed_claims = st.builds(
-    ExposedClaim,
+    TimeClaim,
     st.lists(st.sampled_from((*KEYS, "no such work")), unique=True, max_size=3).map(tuple),
     st.none() | spans.map(lambda span: intervals.union(np.array([span[0]]), np.array([span[1]]))),
 )
@@ -97,7 +97,7 @@ def claimable_ns(ledger: Ledger, claims: tuple[Claim, ...]) -> Times:
     """Return the largest possible grant of each gap: what is left of the claimed causes, within the limits."""
     most = np.zeros(COUNT, np.int64)
     for claim in claims:
-        if isinstance(claim, IdleClaim):
+        if isinstance(claim, GapClaim):
             rows = slice(0, COUNT) if claim.rows is None else claim.rows
             left = sum((ledger.idle.get(cause, np.zeros(COUNT, np.int64))[rows] for cause in claim.causes), np.int64(0))
             most[rows] += left if claim.at_most is None else np.minimum(left, claim.at_most)
@@ -107,22 +107,22 @@ def claimable_ns(ledger: Ledger, claims: tuple[Claim, ...]) -> Times:
 def test_columns_of_the_measure_do_not_change() -> None:
     gaps = made_gaps([10] * COUNT * len(CAUSES))
     ledger = Ledger.from_gaps(gaps, {})
-    ledger.deduct(ledger.grant((IdleClaim(("host",), rows=np.array([1, 3])), IdleClaim(("sync",), rows=slice(1, 2)))))
-    ledger.deduct(ledger.grant((IdleClaim(("host", "sync")),)))
+    ledger.deduct(ledger.grant((GapClaim(("host",), rows=np.array([1, 3])), GapClaim(("sync",), rows=slice(1, 2)))))
+    ledger.deduct(ledger.grant((GapClaim(("host", "sync")),)))
     assert gaps.frame["host"].to_list() == gaps.frame["sync"].to_list() == [10] * COUNT
 
 
 def test_granted_time_is_gone_for_the_next_rule() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    first = ledger.grant((IdleClaim(("host",)), ExposedClaim(("memset",))))
+    first = ledger.grant((GapClaim(("host",)), TimeClaim(("memset",))))
     ledger.deduct(first)
-    second = ledger.grant((IdleClaim(("host",)), ExposedClaim(("memset",))))
+    second = ledger.grant((GapClaim(("host",)), TimeClaim(("memset",))))
     assert (first.total, second.total) == (10 * COUNT + 70, 0)
 
 
 def test_limit_per_gap_over_all_causes() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    grant = ledger.grant((IdleClaim(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
+    grant = ledger.grant((GapClaim(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
     ledger.deduct(grant)
     assert each_gap(grant).tolist() == [0, 5, 15, 20]
     assert ledger.idle["host"].tolist() == [10, 10, 5, 0]
@@ -141,8 +141,8 @@ def test_nothing_is_lost_after_the_end_of_work() -> None:
 
 def test_claims_of_a_draft_do_not_overlap() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    memset = ExposedClaim(("memset",))
-    grant = ledger.grant((IdleClaim(("host",)), IdleClaim(("host", "sync")), memset, memset))
+    memset = TimeClaim(("memset",))
+    grant = ledger.grant((GapClaim(("host",)), GapClaim(("host", "sync")), memset, memset))
     assert each_gap(grant).tolist() == [20] * COUNT
     assert intervals.length(grant.exposed) == 70
 
@@ -150,7 +150,7 @@ def test_claims_of_a_draft_do_not_overlap() -> None:
 def test_grant_does_not_change_the_ledger() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
     before = ledger.total
-    ledger.grant((IdleClaim(CAUSES), ExposedClaim(KEYS)))
+    ledger.grant((GapClaim(CAUSES), TimeClaim(KEYS)))
     assert ledger.total == before
 
 

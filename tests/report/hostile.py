@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from tests.made_trace import made_trace
-from traceview.model.trace import Trace
+from traceview.model.trace import Note, Trace
 
 SCRIPT = "</script><script>window.owned=1</script>"
 IMAGE = '<img src=x onerror="window.owned=1">'
@@ -46,7 +46,9 @@ def hostile_trace() -> Trace:
     trace = made_trace(operations, api, ranges)
     return replace(
         trace,
-        info=replace(trace.info, file=f"{IMAGE}.sqlite", problems=(f"a problem with {SCRIPT}",)),
+        info=replace(
+            trace.info, file=f"{IMAGE}.sqlite", left_out=(Note("left_out", f"a problem with {SCRIPT}", ("busy",)),)
+        ),
         operations=_named(trace.operations, 0),
         api=_named(trace.api, 1),
         ranges=trace.ranges.with_columns(pl.Series("name", [IMAGE] * 12, dtype=pl.Enum([IMAGE]))),

@@ -21,10 +21,9 @@ from traceview.model.analysis import (
     Unmatched,
 )
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, Gaps
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps
 from traceview.model.findings import Finding, Place
-from traceview.model.rates import SpeedOfLight
-from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
+from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, SpeedOfLight, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window
 
 MS = 1_000_000
@@ -45,7 +44,7 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
         communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
     )
     streams = _device_tables(streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),))
-    steady = DevicePart(
+    steady = DeviceFigures(
         window=Window(0, 100 * MS),
         kernel_count=7,
         busy_ns=75 * MS,

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from tests.formulas import FORMULAS, NO_FORMULAS
+from tests.formulas import FORMULAS, INNER_FORMULAS, NO_FORMULAS
 from tests.report.browser import PATIENCE, Opened, opened
 from tests.report.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
@@ -133,7 +133,7 @@ def test_csv_of_the_page_has_no_formula(page: Opened) -> None:
     text = Path(waiting.value.path()).read_bytes().decode("utf-8-sig")
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert {len(row) for row in rows} == {7}
-    assert [row[0] for row in rows[1:]] == [f"'{FORMULA}"]
+    assert [row[0] for row in rows[1:]] == ["'" + FORMULA.replace("\n+", "\n'+")]
 
 
 ELEMENT = "document.body.append(Object.assign(document.createElement('%s'), { %s }))"
@@ -179,10 +179,12 @@ def test_page_and_export_escape_the_same_formulas(browser: Browser) -> None:
     module = resources.files("traceview.report.assets").joinpath("core/export.js").read_text(encoding="utf-8")
     script = plain_script(module)
     page = browser.new_page()
-    cells = page.evaluate(f"(values) => {{ {script}; return values.map(csvCell); }}", [*FORMULAS, *NO_FORMULAS, -3])
+    cells = page.evaluate(
+        f"(values) => {{ {script}; return values.map(csvCell); }}", [*FORMULAS, *NO_FORMULAS, *INNER_FORMULAS, -3]
+    )
     page.close()
     [*written, number] = [next(csv.reader(io.StringIO(cell, newline="")), [""])[0] for cell in cells]
-    assert written == [*("'" + text for text in FORMULAS), *NO_FORMULAS] and number == "-3"
+    assert written == [*("'" + text for text in FORMULAS), *NO_FORMULAS, *INNER_FORMULAS.values()] and number == "-3"
 
 
 def test_scripts_create_no_html_from_text() -> None:

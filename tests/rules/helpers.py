@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import polars as pl
 
+from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.program import Program
-from traceview.model.trace import API, OPERATIONS, Note, Trace
+from traceview.model.rows import StreamUse
+from traceview.model.trace import API, EVERYTHING, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
-from traceview.pricing.base import Rule, collect_facts
-from traceview.pricing.findings import build_findings
+from traceview.pricing.base import CapturePart, Rule
+from traceview.slices.facts import FindingContext, capture_part
+from traceview.slices.findings import find
+from traceview.slices.measure import Extents, SlicePlan, measure_slice
+from traceview.slices.merge import merge_steady_streams
+from traceview.slices.runner import SliceRunner, TraceInMemory
 
 TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
 MS = 1_000_000
 US = 1_000
 
 
-def findings(trace: Trace, *rules: Rule, whole: bool = False) -> tuple[Finding, ...]:
+def findings(trace: Trace, *rules: Rule[Any], whole: bool = False) -> tuple[Finding, ...]:
     """Return the findings of these rules alone."""
-    return build_findings(collect_facts(analyze(trace, whole=whole)), rules)[0]
+    return _find(trace, rules, whole)[0]
 
 
-def notes(trace: Trace, *rules: Rule) -> tuple[Note, ...]:
+def notes(trace: Trace, *rules: Rule[Any]) -> tuple[Note, ...]:
     """Return the notes of these rules alone."""
-    return build_findings(collect_facts(analyze(trace)), rules)[1]
+    return _find(trace, rules, False)[1]
+
+
+def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    analysis = analyze(trace, whole=whole)
+    parts, steady = in_a_part(analysis)
+    return find(analysis, steady, parts, rules=rules)
+
+
+def in_a_part(analysis: Analysis) -> tuple[SliceRunner, dict[int, tuple[StreamUse, ...]]]:
+    """Return the capture of an analysis as its only part, and the streams of each device in its steady part."""
+    source = TraceInMemory(analysis.trace)
+    window = analysis.trace.window or EVERYTHING
+    plan = SlicePlan(window, Extents.from_trace(analysis.trace), None, analysis.iterations, 10, analysis.whole, None)
+    parts = SliceRunner(source, (window,), 1 << 40)
+    return parts, merge_steady_streams([parts.in_slice(0, partial(measure_slice, plan=plan))])
+
+
+def rows_of(analysis: Analysis) -> CapturePart:
+    """Return the rows that rules read of a capture that is one part."""
+    parts, steady = in_a_part(analysis)
+    return parts.in_slice(0, partial(capture_part, context=FindingContext.from_analysis(analysis, steady, ())))
 
 
 def in_training(trace: Trace) -> Trace:

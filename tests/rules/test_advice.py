@@ -11,12 +11,14 @@ from dataclasses import replace
 import pytest
 
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
+from tests.rules.helpers import in_a_part
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.profilers import capture_advice
 from traceview.model.program import KINDS, PLAIN_CUDA, Program
 from traceview.pricing.fixes import Fix, Fixes
-from traceview.rules import advice, with_findings
+from traceview.rules import advice
+from traceview.slices.findings import find
 
 # Every kind of program that advice differs for, by a name.
 PROGRAMS = {
@@ -123,7 +125,10 @@ def findings_by_program(name: str) -> Iterator[tuple[str, Analysis]]:
     """Yield each program with the analysis of a capture whose findings are those of this program."""
     measured = analyzed(shared(name) if name in ALL else sample(name))
     for program, known in PROGRAMS.items():
-        yield program, with_findings(replace(measured, trace=replace(measured.trace, program=known), notes=()))
+        of_program = replace(measured, trace=replace(measured.trace, program=known), notes=())
+        parts, steady = in_a_part(of_program)
+        findings, notes = find(of_program, steady, parts)
+        yield program, replace(of_program, findings=findings, notes=notes)
 
 
 @pytest.mark.parametrize("name", CAPTURES)

@@ -101,5 +101,5 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit, whole) ->
 
 def test_rule_docstrings() -> None:
     for rule in RULES:
-        text = __import__(rule.__module__, fromlist=["__doc__"]).__doc__
-        assert all(word in text for word in ("Symptom:", "Cause:", "Remedy:")), rule.__module__
+        text = __import__(rule.decide.__module__, fromlist=["__doc__"]).__doc__
+        assert all(word in text for word in ("Symptom:", "Cause:", "Remedy:")), rule.name

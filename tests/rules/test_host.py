@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import polars as pl
@@ -81,7 +82,7 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
     (waiting,) = findings(late_work(1 * MS, calls=15, role="sync"), queued_work)
     assert "does not show why" in waiting.title
-    monkeypatch.setitem(queued_work.__globals__, "is_shared", lambda use: True)
+    monkeypatch.setattr(sys.modules[queued_work.decide.__module__], "is_shared", lambda use: True)
     (shared,) = findings(late_work(1 * MS), queued_work)
     assert "while another program uses the GPU" in shared.title and shared.remedy == "Capture alone on the GPU."
     trace = late_work(1 * MS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from traceview.intervals import Intervals, union
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
-from traceview.pricing.ledger import Claim, ComputeClaim, ExposedClaim, IdleClaim, Ledger
+from traceview.pricing.ledger import Claim, GapClaim, KernelClaim, Ledger, TimeClaim
 from traceview.slices import ledgers
 from traceview.slices.ledgers import compact_ledger
 
@@ -43,12 +43,12 @@ def made_claims(draw: st.DrawFn) -> Claim:
         causes = tuple(draw(st.lists(st.sampled_from(CAUSES[1:4]), min_size=1, max_size=3, unique=True)))
         constant = draw(st.booleans())
         limits = [3] * len(rows) if constant else draw(st.lists(small, min_size=len(rows), max_size=len(rows)))
-        return IdleClaim(causes, rows, np.array(limits, np.int64) if draw(st.booleans()) else None)
+        return GapClaim(causes, rows, np.array(limits, np.int64) if draw(st.booleans()) else None)
     if kind == 1:
         keys = tuple(draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True)))
-        return ExposedClaim(keys, draw(st.none() | unions(0, SPAN)))
+        return TimeClaim(keys, draw(st.none() | unions(0, SPAN)))
     rows = np.array(sorted(draw(st.sets(st.integers(0, OPERATIONS - 1)))), np.int64)
-    return ComputeClaim(rows, np.array([draw(st.sampled_from((0.2, 0.5, 0.9, 1.0))) for _ in rows]))
+    return KernelClaim(rows, np.array([draw(st.sampled_from((0.2, 0.5, 0.9, 1.0))) for _ in rows]))
 
 
 drafts = st.lists(st.tuples(st.lists(made_claims(), min_size=1, max_size=3), st.booleans()), max_size=5)
@@ -60,7 +60,7 @@ def test_groups_are_granted_what_their_members_are(ledger: Ledger, made: Any, ma
     claims = [_one_compute_claim(each) for each, _ in made]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledgers, "MAX_SINGLE", max_single)
-        compact = compact_ledger(ledger, claims, slice(2, 7), Window(10, 40), -1)
+        compact = compact_ledger(ledger, claims, slice(2, 7), Window(10, 40))
     for number, (_, accepted) in enumerate(made):
         whole, grouped = ledger.grant(tuple(claims[number])), compact.ledger.grant(compact.claims[number])
         sums = compact.sums(grouped)
@@ -76,5 +76,5 @@ def test_groups_are_granted_what_their_members_are(ledger: Ledger, made: Any, ma
 
 def _one_compute_claim(claims: list[Claim]) -> list[Claim]:
     """Return the claims of a draft: a grant has one array of operations."""
-    compute = [claim for claim in claims if isinstance(claim, ComputeClaim)][:1]
-    return [claim for claim in claims if not isinstance(claim, ComputeClaim)] + compute
+    compute = [claim for claim in claims if isinstance(claim, KernelClaim)][:1]
+    return [claim for claim in claims if not isinstance(claim, KernelClaim)] + compute

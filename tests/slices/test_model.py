@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 
 from tests.captures import sample
-from traceview import pipeline
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
@@ -78,8 +77,7 @@ def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.Mon
 
 
 def test_part_of_large_capture_is_the_same_in_memory_and_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (model, pipeline):
-        monkeypatch.setattr(module, "MAX_MODELLED", 2_000)
+    monkeypatch.setattr(model, "MAX_MODELLED", 2_000)
     source = SliceSource.open(sample("dual.sqlite"), 16)
     runner, extents = SliceRunner(source, plan_slices(source, 3)), Extents(*source.extents)
     merged = analyze_slices(runner, source.resident, extents, costs=ESTIMATE, trace_of=source.trace)

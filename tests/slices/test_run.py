@@ -1,43 +1,24 @@
-"""A capture in slices has the figures of the complete trace, to the nanosecond."""
+"""Captures in parts: in processes, with lost events, stacks of calls, and streams without work."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, Record, build_export
 from tests.captures import sample, shared
 from traceview.model.analysis import Analysis
-from traceview.model.charts import Charts
-from traceview.model.trace import Trace, Window
-from traceview.pipeline import analyze, open_trace
+from traceview.model.trace import Window
+from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
-from traceview.slices.plan import plan_slices, quiet_moments
+from traceview.slices.plan import plan_slices
 from traceview.slices.run import analyze_slices
-from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
+from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
-from traceview.slices.workers import WorkerProcesses
-
-
-def cut(trace: Trace, count: int) -> list[Window]:
-    """Return at most `count` adjoining windows of about equal length, whose borders are quiet."""
-    quiet, start = quiet_moments(trace), trace.operations["start"].to_numpy()
-    place = np.searchsorted(quiet, np.linspace(start[0], start[-1], count + 1)[1:-1])
-    inside = np.unique(quiet[place[place < len(quiet)]]).tolist() if count > 1 else []
-    first, last = (FIRST, LAST) if trace.window is None else (trace.window.start, trace.window.end)
-    return [Window(*edges) for edges in pairwise([first, *(border for border in inside if first < border), last])]
-
-
-def in_slices(trace: Trace, windows: list[Window], folder: Path) -> Analysis:
-    source = TraceInMemory(trace)
-    return analyze_slices(SliceRunner(source, windows), source.resident, Extents.from_trace(trace), folder=folder)
+from traceview.workers import Processes
 
 
 def figures(analysis: Analysis) -> tuple[object, ...]:
@@ -48,45 +29,6 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
     return document(replace(analysis, findings=(), answer="", notes=())), costs, [note.id for note in analysis.notes]
 
 
-def charts(analysis: Analysis) -> Charts:
-    """Return the charts without the numbers of launch shapes."""
-    assert analysis.charts is not None
-    measured = analysis.charts()
-    assert all(device.gaps and device.kernels for device in measured.devices) and measured.shapes
-    return replace(measured, shapes=tuple(replace(shape, shape=0) for shape in measured.shapes))
-
-
-def counters(analysis: Analysis) -> list[int]:
-    """Return the number of steps of each counter."""
-    assert analysis.counters is not None
-    return [len(counter.start) for counter in analysis.counters()]
-
-
-@pytest.mark.parametrize(
-    ("name", "counts", "least"),
-    [
-        ("dual.sqlite", (1, 50), 50),
-        ("ddp2.sqlite", (50,), 8),
-        ("fsdp_tp/rank0.json.gz", (7,), 7),
-        ("trainer/staged.sqlite", (7,), 7),  # with stacks
-        ("scenarios/many_streams.sqlite", (2,), 2),  # with more streams than one pass pairs
-    ],
-)
-def test_figures_of_slices_equal_those_in_memory(
-    name: str, counts: tuple[int, ...], least: int, tmp_path: Path
-) -> None:
-    trace = open_trace(sample(name))
-    whole = analyze(trace, costs=None)
-    for count in counts:
-        windows = cut(trace, count)
-        (folder := tmp_path / str(count)).mkdir()
-        merged = in_slices(trace, windows, folder)
-        assert figures(merged) == figures(whole)
-        assert charts(merged) == charts(whole)
-        assert counters(merged) == counters(whole)
-    assert len(windows) >= least
-
-
 def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     path = sample("dual.sqlite")
     source = SliceSource.open(path, 16)
@@ -94,7 +36,7 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     assert len(slices.windows) == 3
     extents = Extents(*source.extents)
     here = analyze_slices(slices, source.resident, extents)
-    with WorkerProcesses(2) as workers:
+    with Processes(2) as workers:
         there = SliceSource.open(path, 16, workers=workers)
         assert plan_slices(there, 3, workers) == tuple(slices.windows)
         runner = ProcessRunner(SliceRunner(there, slices.windows, folder=tmp_path), workers)
@@ -151,21 +93,3 @@ def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> N
     merged = analyze_slices(runner, source.resident, Extents(*source.extents))
     assert merged.notes == analyze(path, costs=None).notes
     assert any("(3 events)" in note.text for note in merged.notes)
-
-
-@pytest.mark.parametrize("options", [{"skip": 5}, {"whole": True}, {"device": "1", "flops_per_iteration": 10**12}])
-def test_options_of_analyses_in_slices(options: dict[str, Any]) -> None:
-    trace = open_trace(sample("ddp2.sqlite"))
-    source, extents = TraceInMemory(trace), Extents.from_trace(trace)
-    device = options.pop("device", None)
-    slices = SliceRunner(source, cut(trace, 7), 1 << 40)
-    merged = analyze_slices(slices, source.resident, extents.select(trace, device), **options)
-    whole = analyze(trace, costs=None, device=device, **options)
-    for here, there in zip(merged.parts(), whole.parts(), strict=True):
-        assert without_predictions(here) == without_predictions(there)
-
-
-def without_predictions(analysis: Analysis) -> dict[str, Any]:
-    """Return the document without what is modelled, which `trace_of` allows."""
-    findings = tuple(replace(finding, prediction=None) for finding in analysis.findings)
-    return document(replace(analysis, findings=findings, answer=""))

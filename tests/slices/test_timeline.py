@@ -11,17 +11,23 @@ import numpy as np
 import pytest
 
 from tests.captures import sample
-from tests.slices.test_run import cut
+from tests.slices.gate import quiet_windows
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
-from traceview.report.timeline import blocks, index, levels, summary
-from traceview.report.timeline.binned import bin_shift, sums_of_devices, sums_of_names
+from traceview.report.timeline import blocks, index, levels
 from traceview.report.timeline.build import MergedRows, rows
+from traceview.report.timeline.levels import kept_marks, places
 from traceview.report.timeline.marks import Marks, concatenated
-from traceview.report.timeline.name_sums import NameSums, row_sums
-from traceview.report.timeline.places import kept_marks, places
 from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.summary import device_lanes, device_sums
+from traceview.report.timeline.sums import (
+    NameSums,
+    bin_shift,
+    device_lanes,
+    device_sums,
+    row_sums,
+    sums_of_devices,
+    sums_of_names,
+)
 from traceview.serve import answers
 from traceview.serve.answers import Answers
 from traceview.slices.measure import Extents
@@ -39,7 +45,7 @@ def whole(request: pytest.FixtureRequest) -> Analysis:
 def in_slices(whole: Analysis, count: int, folder: Path) -> Analysis:
     """Return the analysis of the same capture in slices, with the findings of the complete trace."""
     source = TraceInMemory(whole.trace)
-    runner = SliceRunner(source, cut(whole.trace, count))
+    runner = SliceRunner(source, quiet_windows(whole.trace, count))
     analysis = analyze_slices(runner, source.resident, Extents.from_trace(whole.trace), folder=folder)
     return replace(analysis, findings=whole.findings)
 
@@ -93,7 +99,7 @@ def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
     monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
-    monkeypatch.setattr(summary, "MAX_SUMMED_MARKS", 2000)
+    monkeypatch.setattr("traceview.report.timeline.sums.MAX_SUMMED_MARKS", 2000)
     monkeypatch.setattr(index, "MAX_PLACES_OF_NAME", 5)
     results = []
     for analysis in (whole, in_slices(whole, 7, tmp_path)):

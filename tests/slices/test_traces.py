@@ -14,7 +14,6 @@ from tests.captures import SAMPLES
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
-from traceview.report.timeline.source import timeline_span
 from traceview.slices.plan import plan_slices
 from traceview.slices.traces import SliceSource
 
@@ -69,7 +68,7 @@ def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
     devices, streams, events = source.extents
     assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}
     assert set(streams) == set(range(len(whole.streams)))
-    assert events == timeline_span(whole)
+    assert events == whole.span
 
 
 def test_source_in_another_process(export: tuple[Trace, SliceSource]) -> None:

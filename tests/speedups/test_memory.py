@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.speedups.dense import dense
 from tests.speedups.test_speedups import ADD, BF16_GEMM, COPY, FILL, sequence
-from traceview.speedups.base import Estimate, KernelSequence
-from traceview.speedups.memory import casts, concatenations, embedding_gradients, strided_copies, zeroed_gradients
+from traceview.speedups import Speedup
+from traceview.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
 
 NATIVE = "void at::native::"
 CAST = f"{NATIVE}vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::Base &)>(int)"
@@ -20,34 +18,34 @@ SORT = "void cub::DeviceRadixSortOnesweepKernel<cub::Policy, long, int>(int *)"
 GRADIENT = f"{NATIVE}<unnamed>::compute_grad_weight<float, float, int>(int *)"
 
 
-def marks(find: Callable[[KernelSequence], Estimate | str], names: list[str]) -> list[bool]:
+def marks(speedup: Speedup, names: list[str]) -> list[bool]:
     """Return which kernels become shorter."""
     kernels = sequence(names)
-    left: list[bool] = (dense(find(kernels), kernels).middle < 1).tolist()
+    left: list[bool] = (dense(speedup.estimate(kernels), kernels).middle < 1).tolist()
     return left
 
 
 @pytest.mark.parametrize(("count", "applies"), [(7, False), (8, True)])
 def test_many_fills_in_a_row_set_gradients_to_zero(count: int, applies: bool) -> None:
     names = [ADD, *[FILL] * count, BF16_GEMM, FILL]
-    assert isinstance(zeroed_gradients(sequence(names)), str) is not applies
+    assert isinstance(ZEROED.estimate(sequence(names)), str) is not applies
     if applies:
-        assert marks(zeroed_gradients, names) == [False, *[True] * count, False, False]
+        assert marks(ZEROED, names) == [False, *[True] * count, False, False]
 
 
 def test_embedding_gradients_hold_the_sort_of_their_indices() -> None:
     names = [SORT, BF16_GEMM, SORT, COPY, GRADIENT, BF16_GEMM, SORT]
-    assert marks(embedding_gradients, names) == [False, False, True, False, True, False, False]
+    assert marks(EMBEDDING, names) == [False, False, True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
-    ("find", "names"), [(casts, [CAST, UPCAST]), (concatenations, [CAT]), (strided_copies, [STRIDED])]
+    ("speedup", "names"), [(CASTS, [CAST, UPCAST]), (CONCATENATE, [CAT]), (STRIDED_COPY, [STRIDED])]
 )
-def test_moves_by_name(find: Callable[[KernelSequence], Estimate | str], names: list[str]) -> None:
+def test_moves_by_name(speedup: Speedup, names: list[str]) -> None:
     everything = [CAST, UPCAST, CAT, STRIDED, ADD, BF16_GEMM]
-    assert marks(find, everything) == [name in names for name in everything]
+    assert marks(speedup, everything) == [name in names for name in everything]
 
 
 def test_moves_below_one_percent_are_no_evidence() -> None:
-    assert isinstance(casts(sequence([CAST, BF16_GEMM], [10_000, 10_000_000])), str)
-    assert isinstance(casts(sequence([])), str)
+    assert isinstance(CASTS.estimate(sequence([CAST, BF16_GEMM], [10_000, 10_000_000])), str)
+    assert isinstance(CASTS.estimate(sequence([])), str)

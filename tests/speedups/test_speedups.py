@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.speedups.dense import dense
 from traceview.measure.kernels.families import kernel_kind
 from traceview.speedups import SPEEDUPS, KernelSequence
 from traceview.speedups.base import marked, per_run
-from traceview.speedups.fusion import CHAIN_LEFT, compile_chains, fused_optimizer, sdpa
-from traceview.speedups.precision import bf16, tf32
-from traceview.speedups.shapes import batch, channels_last, pad, unpadded_vocabulary
+from traceview.speedups.fusion import CHAIN_LEFT, COMPILE, FUSED_OPTIMIZER, SDPA
+from traceview.speedups.precision import BF16, TF32
+from traceview.speedups.shapes import BATCH, CHANNELS_LAST, PAD
 
 FP32_GEMM = "ampere_sgemm_128x64_nn"
 FP32_CONVOLUTION = "void wgrad_alg0_engine<float, (int)128, (int)6, (int)7>(int, int, int, const T1 *)"
@@ -43,7 +44,7 @@ def sequence(
         stream=np.array(streams or [0] * len(names), np.int64),
         shape=np.array([distinct.index(name) for name in names], np.int64),
         kinds=tuple(kernel_kind(name.split("<")[0].split("::")[-1], name) for name in distinct),
-        full_names=tuple(distinct),
+        full_names=pl.Series(distinct, dtype=pl.String),
         blocks=np.full(len(distinct), 4.0),
         **limits,  # type: ignore[arg-type]
     )
@@ -51,35 +52,35 @@ def sequence(
 
 def test_tf32_scales_fp32_products_alone() -> None:
     kernels = sequence([FP32_GEMM, ADD, BF16_GEMM])
-    estimate = dense(tf32(kernels), kernels)
+    estimate = dense(TF32.estimate(kernels), kernels)
     assert (estimate.middle < 1).tolist() == [True, False, False]
     assert (estimate.low <= estimate.middle).all() and (estimate.middle <= estimate.high).all()
     assert not estimate.gone.any()
 
 
 def test_tf32_needs_a_gpu_that_gains() -> None:
-    assert "not known" in str(tf32(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")))
-    assert "not known" in str(tf32(sequence([FP32_GEMM], gpu="")))
-    assert "no matrix product" in str(tf32(sequence([ADD])))
-    assert not isinstance(bf16(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")), str)
+    assert "not known" in str(TF32.estimate(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")))
+    assert "not known" in str(TF32.estimate(sequence([FP32_GEMM], gpu="")))
+    assert "no matrix product" in str(TF32.estimate(sequence([ADD])))
+    assert not isinstance(BF16.estimate(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")), str)
 
 
 def test_chains_are_fused_to_their_longest_kernel() -> None:
     kernels = sequence([ADD, ADD, FP32_GEMM, ADD], [10, 30, 99, 10])
-    estimate = dense(compile_chains(kernels), kernels)
+    estimate = dense(COMPILE.estimate(kernels), kernels)
     np.testing.assert_allclose(estimate.low, [0.75 * CHAIN_LEFT[0]] * 2 + [1, 1])
     assert estimate.gone.tolist() == [False, True, False, False]
 
 
 def test_chains_end_at_a_change_of_stream() -> None:
-    assert isinstance(compile_chains(sequence([ADD, ADD], streams=[0, 1])), str)
+    assert isinstance(COMPILE.estimate(sequence([ADD, ADD], streams=[0, 1])), str)
     kernels = sequence([ADD, ADD, ADD, ADD], streams=[0, 0, 1, 1])
-    estimate = dense(compile_chains(kernels), kernels)
+    estimate = dense(COMPILE.estimate(kernels), kernels)
     assert estimate.gone.tolist() == [False, True, False, True]
 
 
 def test_compiled_attention_becomes_slower() -> None:
-    estimate = compile_chains(sequence([ADD, ADD, FLASH, FP32_GEMM], [10_000, 30_000, 20_000, 99_000]))
+    estimate = COMPILE.estimate(sequence([ADD, ADD, FLASH, FP32_GEMM], [10_000, 30_000, 20_000, 99_000]))
     assert not isinstance(estimate, str)
     assert estimate.rows.tolist() == [0, 1, 2]
     assert estimate.middle[2] > 1
@@ -87,7 +88,7 @@ def test_compiled_attention_becomes_slower() -> None:
 
 
 def test_attention_with_odd_lengths_gains_more() -> None:
-    even, odd = (sdpa(sequence([product, SOFTMAX, product], [1_000_000] * 3)) for product in (BF16_GEMM, ODD))
+    even, odd = (SDPA.estimate(sequence([product, SOFTMAX, product], [1_000_000] * 3)) for product in (BF16_GEMM, ODD))
     assert not isinstance(even, str)
     assert not isinstance(odd, str)
     assert odd.middle[0] < even.middle[0]
@@ -95,7 +96,7 @@ def test_attention_with_odd_lengths_gains_more() -> None:
 
 def test_attention_by_separate_kernels() -> None:
     kernels = sequence([ADD, COPY, BF16_GEMM, ADD, SOFTMAX, ADD, BF16_GEMM, COPY, ADD])
-    estimate = dense(sdpa(kernels), kernels)
+    estimate = dense(SDPA.estimate(kernels), kernels)
     assert estimate.gone.tolist() == [False, True, False, True, True, True, False, True, False]
     assert (estimate.middle[[2, 6]] > estimate.middle[4]).all()
     assert (estimate.middle[[0, 8]] == 1).all()
@@ -103,51 +104,60 @@ def test_attention_by_separate_kernels() -> None:
 
 def test_attention_has_four_products_in_the_backward_pass() -> None:
     kernels = sequence([BF16_GEMM, ADD, *[BF16_GEMM] * 2, SOFTMAX_BACKWARD, *[BF16_GEMM] * 2, ADD, BF16_GEMM])
-    estimate = dense(sdpa(kernels), kernels)
+    estimate = dense(SDPA.estimate(kernels), kernels)
     assert (estimate.middle < 1).tolist() == [False, False, *[True] * 5, False, False]
     assert estimate.gone.tolist() == [place == 4 for place in range(9)]
+
+
+def test_attention_at_both_ends_of_a_capture() -> None:
+    kernels = sequence([BF16_GEMM, SOFTMAX_BACKWARD, BF16_GEMM])
+    assert (dense(SDPA.estimate(kernels), kernels).middle < 1).all()
 
 
 @pytest.mark.parametrize(("columns", "unpadded"), [(50257, True), (50258, True), (50304, False)])
 def test_vocabulary_from_launch_shapes(columns: int, unpadded: bool) -> None:
     names = [FP32_GEMM, ADD, FP32_GEMM, LOSS, FILL, LOSS_BACKWARD, FP32_GEMM, FP32_GEMM, ADD, FP32_GEMM]
-    kernels = sequence(names)
+    kernels = sequence(names, [1_000_000] * len(names))
     rows = 8192
     blocks = {FILL: -(-rows * columns // 1024), LOSS: rows, LOSS_BACKWARD: rows}
     kernels = replace(kernels, blocks=np.array([float(blocks.get(name, 4)) for name in kernels.full_names]))
-    assert np.flatnonzero(unpadded_vocabulary(kernels)).tolist() == ([2, 6, 7] if unpadded else [])
+    estimate = TF32.estimate(kernels)
+    assert not isinstance(estimate, str)
+    slow = estimate.rows[estimate.middle > estimate.middle[0]]
+    assert slow.tolist() == ([2, 6, 7] if unpadded else [])
+    assert ("vocabulary" in estimate.detail) is unpadded
 
 
 def test_precision_gains_less_where_names_or_shapes_tell_it() -> None:
     normal, transposed = "ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nt"
     kernels = sequence([normal, transposed, FP32_CONVOLUTION], [1_000_000] * 3)
-    estimate = dense(tf32(kernels), kernels)
+    estimate = dense(TF32.estimate(kernels), kernels)
     assert estimate.middle[0] < estimate.middle[1]
     assert estimate.middle[0] < estimate.middle[2]
 
 
 def test_remaining_kernels_are_launched() -> None:
     kernels = sequence([FP32_GEMM] * 2, [1_000, 1_000_000])
-    estimate = dense(tf32(kernels), kernels)
+    estimate = dense(TF32.estimate(kernels), kernels)
     assert estimate.middle[0] == 1
     assert estimate.middle[1] < 0.5
 
 
 def test_loss_is_no_attention() -> None:
-    assert isinstance(sdpa(sequence([BF16_GEMM, LOSS, BF16_GEMM])), str)
-    assert isinstance(sdpa(sequence([SOFTMAX, BF16_GEMM])), str)
+    assert isinstance(SDPA.estimate(sequence([BF16_GEMM, LOSS, BF16_GEMM])), str)
+    assert isinstance(SDPA.estimate(sequence([SOFTMAX, BF16_GEMM])), str)
 
 
 def test_optimizer_tensor_by_tensor() -> None:
     kernels = sequence([BF16_GEMM, *[ADD, ADDCDIV] * 8, BF16_GEMM, ADD])
-    estimate = dense(fused_optimizer(kernels), kernels)
+    estimate = dense(FUSED_OPTIMIZER.estimate(kernels), kernels)
     assert estimate.gone.tolist() == [False, *[True] * 16, False, False]
-    assert isinstance(fused_optimizer(sequence([ADD, ADDCDIV] * 3)), str)
+    assert isinstance(FUSED_OPTIMIZER.estimate(sequence([ADD, ADDCDIV] * 3)), str)
 
 
 def test_shapes() -> None:
-    layout = channels_last(sequence([LAYOUT, ADD]))
-    odd = pad(sequence([ODD, BF16_GEMM]))
+    layout = CHANNELS_LAST.estimate(sequence([LAYOUT, ADD]))
+    odd = PAD.estimate(sequence([ODD, BF16_GEMM]))
     assert not isinstance(layout, str)
     assert not isinstance(odd, str)
     assert (layout.rows.tolist(), layout.middle.tolist()) == ([0], [0.0])
@@ -156,7 +166,7 @@ def test_shapes() -> None:
 
 @pytest.mark.parametrize(("count", "applies"), [(3, False), (4, True)])
 def test_equal_small_products(count: int, applies: bool) -> None:
-    estimate = batch(sequence([BF16_GEMM] * count))
+    estimate = BATCH.estimate(sequence([BF16_GEMM] * count))
     assert isinstance(estimate, str) is not applies
     if not isinstance(estimate, str):
         assert int(estimate.gone.sum()) == count - 1

@@ -2,9 +2,8 @@
 
 align.py       start and end of the iterations
 sample.py      the figures of each iteration, or of a capture without iterations
-throughput.py  the mean time per iteration: block bootstrap and verdict
+throughput.py  the time per iteration: block bootstrap of its mean, verdict, and peaks and tails of its distribution
 change.py      medians per iteration and their bootstrap intervals
-shape.py       peaks and tails of the distribution of iteration times
 lines.py       source lines that made the GPU wait, per iteration
 kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
 notes.py       other differences between the captures
@@ -14,7 +13,7 @@ timeline.py    events around the median iteration, for the page
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -33,11 +32,9 @@ from traceview.comparison.sample import (
     sample_capture,
     sample_iterations,
 )
-from traceview.comparison.shape import time_shape
-from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts
+from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts, time_shape
 from traceview.comparison.timeline import median_timelines
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, IterationWork
@@ -105,7 +102,7 @@ def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | No
     return analyze(report, **options, progress=step)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Side:
     """A capture in a comparison: the samples from which medians and means are computed."""
 

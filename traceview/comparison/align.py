@@ -12,11 +12,11 @@ Medians need one cut for all captures. The mean time per iteration needs none: i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes, finish_times
 from traceview.model.analysis import Analysis, NotMeasured
@@ -24,7 +24,7 @@ from traceview.model.analysis import Analysis, NotMeasured
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AlignedIterations:
     """The steady iterations of a capture, in ns on its clock; each array has one value per iteration.
 

@@ -7,9 +7,9 @@ kernels that both captures have k times as often, an iteration of this capture i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.change import change_between
-from traceview.frozen import frozen
 from traceview.intervals import Times
-from traceview.measure.kernels.families import kernel_kind
+from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.analysis import Analysis
 from traceview.model.comparison import FigureChange, IterationWork, KernelChange
-from traceview.model.trace import SOURCES, Trace
+from traceview.model.trace import SOURCES
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +41,7 @@ class KernelShape(NamedTuple):
     block: tuple[int, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelSamples:
     """Kernels and whole graphs of each iteration.
 
@@ -101,7 +100,8 @@ def sample_kernels(
         .with_columns(pl.col("name").cast(pl.String))
     )
     pairs = sums.select("name", "shape").unique(maintain_order=True)
-    keys = [_kernel_shape(analysis.trace, *pair) for pair in pairs.iter_rows()]
+    launched, kinds = analysis.trace.shapes, shape_kinds(analysis.trace.shapes)
+    keys = [_kernel_shape(name, launched.row(shape, named=True), kinds[shape]) for name, shape in pairs.iter_rows()]
     shapes = sorted(set(keys), key=str)
     numbers = {shape: number for number, shape in enumerate(shapes)}
     number = pl.Series("number", [numbers[key] for key in keys], dtype=pl.Int64)
@@ -112,11 +112,9 @@ def sample_kernels(
     return KernelSamples(tuple(shapes), first, place, count, time, len(at.start))
 
 
-def _kernel_shape(trace: Trace, name: str, shape: int) -> KernelShape:
-    row = trace.shapes.row(shape, named=True)
-    label = kernel_kind(name, row["demangled"] or "").label
+def _kernel_shape(name: str, row: Mapping[str, Any], kind: KernelKind) -> KernelShape:
     sizes = [[row[f"{kind}_{axis}"] for axis in "xyz"] for kind in ("grid", "block")]
-    return KernelShape(name, label, *(() if None in size else tuple(size) for size in sizes))
+    return KernelShape(name, kind.label or name, *(() if None in size else tuple(size) for size in sizes))
 
 
 def kernel_changes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,6 @@ import polars as pl
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.kernels import KernelSamples, sample_kernels
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -31,7 +31,7 @@ HOST_FIGURES = (
 COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." not in name)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One value per iteration for "wall", "idle", each of PARTS and each of HOST_FIGURES.
 

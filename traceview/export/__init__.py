@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.export import chrome, perfetto, stacks, tables
 from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
-from traceview.frozen import frozen
 
 __all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "Written", "collect", "write_trace"]
 
 GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FileFormat:
     """A format that is a file. `pieces` yields its bytes."""
 
@@ -41,7 +41,7 @@ class FileFormat:
         write_trace(path, self.pieces(contents))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FolderFormat:
     """A format that is a folder of tables. `fill` writes `files` into it."""
 
@@ -73,7 +73,7 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file of an export: its name and size."""
 
@@ -81,7 +81,7 @@ class WrittenFile:
     bytes: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Written:
     """What an export wrote: a file, or a folder of files."""
 

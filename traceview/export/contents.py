@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -16,7 +16,7 @@ from traceview.model.devices import Gaps
 from traceview.model.trace import Trace
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExportContents:
     """The events of an export, cut at the borders of the window as an analysis cuts them.
 

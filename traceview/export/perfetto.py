@@ -8,6 +8,7 @@ A trace of several captures has a track for each, above its GPUs, with a slice t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,6 @@ from traceview.export import wire
 from traceview.export.contents import ExportContents
 from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
 from traceview.export.tracks import Track
-from traceview.frozen import frozen
 from traceview.intervals import Times
 
 BLOCK = 1 << 16  # slices
@@ -42,7 +42,7 @@ FLOWS_PER_CAPTURE = 1 << 32
 MAX_PID = 1 << 22  # the largest on Linux
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlacedCapture:
     """A capture in a trace of several. `to_trace` returns its times as times of the trace; `clock` describes them."""
 
@@ -52,7 +52,7 @@ class PlacedCapture:
     clock: Mapping[str, int | str]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Place:
     """What keeps the packets, tracks and arrows of one capture apart from those of others.
 

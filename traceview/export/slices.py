@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ import polars as pl
 
 from traceview.export.contents import ExportContents
 from traceview.export.tracks import Tracks, assign_lanes, crossing_rows
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import Activity
 from traceview.model.devices import CAUSES
@@ -39,7 +39,7 @@ MAX_RATE = 1e15  # bytes/s; above any real copy, so that sums over a damaged cap
 Columns = dict[str, pl.Series | Times]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Counter:
     """A counter. Each value holds from its time in `at` (ns, ascending) to the next."""
 

@@ -8,13 +8,13 @@ JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from polars import selectors as cs
 
 from traceview.export.contents import ExportContents
-from traceview.frozen import frozen
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.devices import measure_devices
@@ -23,7 +23,7 @@ from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import locate_operations
 from traceview.model.columns import Table, Unit, columns, field_names
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.kernels import size_text
+from traceview.model.rows import size_text
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 STREAM_FIGURES = (
@@ -38,10 +38,13 @@ UNIT_TYPES: Mapping[Unit, type[pl.DataType]] = {
 # Row numbers and ids have the same type in all tables, so that any program can join them.
 COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
 # The same rule as in the page's assets/core/export.js. Spreadsheets strip leading white space and control characters.
-FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}])"
+BLANK, SIGN = r"[\s\x00-\x1f\x{200b}\x{feff}]*", r"[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}]"
+FORMULA = rf"^(?:['\t\r\n]|{BLANK}{SIGN})"
+# Some spreadsheets begin a new cell or row here, even inside quotes.
+NEXT_CELL = rf"([;\t\r\n]{BLANK}'*)({SIGN})"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExportTable:
     """A table: its name, and a function that builds it from the contents and the figures of the devices."""
 
@@ -184,21 +187,24 @@ PARQUET_FILES = tuple(f"{table.name}.parquet" for table in TABLES)
 def write_csv(contents: ExportContents, folder: Path) -> None:
     """Write every table into a folder as CSV that is safe to open in a spreadsheet."""
     for name, frame in tables(contents):
-        escape_formulas(frame).write_csv(folder / f"{name}.csv")
+        # Spreadsheets that separate cells by semicolons keep a text in quotes in one cell.
+        escape_formulas(frame).write_csv(folder / f"{name}.csv", quote_style="non_numeric")
 
 
 def escape_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     """Put an apostrophe before each text that a spreadsheet may read as a formula.
 
     Such a text begins with = + - @ or their full-width forms, white space before them included, or with a tab, return
-    or line feed. A text that begins with an apostrophe gets one too, so that removing one apostrophe restores every
-    text. Numbers stay unchanged. NUL, which some readers reject, becomes U+FFFD.
+    or line feed. A text that begins with an apostrophe gets one too. Inside a text, an apostrophe precedes these signs
+    after a semicolon, a tab or a line end, where some spreadsheets begin a new cell. Removing one apostrophe from each
+    of these places restores every text. Numbers stay unchanged. NUL, which some readers reject, becomes U+FFFD.
     """
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String or isinstance(dtype, pl.Enum)]
     plain = {name: pl.col(name).cast(pl.String).str.replace_all("\0", "\ufffd", literal=True) for name in texts}
     return frame.with_columns(
-        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + text).otherwise(text).alias(name)
+        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + inner).otherwise(inner).alias(name)
         for name, text in plain.items()
+        for inner in (text.str.replace_all(NEXT_CELL, "${1}'${2}"),)
     )
 
 

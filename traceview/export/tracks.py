@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traceview.export.contents import ExportContents
-from traceview.frozen import frozen
 from traceview.intervals import Times
 
 IDLE = "idle, by cause"
 ASIDE = ("NVTX ranges that cross others", "CUDA calls that cross others")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Track:
     """One track. `id` counts from 1; `parent` is the id of the parent track, 0 for none.
 

@@ -1,7 +1,7 @@
 """Analysis of many reports: workers measure each report and keep the small results, which merge into one Fleet.
 
 sources.py            expands folders and patterns to reports
-local_workers.py      reads and measures in processes of this machine; dask_workers.py on a Dask cluster
+analyze_reports.py    sends reports to workers: processes of this machine, or those of a Dask cluster (cluster.py)
 worker.py             runs in a worker: measure_report.py makes one ReportResult, which is kept in a file
 partials.py           sends work to the results and merges partial measures
 merge.py              merges reports: iterations, match, groups, clocks, arrivals, waits, rank_figures, stragglers

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from secrets import token_hex
+from tempfile import TemporaryDirectory
 
-from traceview.errors import ReportError
-from traceview.fleet.dask_workers import DaskWorkers, Tls
-from traceview.fleet.local_workers import LocalWorkers
+from traceview.errors import ReportError, RequestError
+from traceview.fleet.cluster import DaskWorkers, Tls
 from traceview.fleet.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
-from traceview.fleet.partials import FleetReports, SharedColumns, Work
+from traceview.fleet.partials import FleetReports, P, SharedColumns, Work
 from traceview.fleet.sources import find_reports, report_names
-from traceview.fleet.worker import Job
+from traceview.fleet.worker import Job, Report, forget_run, loaded, measure_kept, read_and_keep
 from traceview.model.fleet import Fleet, ReportResult, Skipped
+from traceview.slices.memory import MIN_MEMORY, free_memory
+from traceview.workers import Processes, WorkerDiedError, Workers
 
+MAX_MEASURED_HERE = 256  # reports; sending the work takes longer than measuring so many
+REPORTS_PER_LEAF = 32
+DIED = "the process that read it died twice, probably out of memory; use fewer --workers, or a smaller --memory"
+
+Leaf = list[tuple[int, Report]]  # results that one worker measures, each with the index of its first rank
 Progress = Callable[[str, float], None]
 
 
@@ -60,8 +69,8 @@ def analyze_reports(
     """
     step = progress or (lambda _step, _done: None)
     files = report_names(reports)
-    with _open_workers(workers, scheduler, tls) as opened:
-        headers, skipped = _collect(files, opened.read(reports, job or Job()), step)
+    with _opened_workers(reports, job or Job(), workers, scheduler, tls) as (opened, kept):
+        headers, skipped = _collect(files, kept, opened, step)
         if not headers:
             first = skipped[min(skipped)]
             count = len(skipped) - 1
@@ -71,53 +80,101 @@ def analyze_reports(
         order = sorted(headers)
         return merge_reports(
             [files[index] for index in order],
-            FleetReports([headers[index] for index in order], [opened.kept(index) for index in order], opened.run),
+            FleetReports(
+                [headers[index] for index in order], [kept[index] for index in order], partial(measure_reports, opened)
+            ),
             [skipped[index] for index in sorted(skipped)],
             margin=margin,
             max_shown=max_shown,
         )
 
 
+@contextmanager
+def _opened_workers(
+    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None, tls: Tls | None
+) -> Iterator[tuple[Workers, list[Report]]]:
+    """Yield the open workers and the reports. The end of the block removes the results of the reports."""
+    paths = [path.absolute() for path in reports]
+    if scheduler is not None:
+        run = token_hex()
+        with DaskWorkers(scheduler, tls) as cluster:
+            try:
+                yield (
+                    cluster,
+                    [Report(str(path), job, i, run=run, exists=path.exists()) for i, path in enumerate(paths)],
+                )
+            finally:
+                cluster.in_each(forget_run, run)
+        return
+    count = min(workers or available_cpus(), len(paths))
+    if job.memory is None:
+        job = replace(job, memory=max(free_memory() // 2 // count, MIN_MEMORY))
+    with (
+        TemporaryDirectory(prefix="traceview-fleet-") as folder,
+        Processes(count, "traceview.fleet.measure_report", threads=1, died=DIED) as processes,
+    ):
+        yield processes, [Report(str(path), job, index, Path(folder)) for index, path in enumerate(paths)]
+
+
 def _collect(
-    files: Sequence[str], outcomes: Generator[tuple[int, ReportResult | str], None, None], step: Progress
+    files: Sequence[str], kept: list[Report], workers: Workers, step: Progress
 ) -> tuple[dict[int, ReportResult], dict[int, Skipped]]:
-    """Return the headers of the results and the skipped reports, by index in `files`."""
+    """Return the headers of the results and the skipped reports, by index; name the workers that keep the results."""
     headers: dict[int, ReportResult] = {}
     skipped: dict[int, Skipped] = {}
     shared = SharedColumns()
     step(f"read 0 of {len(files)}", 0.0)
-    # Closing the generator ends the workers at once when an interrupt arrives here.
-    with closing(outcomes):
-        for index, header in outcomes:
-            if isinstance(header, str):
-                skipped[index] = Skipped(files[index], header)
-            else:
-                headers[index] = shared.header(header)
-            done = len(headers) + len(skipped)
-            step(
-                f"read {done:,} of {len(files):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
-                0.9 * done / len(files),
-            )
+    for index, future in workers.as_completed(read_and_keep, kept):
+        try:
+            header, worker = workers.result(future)
+        except WorkerDiedError as error:
+            header, worker = str(error), None
+        if isinstance(header, str):
+            skipped[index] = Skipped(files[index], header)
+        else:
+            headers[index] = shared.header(header)
+            kept[index] = replace(kept[index], worker=worker)
+        done = len(headers) + len(skipped)
+        step(
+            f"read {done:,} of {len(files):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
+            0.9 * done / len(files),
+        )
     return headers, skipped
 
 
-class Workers(Protocol):
-    """Processes that read reports and keep the results."""
+def measure_reports(workers: Workers, work: Work[P], kept: Sequence[tuple[int, Report]]) -> P:
+    """Measure kept results, each with the index of its first rank, and merge the partial measures as they come.
 
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, ReportResult | str], None, None]:
-        """Yield (index in `paths`, header or the reason why there is none) as reports complete."""
+    Raises RequestError if a worker dies.
+    """
+    are_here = all(report.folder for _, report in kept)
+    if are_here and (len(workers.slots()) == 1 or len(kept) <= MAX_MEASURED_HERE):
+        return work(loaded(kept))
+    total: P | None = None
+    for _, future in workers.as_completed(partial(measure_kept, work), _leaves(kept), _worker_of):
+        try:
+            part = workers.result(future)
+        except WorkerDiedError as error:
+            raise RequestError(f"the results cannot be merged: {error}") from None
+        total = part if total is None else total.merged(part)
+    assert total is not None
+    return total
 
-    def kept(self, index: int) -> Any:
-        """Return where the result of a report is kept."""
 
-    def run(self, work: Work[Any], kept: Sequence[tuple[int, Any]]) -> Any:
-        """Measure kept results, each with the index of its first rank, and merge the partial measures."""
+def _leaves(kept: Sequence[tuple[int, Report]]) -> list[Leaf]:
+    """Return the results in groups of REPORTS_PER_LEAF at most that one worker has."""
+    by_worker: dict[str | None, Leaf] = {}
+    for first, report in kept:
+        by_worker.setdefault(report.worker, []).append((first, report))
+    return [
+        some[start : start + REPORTS_PER_LEAF]
+        for some in by_worker.values()
+        for start in range(0, len(some), REPORTS_PER_LEAF)
+    ]
 
 
-def _open_workers(workers: int | None, scheduler: str | None, tls: Tls | None) -> AbstractContextManager[Workers]:
-    if scheduler is not None:
-        return DaskWorkers(scheduler, tls)
-    return LocalWorkers(workers or available_cpus())
+def _worker_of(leaf: Leaf) -> str | None:
+    return leaf[0][1].worker
 
 
 def available_cpus() -> int:

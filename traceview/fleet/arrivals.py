@@ -6,13 +6,13 @@ Arrivals of some ranks merge in any order and grouping, so reports may be measur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.match import MatchedCollectives
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import CollectiveGroup
@@ -20,7 +20,7 @@ from traceview.model.fleet import CollectiveGroup
 ABSENT = -1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Arrivals:
     """When some ranks of a group arrive at each collective and leave it, on the common clock.
 
@@ -68,7 +68,7 @@ def rows_by_rank(groups: Mapping[int, MatchedCollectives]) -> dict[int, list[tup
     return rows
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ArrivedGroup:
     """A group whose arrivals are known; columns have a value for each collective.
 
@@ -87,7 +87,7 @@ class ArrivedGroup:
     figures: tuple[CollectiveGroup, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetIterations:
     """The numbers of all iterations, those that are steady, and which rank (row) has which iteration (column)."""
 

@@ -9,7 +9,7 @@ The times of day when the sessions began are reported too; they are used for rep
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
 from traceview.fleet.match import MatchedCollectives
 from traceview.fleet.partials import ByKey, FleetReports, NumberedReports, ranks_of
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import SECOND, Clock, PackedColumn
 
@@ -131,7 +130,7 @@ def _portions(ranks: Sequence[int], collectives: int) -> Iterator[Sequence[int]]
         yield ranks[first : first + portion]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _KnownTimes:
     """Times of ranks with known clocks on the common clock, a row for each, and the error of each clock."""
 

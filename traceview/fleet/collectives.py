@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, Activity
 from traceview.model.collectives import Channel, Collectives
@@ -31,7 +31,7 @@ def collective_kind(kernel: str) -> str:
     return match[1] if match else kernel[:80]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CollectivePart:
     """The collectives of one GPU in a slice of its capture, in the order of their starts: a value for each.
 

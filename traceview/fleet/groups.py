@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from traceview.fleet.match import MatchedCollectives
 from traceview.fleet.partials import ByKey, FleetReports, NumberedReports, ranks_of
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import PackedColumn
 
@@ -83,7 +83,7 @@ def ends_of(places: Mapping[int, PackedColumn], reports: NumberedReports) -> ByK
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _ComparedEnds:
     """The shortest kernel of each collective, and how each rank's ends differ from a reference.
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.fleet.partials import SharedColumns
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
@@ -42,7 +41,7 @@ def iteration_numbers(iterations: IterationRanges) -> tuple[Times, bool]:
     return np.arange(len(texts), dtype=np.int64), False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CutIterations:
     """The first MAX_ITERATIONS iterations of a rank, as they are measured; `where` has their times.
 
@@ -102,7 +101,7 @@ def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
     return int(steady[0]) if len(steady) else 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AlignedRanks:
     """Ranks whose iterations are numbered alike.
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.fleet.partials import SharedColumns
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import PackedColumn
 from traceview.model.fleet import RankResult
@@ -25,7 +24,7 @@ from traceview.model.fleet import RankResult
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MatchedCollectives:
     """Collectives that several ranks ran together; `places` are their rows in the collectives of each of `ranks`.
 
@@ -65,7 +64,7 @@ class MatchedCollectives:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Matches:
     """The matched collectives, the number of unmatched ones, and notes with the reasons."""
 
@@ -74,7 +73,7 @@ class Matches:
     notes: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _ChannelSequence:
     """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,6 @@ from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, CollectivePart, merge_collectives
 from traceview.fleet.iterations import CutIterations, iteration_numbers
 from traceview.fleet.work import WorkBins, compute_times
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -27,11 +27,10 @@ from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import RankResult, ReportResult
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
-from traceview.read.source import display_name
-from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
+from traceview.read.sqlite.database import open_export
 from traceview.slices.iterations import (
     IterationPart,
     find_iterations_in_slices,
@@ -43,7 +42,7 @@ from traceview.slices.limited import LimitedCapture
 from traceview.slices.measure import Extents, activities_in_slice
 from traceview.slices.memory import memory_limit
 from traceview.slices.runner import SliceRunner, TraceInMemory
-from traceview.slices.slice import EVERYTHING, Slice
+from traceview.slices.slice import Slice
 
 KEEP_ALL = 1 << 62  # bytes
 SESSION = "TARGET_INFO_SESSION_START_TIME"
@@ -79,12 +78,11 @@ def session_epoch(export: Path) -> int | None:
     TARGET_INFO_SESSION_START_TIME.utcEpochNs is the time of day when the session began. From schema 3.25 on,
     systemClockNs is the export's clock at that moment; before, the clock began at 0 with the session.
     """
-    with open_read_only(export) as connection:
-        present = real_tables(connection, display_name(export))
-        if SESSION not in present or "utcEpochNs" not in (columns := columns_of(connection, SESSION)):
+    with open_export(export) as database:
+        if SESSION not in database.tables or "utcEpochNs" not in (columns := database.columns(SESSION)):
             return None
         clock = "systemClockNs" if "systemClockNs" in columns else "0"
-        row = connection.execute(f"SELECT utcEpochNs, {clock} FROM {SESSION} LIMIT 1").fetchone()
+        row = database.select(f"utcEpochNs, {clock}", SESSION, "LIMIT 1").fetchone()
     if row is None or not all(isinstance(value, int) for value in row) or not MIN_EPOCH < row[0] < MAX_EPOCH:
         return None
     return int(row[0]) - int(row[1])
@@ -122,7 +120,7 @@ def _steady(begin: Times, skipped: int, window: Window) -> Window:
     return Window(first, window.end) if first < window.end else window
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Device:
     """A GPU of a report: its row of Trace.devices, and the time from its first start to its last end."""
 
@@ -135,7 +133,7 @@ class Device:
         return works[0] if works else idle_activity(part.trace, self.row)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _RankPart:
     """What a slice has of a rank: `sums` are compute, communication, exposed communication, kernels, idle by cause."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from traceview.fleet.iterations import with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.fleet.waits import WAIT_SUMS, Waits, WaitSums
 from traceview.fleet.work import TimeParts, merge_bins, time_parts
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import Heat, Rank, RankResult, RankWork, Steps
@@ -26,7 +26,7 @@ MIN_ITERATIONS = 3  # a rank with fewer is not judged
 STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Lags:
     """How each rank's own time differs from the others of its set: medians over steady iterations, in ns.
 
@@ -56,7 +56,7 @@ def fleet_iterations(ranks: Sequence[RankResult]) -> FleetIterations:
     return FleetIterations(numbers, numbers[~np.isin(numbers, warm_up)], present)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FigurePlan:
     """What a partial measure of the ranks' figures needs to know of all ranks.
 
@@ -73,7 +73,7 @@ class FigurePlan:
     merged_bins: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RankRow:
     """One rank: its mean times, a value for each iteration of the fleet (HEAT_FIGURES), and its part of the timeline.
 
@@ -86,7 +86,7 @@ class RankRow:
     shown: Mapping[int, tuple[PackedColumn, PackedColumn]]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RankMeasures:
     """The waits of some ranks, and a row for each of them."""
 
@@ -200,7 +200,7 @@ def difference_from_others(values: Times) -> NDArray[np.float64]:
     return difference
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RankNames:
     """Labels of the ranks, names of the reports, and the report and set of each rank."""
 

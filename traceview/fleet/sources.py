@@ -34,20 +34,30 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
 
 def _reports_of(argument: str) -> list[Path]:
     path = Path(argument)
-    if path.is_dir() and directory.table_suffix(path) is None:
-        return _without_exported(entry for entry in path.rglob("*") if _is_report(entry))
-    if path.exists() or not glob.has_magic(argument):
+    if _is_folder(path) and directory.table_suffix(path) is None:
+        # What cannot be searched is left out. Links to folders are not followed.
+        entries = (Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files))
+        return _without_exported(entry for entry in entries if _is_report(entry))
+    if os.path.lexists(path) or not glob.has_magic(argument):
         # A missing file is reported later, with the other unreadable reports.
         return [path]
     matches = [Path(match) for match in glob.glob(argument, recursive=True)]  # noqa: PTH207 - absolute ones too
     # Other formats, such as traces of torch.profiler, have no suffix of their own.
     return _without_exported(
-        [path for path in matches if _is_report(path)] or [path for path in matches if path.is_file()]
+        [path for path in matches if _is_report(path)] or [path for path in matches if not _is_folder(path)]
     )
 
 
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder; False for a path that cannot be read, such as a link to itself."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def _is_report(path: Path) -> bool:
-    if path.is_dir():
+    if _is_folder(path):
         return directory.table_suffix(path) is not None
     return path.name.endswith((*SQLITE, REPORT))
 

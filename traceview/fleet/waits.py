@@ -9,14 +9,13 @@ Both passes unpack one rank at a time. Their results merge in any order and grou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.arrivals import ABSENT, ArrivedGroup, FleetIterations, rows_by_rank
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, Collectives
 from traceview.model.fleet import CollectiveGroup, Pair
@@ -26,7 +25,7 @@ PRUNE_AT = 8 * MAX_PAIRS
 MAX_UNPACKED = 16  # groups; neighbouring ranks share most of theirs
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Waits:
     """The waits of some ranks, and what they waited for each rank.
 
@@ -144,7 +143,7 @@ class WaitSums:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Buckets:
     """The places of values with a key: in the order of the keys, where each key begins, and the keys."""
 
@@ -169,7 +168,7 @@ class _Buckets:
         totals[self.keys] += self.sums(values)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _UnpackedGroup:
     """The arrivals of a group, and how often each row is last; the buckets have what counts in each sum."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.fleet.collectives import EMPTY
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
 from traceview.model.collectives import Clock, PackedColumn
@@ -30,7 +29,7 @@ def compute_times(trace: Trace, device: Activity) -> dict[str, int]:
     return {texts[code]: int(total[code]) for code in np.flatnonzero(total).tolist()}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WorkBins:
     """The work of one GPU in at most MAX_BINS bins of `width` ns from `window.start` on.
 
@@ -118,7 +117,7 @@ def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TimeParts:
     """The parts of a rank's time, in ns."""
 

@@ -1,7 +1,7 @@
 """Runs in a worker, on this machine or another: measures a report, or returns one line that says why it cannot.
 
 Results are kept as pickles, in files of the worker's machine: a worker holds one at a time, however many it has read.
-The module imports nothing that loads polars, so that a worker can limit its threads first.
+The module imports nothing that loads polars, so that a worker of a cluster can limit its threads first.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import TYPE_CHECKING
 
-from traceview.frozen import frozen
+from traceview.errors import RequestError
+from traceview.fleet.cluster import dask_worker
 
 if TYPE_CHECKING:
     from traceview.fleet.partials import P, Work
     from traceview.model.fleet import ReportResult
 
-Result = TypeVar("Result")
 NO_ROOM = "its result cannot be kept in the temporary folder, see TMPDIR ({})"
+NOT_SEEN = "the worker does not see it; all workers need the reports under the same absolute paths"
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Job:
     """Options for reading each report.
 
@@ -45,60 +46,107 @@ class Job:
 def use_one_thread() -> None:
     """Limit each library to one thread, because the workers are the parallelism.
 
-    This has no effect on polars if it is already imported.
+    Polars reads its limit at import, so nothing changes if it is already imported. The workers on this machine have
+    their limit before that.
     """
     if "polars" not in sys.modules:
         for name in THREADS:
             os.environ[name] = "1"
 
 
-def prepare_process() -> None:
-    """Prepare a new local process before it imports the readers."""
-    from traceview.allocators import limit_memory_and_threads
-    from traceview.fleet.lifetime import begin_worker
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report of a fleet, whose result is kept in a file.
 
-    begin_worker()
-    use_one_thread()
-    limit_memory_and_threads()
-    # A library that runs out of memory prints a backtrace; the fleet names the report in one line.
-    if not os.environ.get("TRACEVIEW_DEBUG"):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    Attributes:
+        path: an absolute path.
+        job: how to read it.
+        index: its number in the fleet.
+        folder: a folder of this machine for the results; None on a cluster.
+        run: names the folder for the results in each worker of a cluster.
+        exists: whether the first process sees the report. If it does, a worker of a cluster that does not reports a
+            different error than for a mistyped path.
+        worker: the worker of a cluster that keeps the result.
+    """
 
+    path: str
+    job: Job
+    index: int
+    folder: Path | None = None
+    run: str = ""
+    exists: bool = False
+    worker: str | None = None
 
-def work_in_process(path: str, job: Job, kept: Path) -> ReportResult | str:
-    """Do `read_and_keep` in a process that `prepare_process` prepared."""
-    from traceview.fleet.lifetime import ends_in_order
-
-    with ends_in_order():
-        return read_and_keep(path, job, kept)
-
-
-def read_and_keep(path: str, job: Job, kept: Path) -> ReportResult | str:
-    """Read one report and keep its result in a file; return its header, or an error as one line."""
-    result = work(path, job)
-    if isinstance(result, str):
+    def read(self) -> ReportResult | str:
+        """Read the report and keep its result; return the result, or an error as one line."""
+        file = self.file()
+        if self.folder is None and self.exists and not Path(self.path).exists():
+            return NOT_SEEN
+        result = work(self.path, self.job)
+        if not isinstance(result, str):
+            try:
+                file.write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+            except OSError as error:
+                return NO_ROOM.format(error.strerror)
         return result
+
+    def result(self) -> ReportResult:
+        """Return the result that this worker keeps; another worker reads the report again.
+
+        Raises RequestError if it cannot be read again.
+        """
+        if (file := self.file()).exists():
+            kept: ReportResult = pickle.loads(file.read_bytes())
+            return kept
+        again = self.read()
+        if isinstance(again, str):
+            raise RequestError(f"{Path(self.path).name}: {again}")
+        return again
+
+    def file(self) -> Path:
+        """Return the file for the result, on this machine."""
+        return (self.folder or _folder_of_run(self.run)) / str(self.index)
+
+
+_folders: dict[str, TemporaryDirectory[str]] = {}  # what this worker of a cluster keeps, by run
+_folders_change = Lock()
+
+
+def _folder_of_run(run: str) -> Path:
+    """Return this worker's folder for the results of a run. No other user can write there; it ends with the worker."""
+    with _folders_change:
+        if run not in _folders:
+            own = getattr(dask_worker(), "local_directory", None)  # Dask removes it
+            _folders[run] = TemporaryDirectory(prefix="traceview-fleet-", dir=own)
+        return Path(_folders[run].name)
+
+
+def forget_run(run: str) -> None:
+    """Remove this worker's results of a run."""
+    with _folders_change:
+        if run in _folders:
+            _folders.pop(run).cleanup()
+
+
+def read_and_keep(report: Report) -> tuple[ReportResult | str, str | None]:
+    """Read a report and keep its result; return its header, or an error as one line, and the worker's address."""
+    result = report.read()
+    if isinstance(result, str):
+        return result, None
     from traceview.fleet.partials import header
 
-    try:
-        kept.write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
-    except OSError as error:
-        return NO_ROOM.format(error.strerror)
-    return header(result)
+    return header(result), getattr(dask_worker(), "address", None)
 
 
-def measure_in_process(work: Work[P], kept: Sequence[tuple[int, Path]]) -> P:
-    """Measure results that are kept in files, in a process that `prepare_process` prepared."""
-    from traceview.fleet.lifetime import ends_in_order
-
-    with ends_in_order():
-        return work(loaded(kept))
+def measure_kept(work: Work[P], kept: Sequence[tuple[int, Report]]) -> P:
+    """Measure results that are kept, each with the index of its first rank."""
+    return work(loaded(kept))
 
 
-def loaded(kept: Iterable[tuple[int, Path | StoredResult]]) -> Iterator[tuple[int, ReportResult]]:
+def loaded(kept: Sequence[tuple[int, Report]]) -> Iterator[tuple[int, ReportResult]]:
     """Yield kept results with the index of their first rank; holds one at a time."""
-    for first, place in kept:
-        yield first, pickle.loads(place.read_bytes())
+    for first, report in kept:
+        yield first, report.result()
 
 
 def work(path: str, job: Job) -> ReportResult | str:
@@ -113,7 +161,7 @@ def work(path: str, job: Job) -> ReportResult | str:
     limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
-        return measure_report(Path(path), job.iteration, job.skip, job.memory)
+        return measure_report(Path(path), job.iteration, job.skip, job.memory or _memory_of_thread())
     except TraceviewError as error:
         # The fleet names the file itself.
         return str(error).removeprefix(f"{display_name(Path(path))}: ")
@@ -128,96 +176,13 @@ def work(path: str, job: Job) -> ReportResult | str:
         MAX_DECODED.reset(limit_token)
 
 
-async def unwatched(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function on a Dask worker, in a thread that Dask's profiler does not sample.
-
-    The profiler samples the threads that Dask creates and keeps 1,000 s of their stacks, 0.4 MB per second here. A
-    task that waits for another thread still occupies its slot.
-    """
-    import asyncio
-
-    return await asyncio.to_thread(function, *arguments)
-
-
-class StoredResult:
-    """The result of a report in a temporary file of a Dask worker. Sent to another process, it has a file there."""
-
-    def __init__(self, data: bytes) -> None:
-        """Write `data`, the pickled result, to a file. Raises OSError if the disk is full."""
-        # Dask removes its worker's folder. Outside a task the file is in TMPDIR.
-        handle, path = tempfile.mkstemp(prefix="traceview-fleet-", dir=getattr(_dask_worker(), "local_directory", None))
-        self._path = Path(path)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-
-    def read_bytes(self) -> bytes:
-        """Return the pickled result."""
-        return self._path.read_bytes()
-
-    def __reduce__(self) -> tuple[type[StoredResult], tuple[bytes]]:
-        return StoredResult, (self.read_bytes(),)
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):
-            self._path.unlink()
-
-
-def _dask_worker() -> Any:
-    """Return the Dask worker that runs this task, or None outside a task."""
-    try:
-        from distributed import get_worker
-
-        return get_worker()
-    except (ImportError, ValueError):
-        return None
-
-
 def _memory_of_thread() -> int | None:
-    """Return the bytes that one thread of the Dask worker may use; None if the worker has no memory limit.
+    """Return the bytes that a thread of a Dask worker may use; None without a limit, and outside of one.
 
     The threads share half of the limit equally.
     """
     from traceview.slices.memory import MIN_MEMORY
 
-    worker = _dask_worker()
+    worker = dask_worker()
     limit = worker and worker.memory_manager.memory_limit
     return max(limit // 2 // worker.state.nthreads, MIN_MEMORY) if limit else None
-
-
-def work_on_cluster(path: str, job: Job, exists_here: bool) -> StoredResult | str:
-    """Run `work` on a Dask worker and keep the result there.
-
-    `exists_here` says whether the client sees the report: then a worker that does not see it reports a different error
-    than a mistyped path.
-    """
-    if exists_here and not Path(path).exists():
-        return "the worker does not see it; all workers need the reports under the same absolute paths"
-    result = work(path, replace(job, memory=job.memory or _memory_of_thread()))
-    if isinstance(result, str):
-        return result
-    try:
-        return StoredResult(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
-    except OSError as error:
-        return NO_ROOM.format(error.strerror)
-
-
-def header_of(stored: StoredResult | str) -> ReportResult | str:
-    """Return the header of a result, or the reason why there is none."""
-    from traceview.fleet.partials import header
-
-    if isinstance(stored, str):
-        return stored
-    [(_, result)] = loaded([(0, stored)])
-    return header(result)
-
-
-def measure_results(work: Work[P], first: Sequence[int], kept: Sequence[StoredResult]) -> P:
-    """Measure results; `first` has the index of each one's first rank."""
-    return work(loaded(zip(first, kept, strict=True)))
-
-
-def installed_version() -> str:
-    """Return the version of traceview that a worker has."""
-    from traceview import __version__
-
-    return __version__

@@ -105,7 +105,7 @@ def _range_lines(contents: CaptureContents) -> Iterator[str]:
 def _health_lines(contents: CaptureContents) -> Iterator[str]:
     """Yield what the profiler lost, each with the figures that it affects, and the checks that found nothing."""
     yield _labelled_line("health", "" if contents.health or contents.passed else "nothing to check").rstrip()
-    for note in sorted(contents.health, key=lambda note: not note.affects):
+    for note in sorted(contents.health, key=lambda note: (not note.affects, note.id != "left_out")):
         affected = f" (affects {', '.join(note.affects)})" if note.affects else ""
         label = "DOUBT" if note.affects else "note"
         yield from wrap(plain(note.text + affected, 1000), f"    {label:<9}", " " * 13)

@@ -95,10 +95,13 @@ def number_distinct(equal: Positions) -> tuple[Positions, Positions]:
     return first, number[equal]
 
 
-def distinct_rows(frames: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Times]]:
-    """Return the distinct rows of frames with equal columns, and for each frame the position of its rows among them."""
+def distinct_rows(frames: Sequence[pl.DataFrame], ordered: bool = False) -> tuple[pl.DataFrame, list[Times]]:
+    """Return the distinct rows of frames with equal columns, and for each frame the position of its rows among them.
+
+    They are in the order of their first occurrence, or with `ordered` in that of their values, nulls first.
+    """
     every = pl.concat(frames)
-    distinct = every.unique(maintain_order=True)
+    distinct = every.unique().sort(every.columns) if ordered else every.unique(maintain_order=True)
     numbered = distinct.with_row_index("position")
     joined = every.join(numbered, on=every.columns, how="left", nulls_equal=True, maintain_order="left")
     position = joined["position"].cast(pl.Int64).to_numpy()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals.algebra import EMPTY, Intervals
 from traceview.intervals.arrays import Times, blocks, index_ranges, is_sorted
 
 MEMBER_SEARCH_RATIO = 32  # when members are this many times fewer than queries, search members in queries
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """A union with running lengths, for the length of the union before any moment.
 

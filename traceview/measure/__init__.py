@@ -1,25 +1,7 @@
 """Measures: pure functions from the typed frames of a Trace to typed rows.
 
-To add a measure, write a module in this package, add its measure to MEASURES, and write a test; a measure of another
-package has the same form (docs/extending.md "In your own package"). `column`
-(traceview/model/columns.py) declares the rows' columns; JSON, terminal, page and CSV are derived from this declaration.
-For example::
-
-    @frozen
-    class LongestKernel:
-        stream: int = column("id", "stream", "Row of Trace.streams.")
-        duration_ns: int = column("ns", "longest", "Length of the stream's longest kernel.")
-
-
-    def longest_kernels(given: PartInput) -> tuple[LongestKernel, ...]:
-        work = given.trace.operations[given.activity.rows].filter(pl.col("source").cast(pl.String) == "kernel")
-        length = (pl.col("end") - pl.col("start")).max()
-        return tuple(LongestKernel(*row) for row in work.group_by("stream").agg(length).sort("stream").iter_rows())
-
-
-    LONGEST_KERNELS = PartMeasure(
-        Table(name="longest_kernels", title="Longest kernels", row_type=LongestKernel), longest_kernels
-    )
+To add a measure, write a module in this package, add its measure to MEASURES, and write a test
+(docs/extending.md "A measure"). One of another package has the same form (docs/extending.md "In your own package").
 """
 
 from collections.abc import Callable, Iterable

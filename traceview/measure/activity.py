@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Rows, Times
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
@@ -25,7 +24,7 @@ MAX_LISTED_NAMES = 5
 Value = TypeVar("Value", bound=np.generic)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Activity:
     """The GPU work of one device inside its window.
 
@@ -229,7 +228,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
 def chosen_devices(trace: Trace, only: str | None) -> list[int]:
     """Return the rows of the devices that `only` names, or of all; see active_devices. It needs no operations."""
     chosen = [index for index in range(len(trace.devices)) if only is None or _has_name(trace, index, only)]
-    if not chosen:
+    if not chosen and only is not None:
         known = ", ".join(trace.devices["id"].to_list())
         raise RequestError(f"{trace.info.file}: no device is called {only!r}; the capture has {known}")
     return chosen

@@ -6,14 +6,13 @@ CaptureMeasure once for the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.measure.activity import Activity, ShapeSums
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -21,7 +20,7 @@ from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
 from traceview.measure.threads import measuring_threads
 from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
-from traceview.model.columns import Merge, Table, TableTotals
+from traceview.model.columns import METADATA_KEY, Merge, Table, TableTotals
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 
@@ -63,7 +62,7 @@ class DeviceInput(PartInput):
     extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a slice
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CaptureInput:
     """The input of a CaptureMeasure."""
 
@@ -83,27 +82,74 @@ class CaptureInput:
         return self
 
 
-@frozen
+class UndeclaredMergeError(TypeError):
+    """A column of a measure does not declare how its values in two parts of a capture merge."""
+
+    def __init__(self, table: str, column: str) -> None:
+        """Name the table and the column."""
+        self.reason = f'column {column!r} of {table!r} does not declare how it merges: column(..., merge="sum")'
+        super().__init__(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(NotMeasured):
+    """The reason why the measure of a package is left out: then all parts of a capture leave it out."""
+
+
+def merges_of_fields(row_type: type) -> dict[str, Merge | None]:
+    """Return how each field of a row type merges. Fields without a column are keys."""
+    return {
+        name: field.metadata[METADATA_KEY][3] if METADATA_KEY in field.metadata else "key"
+        for name, field in row_type.__dataclass_fields__.items()  # type: ignore[attr-defined]
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class _Measure(Generic[Input]):
     """A table and the functions that fill it. `rows` returns instances of `table.row_type`, or why there are none.
 
-    Slices of a capture are measured alone, and their rows merge column by column (model/columns.py), in `order`. If
+    Parts of a capture are measured alone, and their rows merge column by column (model/columns.py), in `order`. If
     rows do not merge, because they are cut, or have shares or means, `totals` returns a frame that does: small, with
     the columns of the rows that do merge, and with others, which `merge` names; the rest are keys. `rows` then reads
-    the input's `context` and the totals, of a slice or merged.
+    the input's `context` and the totals, of a part or merged.
+
+    Raises UndeclaredMergeError for a number in the rows that does not declare how it merges.
     """
 
     table: Table
     rows: Callable[..., tuple[Any, ...] | NotMeasured]
-    totals: Callable[[Input], pl.DataFrame] | None = None
+    totals: Callable[[Input], pl.DataFrame | NotMeasured] | None = None
     merge: Mapping[str, Merge] = field(default_factory=dict)
     order: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that cannot merge."""
+        if self.totals is None:
+            self._check_declared([name for name, merge in self.merges.items() if merge is None])
+
+    @property
+    def merges(self) -> dict[str, Merge | None]:
+        """How each column of the rows and the totals merges; None for a number that does not declare it."""
+        return {**merges_of_fields(self.table.row_type), **self.merge}
+
+    def merge_rules(self, totals: pl.DataFrame) -> dict[str, Merge]:
+        """Return how each column of the totals merges. Raises UndeclaredMergeError."""
+        merges = {name: self.merges.get(name, "key") for name in totals.columns}
+        self._check_declared([name for name, merge in merges.items() if merge is None])
+        return {name: merge for name, merge in merges.items() if merge is not None}
+
+    def _check_declared(self, undeclared: Sequence[str]) -> None:
+        if undeclared:
+            raise UndeclaredMergeError(self.table.name, undeclared[0])
 
     def fill_table(self, given: Input, totals_only: bool = False) -> Table:
         """Return the table with its rows, or with the reason why there are none; a slice needs totals alone."""
         if self.totals is None:
             return self._filled(self.rows(given))
         totals = self.totals(given)
+        if isinstance(totals, NotMeasured):
+            return self._filled(totals)
+        self.merge_rules(totals)
         if totals_only:
             return self.table.with_rows((), TableTotals(totals))
         return self.from_totals(given.context, totals)  # type: ignore[attr-defined]
@@ -112,10 +158,14 @@ class _Measure(Generic[Input]):
         """Return the table of a measure with `totals`, which may be those of several slices."""
         return self._filled(self.rows(context, totals), TableTotals(totals))
 
+    def from_rows(self, rows: Sequence[Any]) -> Table:
+        """Return the table of a measure without `totals`, with the merged rows of several parts."""
+        return self._filled(tuple(rows))
+
     def _filled(self, rows: tuple[Any, ...] | NotMeasured, totals: TableTotals | None = None) -> Table:
         if isinstance(rows, NotMeasured):
-            return self.table.unmeasured(rows.reason)
-        return self.table.with_rows(rows, totals)
+            return self.table.unmeasured(rows.reason, failed=isinstance(rows, Failed))
+        return self.table.with_rows(tuple(sorted(rows, key=self.order)) if self.order else rows, totals)
 
 
 class PartMeasure(_Measure[PartInput]):

@@ -25,7 +25,7 @@ from traceview.measure.overlap import Copies
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, Gaps
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
 
@@ -87,13 +87,8 @@ def with_steady_part(
         return device
     given = PartInput(trace, part, places)
     tables = fill_tables(all_measures(), given, PartMeasure, totals_only=totals_only)
-    gaps = _clip_gaps(trace, threads, device.gaps, part.window)
+    gaps = clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=_measure_part(trace, part, gaps, tables))
-
-
-def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
-    """Return the device with its `top` longest gaps listed, longest first."""
-    return replace(device, gaps=replace(device.gaps, longest=list_gaps(trace, gap_candidates(trace, device, top), top)))
 
 
 def gap_candidates(trace: Trace, device: DeviceUse, top: int, pieces: Sequence[int] = ()) -> pl.DataFrame:
@@ -181,11 +176,11 @@ def steady_window(iterations: Iterations | NotMeasured, window: Window) -> Windo
     return iterations.steady.within(window)
 
 
-def _measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DevicePart:
+def _measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DeviceFigures:
     """Combine what is measured for a window, or a part of it, with the lengths of its work."""
     busy, copies = intervals.length(work.busy), tables["copies"].rows
     source = work.select(trace.operations["source"].to_physical().to_numpy())
-    return DevicePart(
+    return DeviceFigures(
         window=work.window,
         kernel_count=int(np.count_nonzero(source == KERNEL)),
         busy_ns=busy,
@@ -211,7 +206,7 @@ def _exposed_copies(trace: Trace, work: Activity, overlaps: Sequence[CopyOverlap
     return intervals.length(union) - intervals.overlap_length(union, work.compute)
 
 
-def _clip_gaps(trace: Trace, threads: ThreadStates, gaps: Gaps, window: Window) -> Gaps:
+def clip_gaps(trace: Trace, threads: ThreadStates, gaps: Gaps, window: Window) -> Gaps:
     """Return the gaps inside a window. A gap at its border is cut, and its part inside gets its causes again."""
     start, end = gaps.frame["start"].to_numpy(), gaps.frame["end"].to_numpy()
     first = int(np.searchsorted(end, window.start, side="right"))

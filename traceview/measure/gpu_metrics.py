@@ -13,11 +13,10 @@ from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.measure.activity import Activity
 from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
-from traceview.measure.kernels import shape_kinds
+from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Merge, Table
-from traceview.model.counters import CounterSeries
-from traceview.model.gpu_metrics import CLOCKS, METRICS, SHARES, IterationMetrics, MetricMeans
+from traceview.model.counters import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
 from traceview.model.trace import Trace
 
 FILLED = 0.9  # a sample counts for what fills this part of it

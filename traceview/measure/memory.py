@@ -12,8 +12,7 @@ from traceview.measure.nvtx.names import fold_numbers, without_library_ranges
 from traceview.measure.nvtx.nesting import innermost_ranges
 from traceview.measure.nvtx.projection import annotating_threads
 from traceview.model.columns import Table
-from traceview.model.counters import CounterSeries
-from traceview.model.memory import MemoryUse
+from traceview.model.counters import CounterSeries, MemoryUse
 from traceview.model.trace import Trace, Window
 
 KEY = ("device", "kind")

@@ -22,7 +22,7 @@ def _notes(
 ) -> Iterator[Note]:
     """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
     yield from info.health
-    yield from (Note("left_out", problem) for problem in info.problems)
+    yield from info.left_out
     lost_ranges = any(note.id == "lost_ranges" for note in info.health)
     every = [table for device in devices for table in device.tables.values()] + list(tables.values())
     for table in {table.name: table for table in every if table.not_measured}.values():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from traceview.frozen import frozen
-from traceview.measure.base import CaptureMeasure, DeviceMeasure, Measure, PartMeasure
+import polars as pl
+
+from traceview.measure.base import CaptureMeasure, DeviceMeasure, Failed, Measure, PartMeasure, UndeclaredMergeError
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, Unit, columns
 from traceview.plugins import MEASURES, Plugin, is_fault, plugins
@@ -24,7 +25,7 @@ TYPES: Mapping[Unit, tuple[type, ...]] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _FaultyRow:
     """The row type of a measure that cannot be loaded."""
 
@@ -56,39 +57,69 @@ def _load(plugin: Plugin, names: Collection[str]) -> Measure:
     except BaseException as error:
         if not is_fault(error):
             raise
-        return _faulty(plugin, plugin.failure(error))
+        known = isinstance(error, UndeclaredMergeError)
+        return _faulty(plugin, plugin.left_out(str(error)) if known else plugin.failure(error))
     if not isinstance(measure, KINDS):
         kinds = ", ".join(kind.__name__ for kind in KINDS)
         return _faulty(plugin, f"{plugin.words} is not a measure ({kinds}) and is left out")
     if not name.isidentifier() or name in names:
         return _faulty(plugin, f"{plugin.words} is left out: its table needs another name than {name[:40]!r}")
     table = replace(measure.table, package=plugin.package)
-    return type(measure)(table, _guarded(plugin, table, measure.rows))
+    measure = replace(measure, table=table)
+    guard = _Guard(plugin, measure)
+    return replace(measure, rows=guard.rows, totals=measure.totals and guard.totals)
 
 
 def _faulty(plugin: Plugin, reason: str) -> Measure:
     table = Table(name=plugin.name, title=plugin.name, row_type=_FaultyRow, package=plugin.package)
-    return CaptureMeasure(table, lambda _given: NotMeasured(reason))
+    return CaptureMeasure(table, lambda _given: Failed(reason))
 
 
-def _guarded(plugin: Plugin, table: Table, rows: Any) -> Any:
-    """Return the function of a measure; its errors and unfit rows become the reason that its table states."""
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The functions of a measure; their errors and unfit results become the reason that its table states."""
 
-    def guarded(given: Any) -> tuple[Any, ...] | NotMeasured:
+    plugin: Plugin
+    measure: Measure
+
+    def rows(self, *given: Any) -> tuple[Any, ...] | NotMeasured:
+        """Return the rows, in their order."""
+
+        def ordered() -> tuple[Any, ...] | NotMeasured:
+            rows, order = self.measure.rows(*given), self.measure.order
+            if isinstance(rows, NotMeasured):
+                return rows
+            return tuple(sorted(rows, key=order) if order else rows)
+
+        rows = self._called(ordered)
+        if isinstance(rows, NotMeasured):
+            return rows
+        fault = _fault(self.measure.table, rows)
+        return self._left_out(fault) if fault else rows
+
+    def totals(self, given: Any) -> pl.DataFrame | NotMeasured:
+        """Return the totals."""
+        totals = self._called(lambda: self.measure.totals and self.measure.totals(given))
+        if isinstance(totals, NotMeasured):
+            return totals
+        if not isinstance(totals, pl.DataFrame):
+            return self._left_out(f"its totals are a {type(totals).__name__}, not a polars.DataFrame")
         try:
-            result = rows(given)
-            if isinstance(result, NotMeasured):
-                return result
-            fault = _fault(table, result := tuple(result))
+            self.measure.merge_rules(totals)
+        except UndeclaredMergeError as error:
+            return self._left_out(str(error))
+        return totals
+
+    def _called(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
         except BaseException as error:
             if not is_fault(error):
                 raise
-            fault = plugin.failure(error)
-        else:
-            fault = fault and f"{plugin.words} is left out: {fault}"
-        return NotMeasured(fault) if fault else result
+            return Failed(self.plugin.failure(error))
 
-    return guarded
+    def _left_out(self, fault: str) -> Failed:
+        return Failed(self.plugin.left_out(fault))
 
 
 def _fault(table: Table, rows: tuple[Any, ...]) -> str:

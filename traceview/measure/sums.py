@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, sorted_unique
 
 MAX_BATCH = 1 << 18  # pairs in a batch; larger ones take memory and are not faster
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnionIndex:
     """Intervals whose `start` ascends, prepared for union lengths by owner.
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from threading import Thread
+from typing import TypeVar
 
 import polars as pl
 
+from traceview.workers import ThisProcess
+
 Result = TypeVar("Result")
-
 THREADS = 2  # more share the same memory bus
-
-
-class _InTurn(Executor):
-    """Runs each call at once, in the thread that submits it."""
-
-    def submit(self, function: Callable[..., Result], /, *values: Any, **named: Any) -> Future[Result]:
-        """Return the result of the call."""
-        future: Future[Result] = Future()
-        try:
-            future.set_result(function(*values, **named))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 def measuring_threads() -> Executor:
@@ -32,4 +21,18 @@ def measuring_threads() -> Executor:
     polars has one thread in processes that measure slices side by side. They share the processors, and threads would
     add a fifth to their time.
     """
-    return ThreadPoolExecutor(THREADS) if pl.thread_pool_size() > 1 else _InTurn()
+    return ThreadPoolExecutor(THREADS) if pl.thread_pool_size() > 1 else ThisProcess()
+
+
+def started_beside(function: Callable[[], Result]) -> Callable[[], Result]:
+    """Start a function in a thread of its own. Return a function that waits for its result."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future.result

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
 from traceview.measure.per_frame import launch_rows
@@ -34,7 +33,7 @@ class ProcessGpus:
     windows: Intervals = EMPTY
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BlockingCalls:
     """Blocking calls in the order of Trace.api: their times inside the window, and when they returned.
 
@@ -54,7 +53,7 @@ class BlockingCalls:
         return int(self.wait.max(initial=-1)) + 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WaitCosts:
     """When each call's wait returned, the call's `waited` ns, and its shares of the wait's other figures in ns."""
 

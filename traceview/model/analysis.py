@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.columns import Table
 from traceview.model.counters import Counters
-from traceview.model.devices import DevicePart, DeviceUse, HostStates
+from traceview.model.devices import DeviceFigures, DeviceUse, HostStates
 from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, RangeUse, SourceLine
@@ -37,7 +36,7 @@ ITERATION_FIGURES = (
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NotMeasured:
     """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
@@ -72,7 +71,7 @@ class HostTime(Protocol):
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SyncUse:
     """Blocking calls (docs/definitions.md "Synchronization").
 
@@ -92,7 +91,7 @@ class SyncUse:
     frame: pl.DataFrame
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostUse:
     """Explicit synchronizations, and calls that synchronize implicitly."""
 
@@ -100,7 +99,7 @@ class HostUse:
     implicit_sync: SyncUse
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Iteration:
     """One iteration. GPU figures are clipped to [start, end) and summed over the devices of its process."""
 
@@ -120,7 +119,7 @@ class Iteration:
     kernel_count: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Spread:
     """Median and tails in ns, linearly interpolated between ranks and rounded down."""
 
@@ -129,7 +128,7 @@ class Spread:
     p95: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationCandidate:
     """A phase that repeats: the iterations, or another phase that could be the iteration."""
 
@@ -140,7 +139,7 @@ class IterationCandidate:
     share_fraction: float  # part of the GPU time that its process launches
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Iterations:
     """The iterations of a run (docs/definitions.md "Iterations").
 
@@ -165,7 +164,7 @@ class Iterations:
     unprofiled: UnprofiledTime | None = None  # an estimate; None if the capture gives none
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationSummary:
     """The source of a capture's iterations and their mean time, for reports that compare or predict it."""
 
@@ -179,7 +178,7 @@ class IterationSummary:
         return cls(iterations.source, iterations.confidence, iterations.time_ns)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Unmatched:
     """GPU work whose launch is not in the capture. Unified-memory copies never have one and do not count."""
 
@@ -189,7 +188,7 @@ class Unmatched:
     graphs: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """Everything that a report shows."""
 
@@ -223,7 +222,7 @@ class Analysis:
 
         return analysis_html(self)
 
-    def part(self, device: DeviceUse) -> DevicePart:
+    def part(self, device: DeviceUse) -> DeviceFigures:
         """Return the part of a device's window that findings, bars and conditions cover."""
         return device if self.whole else device.steady
 

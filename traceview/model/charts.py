@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 from traceview.model.trace import Window
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StreamsAtOnce:
     """How long each pair of a device's streams was busy at the same time.
 
@@ -21,7 +21,7 @@ class StreamsAtOnce:
     left_out: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GapLengths:
     """A device's idle gaps whose length is in [from_ns, to_ns): their count, and their ns by cause."""
 
@@ -32,7 +32,7 @@ class GapLengths:
     longest: Window
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CopyGroup:
     """Copies of one kind and memory with similar size and duration, or a single copy."""
 
@@ -45,7 +45,7 @@ class CopyGroup:
     stream: int  # the slowest copy's row of Trace.streams
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelInstance:
     """One kernel, on a row of Trace.streams."""
 
@@ -54,8 +54,8 @@ class KernelInstance:
     stream: int
 
 
-@frozen
-class KernelGroup:
+@dataclass(frozen=True, slots=True)
+class SimilarKernels:
     """Kernels that have something in common. `name` is None for launch shapes, and for kernels without this place."""
 
     name: str | None
@@ -66,15 +66,15 @@ class KernelGroup:
     first: KernelInstance
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelGrouping:
     """All kernels of a part of a device's window by one attribute, the costliest group first."""
 
     by: str  # shape, kernel, family, range, module, op, ...
-    groups: tuple[KernelGroup, ...]
+    groups: tuple[SimilarKernels, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlaceNode:
     """Kernels of a module, a range, an op or of one name. `parent` is the index of the node around it, -1 for none."""
 
@@ -84,7 +84,7 @@ class PlaceNode:
     total_ns: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RangeNode:
     """Kernels that are launched in a range, or in ranges of one name. `own_ns` is the part outside inner ranges."""
 
@@ -95,7 +95,7 @@ class RangeNode:
     own_ns: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StackNode:
     """A source line of the program, or a function of a library, that stacks share with its callers.
 
@@ -115,7 +115,7 @@ class StackNode:
     calls: int = 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StackTree:
     """The stacks of a capture as a tree, callers first. If `exact` is false, its times come from samples."""
 
@@ -123,7 +123,7 @@ class StackTree:
     exact: bool = True
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchShape:
     """The kernels of one row of Trace.shapes in the whole capture. None stands for data that the capture lacks."""
 
@@ -140,7 +140,7 @@ class LaunchShape:
     median_ns: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
@@ -159,7 +159,7 @@ class DeviceCharts:
     ranges: tuple[RangeNode, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationBar:
     """Consecutive iterations in one bar: the sums of their figures, and the slowest one."""
 
@@ -171,7 +171,7 @@ class IterationBar:
     slowest: int  # index into Iterations.per_iteration
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Charts:
     """All figures that only charts show."""
 

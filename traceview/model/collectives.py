@@ -5,13 +5,12 @@ Times are whole ns.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 
 SECOND = 10**9
@@ -23,7 +22,7 @@ ORDER_COLUMNS = ("step", "kind", "channel")
 COLLECTIVE_COLUMNS = (*ORDER_COLUMNS, "start", "length", "hidden")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PackedColumn:
     """int64 values as the differences from one to the next, in the type that needs the fewest bytes.
 
@@ -73,7 +72,7 @@ def _bytes(count: int, kind: np.dtype[Any], wide_at: Times) -> int:
     return count * kind.itemsize + len(wide_at) * WIDE_BYTES
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Channel:
     """A sequence of a rank's collectives: a communicator if the capture names it, else a stream."""
 
@@ -81,7 +80,7 @@ class Channel:
     stream: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Collectives:
     """A rank's communication kernels in launch order; `columns` has one for each of COLLECTIVE_COLUMNS.
 
@@ -126,7 +125,7 @@ class Collectives:
         return len(self.columns[0])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Clock:
     """One report's clock relative to the clock of the first report of its component.
 
@@ -151,7 +150,7 @@ class Clock:
         return moved
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CollectiveTimes:
     """Collectives that several ranks ran together, on the common clock; `left_out` counts those that are not here.
 

@@ -1,25 +1,23 @@
 """Columns and tables: a measure declares them once, and every report derives its form from them.
 
-A row of a measure is a frozen dataclass (traceview/frozen.py). Each field that reports show is made by `column`, each
+A row of a measure is a frozen dataclass. Each field that reports show is made by `column`, each
 figure that follows from other columns is a property made by `derived`:
 
-    @frozen
+    @dataclass(frozen=True, slots=True)
     class LongestKernel:
         stream: str = column("text", "stream", "The stream, as the capture names it.")
-        duration_ns: int = column("ns", "longest", "Length of its longest kernel.")
+        duration_ns: int = column("ns", "longest", "Length of its longest kernel.", merge="max")
 
 The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names, or all of them. A column
-also states how its values in two slices of a capture merge (MERGES).
+of a measure also declares how its values in two parts of a capture merge (Merge).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from traceview.frozen import frozen
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,27 +38,27 @@ Unit = Literal[
     "flag",
     "size",
 ]
-# "key": rows of slices with equal values are one row. "list": lists are appended. "none": the value of one row alone.
+# "key": rows of parts with equal values are one row. "list": lists are joined. "none": no merge.
 Merge = Literal["key", "sum", "min", "max", "first", "list", "none"]
 Row = TypeVar("Row")
 
 METADATA_KEY = "traceview.column"
-# How the values of a column merge that states nothing else; "none" for units that are not listed.
-MERGES: Mapping[str, Merge] = {
-    **dict.fromkeys(("text", "code", "id", "flag", "size"), "key"),
-    **dict.fromkeys(("count", "ns", "bytes", "flops", "causes"), "sum"),
-}
+# Columns of these units are keys unless they declare something else.
+KEY_UNITS: tuple[Unit, ...] = ("text", "code", "id", "flag", "size")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means."""
+    """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means.
+
+    `merge` is None for a number that does not declare how it merges.
+    """
 
     name: str
     unit: Unit
     title: str
     description: str
-    merge: Merge = "none"
+    merge: Merge | None = None
 
 
 class DerivedColumn(property):
@@ -72,8 +70,8 @@ class DerivedColumn(property):
 
 
 def column(unit: Unit, title: str, description: str, *, merge: Merge | None = None) -> Any:
-    """Return a dataclass field that declares a column. `merge` overrides how its unit merges."""
-    declared = (unit, title, description, merge or MERGES.get(unit, "none"))
+    """Return a dataclass field that declares a column. `merge` says how its values in two parts of a capture merge."""
+    declared = (unit, title, description, merge or ("key" if unit in KEY_UNITS else None))
     return dataclasses.field(metadata={METADATA_KEY: declared})
 
 
@@ -127,7 +125,7 @@ class TableTotals:
         return hash(TableTotals)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Table:
     """A measure's rows, with the declaration that every report derives its form from.
 
@@ -136,7 +134,7 @@ class Table:
     what the JSON holds elsewhere; one that is not `listed` is in the JSON only. The summary shows `first` rows if
     the reader does not ask for another number. `not_measured` is the reason for missing rows. `package` is the name and
     version of the package whose measure it is; "" for measures of traceview. `totals` are the sums that the rows follow
-    from, for a measure that has them (measure/base.py).
+    from, for a measure that has them (measure/base.py). `failed` marks the table of a measure that is left out.
     """
 
     name: str
@@ -152,6 +150,7 @@ class Table:
     not_measured: str | None = None
     package: str = ""
     totals: TableTotals | None = None
+    failed: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -173,6 +172,6 @@ class Table:
         """Return the table filled with rows."""
         return replace(self, rows=rows, totals=totals)
 
-    def unmeasured(self, reason: str) -> Table:
+    def unmeasured(self, reason: str, *, failed: bool = False) -> Table:
         """Return the table without rows."""
-        return replace(self, not_measured=reason)
+        return replace(self, not_measured=reason, failed=failed)

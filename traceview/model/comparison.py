@@ -6,9 +6,8 @@ Times are whole ns per iteration. Differences are after minus before: negative m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traceview.frozen import frozen
 from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note
 
@@ -17,7 +16,7 @@ CUTS = ("range", "gpu", "whole")
 STATUSES = ("appeared", "vanished", "slower", "faster", "changed", "same")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TimeShape:
     """The distribution of the times of iterations: `quantiles` in ns (p5 to p95), and its form in a word.
 
@@ -32,7 +31,7 @@ class TimeShape:
     high_fraction: float | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationWork:
     """The work of an iteration in two captures, as launches of kernels and graphs.
 
@@ -52,7 +51,7 @@ class IterationWork:
         return self.multiple is None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StoredBaseline:
     """A capture that `baseline save` stored. `time_ns` is the mean time of an iteration."""
 
@@ -63,14 +62,14 @@ class StoredBaseline:
     bytes: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Baselines:
     """The stored baselines, by name."""
 
     baselines: tuple[StoredBaseline, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ComparedCapture:
     """One capture and its steady iterations.
 
@@ -90,7 +89,7 @@ class ComparedCapture:
     unprofiled_ns: Mapping[str, int] | None = None  # mean, low and high of an iteration without the profiler
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FigureChange:
     """One figure of an iteration in two captures.
 
@@ -110,7 +109,7 @@ class FigureChange:
     verdict: str  # "less", "more", "noise", or "unjudged" without an interval
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelChange:
     """Kernels of one name and launch shape, or of all shapes of a name that the captures do not share.
 
@@ -134,7 +133,7 @@ class KernelChange:
         return int(self.time.mean_after - self.time.mean_before)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LineChange:
     """A source line, and the idle time of a GPU per iteration while the launching thread was there.
 
@@ -149,7 +148,7 @@ class LineChange:
     idle: FigureChange
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CaptureDifference:
     """One capture compared with the base.
 
@@ -183,7 +182,7 @@ class CaptureDifference:
         return {change.name: change for change in (self.time, self.wall, *self.parts, self.idle, *self.host)}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationTimeline:
     """The events of one capture around its iteration of median length.
 
@@ -201,7 +200,7 @@ class IterationTimeline:
     left_out: int  # events inside the iterations that exceed the limit
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Captures compared with the first of them."""
 

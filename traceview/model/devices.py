@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap, StreamUse
 from traceview.model.stacks import HOST_STATES
@@ -27,7 +26,7 @@ CAUSES = (
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Gap:
     """One idle gap. The ns of its causes add up to its length."""
 
@@ -44,7 +43,7 @@ class Gap:
         return max(self.causes, key=lambda name: self.causes[name])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostStates:
     """What the launching threads did in `host` idle time (docs/definitions.md).
 
@@ -59,7 +58,7 @@ class HostStates:
 NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Gaps:
     """Idle gaps of one device or stream.
 
@@ -78,8 +77,8 @@ class Gaps:
     profiler: Mapping[str, int] | None = None  # estimate: the ns of each cause that a run without the profiler lacks
 
 
-@frozen
-class DevicePart:
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
     """The work of one GPU in a part of its window, clipped at the border of the part."""
 
     window: Window
@@ -94,8 +93,8 @@ class DevicePart:
     tables: Mapping[str, Table]  # the result of every PartMeasure, by name; in the window also of every DeviceMeasure
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of DevicePart by name, also for a DeviceUse."""
-        return {field.name: getattr(self, field.name) for field in fields(DevicePart)}
+        """Return the fields of DeviceFigures by name, also for a DeviceUse."""
+        return {field.name: getattr(self, field.name) for field in fields(DeviceFigures)}
 
     @property
     def copies(self) -> tuple[CopyOverlap, ...]:
@@ -108,8 +107,8 @@ class DevicePart:
         return self.tables["communication"].rows[0]  # type: ignore[no-any-return]
 
 
-@frozen
-class DeviceUse(DevicePart):
+@dataclass(frozen=True, slots=True)
+class DeviceUse(DeviceFigures):
     """One GPU in its window, and in its steady part (docs/definitions.md "The steady part").
 
     Without iterations the steady part is the window. It is empty if the device works only outside it.
@@ -119,7 +118,7 @@ class DeviceUse(DevicePart):
     id: str
     name: str
     process_ids: tuple[int, ...]
-    steady: DevicePart
+    steady: DeviceFigures
 
     @property
     def streams(self) -> tuple[StreamUse, ...]:

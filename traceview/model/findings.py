@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from traceview.frozen import frozen
+from dataclasses import dataclass
+
 from traceview.model.stacks import HostPlace
 
 SEVERITIES = ("high", "medium", "low")
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Place:
     """A place in the capture that shows a finding; a click opens it in the timeline."""
 
@@ -21,7 +22,7 @@ class Place:
     thread: int | None = None  # row of Trace.threads
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PredictedTime:
     """The time of an iteration today and after a change alone, in ns, as `traceview whatif` predicts it."""
 
@@ -41,7 +42,7 @@ class PredictedTime:
         return self.gain < MIN_GAIN
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A symptom, its cost, and what to change."""
 

@@ -5,9 +5,9 @@ Times are whole ns. A rank is one GPU of one report.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, Collectives, CollectiveTimes, PackedColumn
 from traceview.model.program import Program
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Steps:
     """The iterations of one rank, one value each. `number` is the number in their names, or 0, 1, 2 ...
 
@@ -44,7 +44,7 @@ class Steps:
         return self.figures[STEP_FIGURES.index(name)].values()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RankWork:
     """The work of one GPU from `start` on, in bins of `width` ns.
 
@@ -61,7 +61,7 @@ class RankWork:
     names: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RankResult:
     """One GPU of one report. `idle` has one value for each of model.CAUSES."""
 
@@ -80,7 +80,7 @@ class RankResult:
     work: RankWork | None = None  # the steady iterations, or everything without iterations
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReportResult:
     """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known."""
 
@@ -91,7 +91,7 @@ class ReportResult:
     ranks: tuple[RankResult, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A report that cannot be used, by its name in the fleet, and the reason."""
 
@@ -99,7 +99,7 @@ class Skipped:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CollectiveGroup:
     """Ranks that take part in the same collectives, and how their arrivals differ.
 
@@ -120,7 +120,7 @@ class CollectiveGroup:
     last_count: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Pair:
     """How long one rank waits in collectives in which another is last; both are rows of Fleet.ranks."""
 
@@ -130,7 +130,7 @@ class Pair:
     count: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rank:
     """One rank: means over its steady iterations, or sums over the window if it has none.
 
@@ -168,7 +168,7 @@ class Rank:
     typical: int | None  # median `own` of an iteration of its set, ns
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Straggler:
     """A rank whose own time exceeds that of the others by more than margin and noise, the reason, and the cost.
 
@@ -188,7 +188,7 @@ class Straggler:
     waiting: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Advice:
     """A remedy. The most expensive problem comes first.
 
@@ -206,7 +206,7 @@ class Advice:
     rank: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Heat:
     """Figures of every rank in every iteration, one row per rank; -1 if it does not have the iteration."""
 
@@ -218,7 +218,7 @@ class Heat:
     wait: Times
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """Many reports in one result. The same reports give the same bytes on any machine."""
 

@@ -6,11 +6,10 @@ Times are ns of an iteration in captures, so with the profiler's part on both si
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExpectedTime:
     """The predicted time of an iteration after a change, with its range."""
 
@@ -21,7 +20,7 @@ class ExpectedTime:
     high_ns: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OpenStep:
     """A recording whose change is not made yet, and the predictions from it, the best first."""
 
@@ -30,7 +29,7 @@ class OpenStep:
     expected: tuple[ExpectedTime, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """A change: the time before it, the prediction from the recording before it, and the time measured after it."""
 
@@ -63,7 +62,7 @@ class LedgerEntry:
         return self.expected.low_ns <= self.measured_ns <= self.expected.high_ns
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GainLedger:
     """All changes, in order, and the step whose change is not made yet."""
 

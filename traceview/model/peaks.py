@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-
-from traceview.frozen import frozen
 
 TERA = 10**12
 VENDOR = re.compile(r"NVIDIA |Tesla |GeForce ")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GpuPeaks:
     """Peak rates of a GPU in TFLOP/s by precision; None if the GPU does not support it or no source states it.
 

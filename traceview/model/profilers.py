@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traceview.frozen import frozen
 from traceview.model.program import PLAIN_CUDA, Program
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CaptureAdvice:
     """Texts on how to capture what is missing.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from traceview.frozen import frozen
+from dataclasses import dataclass
 
 KINDS = ("pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi", "cuda")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Program:
     """The kind of a program.
 

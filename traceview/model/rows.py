@@ -1,10 +1,10 @@
-"""Rows of the tables that measures declare: copies, communication, streams, calls, NVTX ranges."""
+"""Rows of the tables that measures declare: copies, communication, streams, calls, NVTX ranges, kernels and rates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 from traceview.model.columns import column, derived
 from traceview.units import time_range
 
@@ -13,17 +13,19 @@ def _ratio(part: int, total: int) -> float | None:
     return part / total if total else None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CopyOverlap:
     """Copies of one kind and memory, and their overlap with compute (docs/definitions.md "Overlap")."""
 
     kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
     memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
-    count: int = column("count", "count", "Number of copies.")
-    bytes: int = column("bytes", "size", "Bytes copied.")
-    busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
-    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
-    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+    count: int = column("count", "count", "Number of copies.", merge="sum")
+    bytes: int = column("bytes", "size", "Bytes copied.", merge="sum")
+    busy_ns: int = column("ns", "busy", "Length of the union of the copies.", merge="sum")
+    overlapped_ns: int = column(
+        "ns", "overlapped", "Part of the busy time in which compute runs on the device.", merge="sum"
+    )
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.", merge="sum")
 
     @derived("text", "kind", "Kind and memory.")
     def label(self) -> str:
@@ -38,21 +40,23 @@ class CopyOverlap:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CommunicationOverlap:
     """Communication kernels, and their overlap with compute (docs/definitions.md "Overlap")."""
 
-    count: int = column("count", "kernels", "Number of communication kernels.")
-    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
-    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
-    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+    count: int = column("count", "kernels", "Number of communication kernels.", merge="sum")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.", merge="sum")
+    overlapped_ns: int = column(
+        "ns", "overlapped", "Part of the busy time in which compute runs on the device.", merge="sum"
+    )
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.", merge="sum")
 
     @derived("fraction", "hidden", "Overlapped part of the busy time.")
     def hidden(self) -> float | None:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StreamUse:
     """One stream (docs/definitions.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
 
@@ -61,48 +65,57 @@ class StreamUse:
     process_id: int = column("id", "process", "Process that owns the stream.")
     context_id: int = column("id", "context", "CUDA context of the stream.")
     label: str = column("text", "stream", "Name of the stream, from NVTX where the program names it.")
-    kernel_count: int = column("count", "kernels", "Number of kernels.")
-    copy_count: int = column("count", "copies", "Number of copies.")
-    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.")
-    bytes: int = column("bytes", "size", "Bytes copied.")
-    busy_ns: int = column("ns", "busy", "Length of the union of all operations.")
-    compute_ns: int = column("ns", "compute", "Length of the union of compute.")
-    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.")
-    copy_ns: int = column("ns", "copying", "Length of the union of copies.")
-    gap_count: int = column("count", "gaps", "Number of idle gaps between the stream's first and last operation.")
-    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.")
-    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
+    kernel_count: int = column("count", "kernels", "Number of kernels.", merge="sum")
+    copy_count: int = column("count", "copies", "Number of copies.", merge="sum")
+    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.", merge="sum")
+    bytes: int = column("bytes", "size", "Bytes copied.", merge="sum")
+    busy_ns: int = column("ns", "busy", "Length of the union of all operations.", merge="sum")
+    compute_ns: int = column("ns", "compute", "Length of the union of compute.", merge="sum")
+    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.", merge="sum")
+    copy_ns: int = column("ns", "copying", "Length of the union of copies.", merge="sum")
+    gap_count: int = column(
+        "count", "gaps", "Number of idle gaps between the stream's first and last operation.", merge="sum"
+    )
+    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.", merge="sum")
+    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.", merge="sum")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ApiTotal:
     """Blocking calls of one name (docs/definitions.md "Synchronization")."""
 
     api: str = column("code", "call", "CUDA API function.")
-    count: int = column("count", "count", "Number of calls.")
-    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
-    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
-    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
-    idle_in_wait_ns: int = column("ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.")
-    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
-    cost_ns: int = column("ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.")
+    count: int = column("count", "count", "Number of calls.", merge="sum")
+    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.", merge="sum")
+    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.", merge="sum")
+    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.", merge="sum")
+    idle_in_wait_ns: int = column(
+        "ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.", merge="sum"
+    )
+    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.", merge="sum")
+    cost_ns: int = column(
+        "ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.", merge="sum"
+    )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RangeUse:
     """One NVTX range name, projected on the GPU (docs/definitions.md "NVTX projected on the GPU")."""
 
     name: str = column("text", "name", "Name of the range.")
     domain: str = column("text", "domain", "NVTX domain; empty for the default domain.")
-    count: int = column("count", "count", "Number of ranges with this name.")
-    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.")
-    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.")
+    count: int = column("count", "count", "Number of ranges with this name.", merge="sum")
+    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.", merge="sum")
+    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.", merge="sum")
     gpu_span_ns: int = column("ns", "GPU span", "First start to last end of all operations launched inside.")
-    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.")
-    kernel_count: int = column("count", "kernels", "Kernels launched inside.")
-    operation_count: int = column("count", "operations", "Operations launched inside.")
+    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.", merge="sum")
+    kernel_count: int = column("count", "kernels", "Kernels launched inside.", merge="sum")
+    operation_count: int = column("count", "operations", "Operations launched inside.", merge="sum")
     via_process_count: int = column(
-        "count", "via process", "Operations attributed through the thread of the process that carries the annotations."
+        "count",
+        "via process",
+        "Operations attributed through the thread of the process that carries the annotations.",
+        merge="sum",
     )
 
     @derived("text", "range", "Name, with its domain.")
@@ -113,7 +126,7 @@ class RangeUse:
 CALLS = " > "  # between a function and the one that it calls
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SourceLine:
     """A source line where the launching thread was while a GPU was idle (docs/definitions.md)."""
 
@@ -127,11 +140,13 @@ class SourceLine:
         "the one before; else empty.",
     )
     stack: str = column("text", "stack", "Functions of libraries below the line, with the most of its time.")
-    idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
-    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
+    idle_ns: int = column(
+        "ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.", merge="sum"
+    )
+    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.", merge="sum")
     low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
     high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
-    samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
+    samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.", merge="sum")
     node: int = -1  # row of HostEvidence.stacks: the stack with the most of its time
 
     @derived("text", "line", "File and line; function and file of native code.")
@@ -152,3 +167,161 @@ class SourceLine:
 def place_text(file: str, line: int) -> str:
     """Return `train.py:305`; without a line, the file."""
     return f"{file}:{line}" if line else file
+
+
+def size_text(sizes: tuple[int, ...] | None) -> str | None:
+    """Return "16x4" for (16, 4, 1)."""
+    if sizes is None:
+        return None
+    last = max((place for place, size in enumerate(sizes) if size != 1), default=0)
+    return "x".join(str(size) for size in sizes[: last + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """Kernels of one name and launch shape. None stands for data that the capture or the name does not contain."""
+
+    name: str = column("code", "short name", "Name without namespaces, templates and parameters.")
+    demangled: str | None = column("code", "full name", "Name with namespaces, templates and parameters.")
+    label: str = column(
+        "code", "kernel", "Short name. A generic kernel also has the operation that its template names."
+    )
+    family: str | None = column("text", "family", "What the kernel computes, from its name.")
+    precision: str | None = column("text", "precision", "Type of its inputs, from its name.")
+    tensor_core: bool | None = column("flag", "tensor cores", "Whether it uses tensor cores, from its name.")
+    count: int = column("count", "count", "Number of kernels.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    mean_ns: int = column("ns", "mean", "Total over count, rounded down.", merge="none")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.", merge="min")
+    max_ns: int = column("ns", "longest", "Length of the longest.", merge="max")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+    grid: tuple[int, ...] | None = column("size", "grid", "Blocks in x, y and z.")
+    block: tuple[int, ...] | None = column("size", "block", "Threads of a block in x, y and z.")
+    registers: int | None = column("count", "registers", "Registers of a thread.", merge="key")
+    shared_bytes: int | None = column(
+        "bytes", "shared memory", "Static and dynamic shared memory of a block.", merge="key"
+    )
+    blocks_per_sm: float | None = column("ratio", "blocks per SM", "Blocks over the device's SMs.")
+    waves: float | None = column("ratio", "waves", "Blocks over the blocks that the device holds at once.")
+    occupancy: float | None = column("fraction", "occupancy", "Resident warps over the warps that an SM can hold.")
+    occupancy_limit: str | None = column("text", "limited by", "What limits the occupancy; - where nothing does.")
+
+    @derived("text", "grid", "Blocks in x, y and z.")
+    def grid_text(self) -> str | None:
+        return size_text(self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlace:
+    """Kernels of one name that one place in the program launches. None stands for data that the capture lacks."""
+
+    kernel: str = column("code", "kernel", "Name, as `label` in the table of kernels.")
+    family: str | None = column("text", "family", "What the kernel computes, from its name.")
+    range: str | None = column(
+        "text", "range", "Innermost NVTX range at the launch that is neither an op nor a module, without its counter."
+    )
+    module: str | None = column(
+        "text", "module", "Path of the module; for a backward kernel, the module of its forward."
+    )
+    op: str | None = column(
+        "code", "op", "Outermost op below the module; for a backward kernel, the op of its forward."
+    )
+    inner_op: str | None = column("code", "inner op", "Innermost op at the launch.")
+    line: str | None = column("code", "line", "Innermost Python function outside torch: file, line, name.")
+    direction: str | None = column("text", "direction", "forward, backward or optimizer.")
+    count: int = column("count", "count", "Number of kernels.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleUse:
+    """Kernels of one op in one module, in one direction. None stands for data that the capture lacks."""
+
+    place: str = column("text", "module and op", "Path of the module, and the outermost op below it.")
+    direction: str | None = column("text", "direction", "forward, backward or optimizer.")
+    count: int = column("count", "kernels", "Number of kernels.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFamily:
+    """Kernels of one family."""
+
+    family: str = column("text", "family", "What the kernels compute, from their names.")
+    count: int = column("count", "count", "Number of kernels.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.", merge="sum")
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPrecision:
+    """Matrix products, convolutions and attention of one precision (docs/definitions.md "Speed of light")."""
+
+    precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names.")
+    tensor_core: bool | None = column("flag", "tensor cores", "Whether they use tensor cores, from their names.")
+    count: int = column("count", "kernels", "Number of kernels.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    share: float = column("fraction", "share", "Part of the summed time of all matrix kernels.")
+    flops: int | None = column(
+        "flops", "FLOPs", "Their floating-point operations, of those that are known.", merge="sum"
+    )
+    known_ns: int = column(
+        "ns", "known for", "Sum of the lengths of the kernels of calls whose FLOPs are known.", merge="sum"
+    )
+    peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
+
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over the lengths of the kernels that do them.")
+    of_peak: float | None = column("fraction", "of peak", "Rate over peak.")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedOfLight:
+    """How fast a GPU computes in its steady part, and how fast it could (docs/definitions.md "Speed of light")."""
+
+    device: str = column("text", "device", "The GPU.")
+    source: str | None = column("text", "FLOPs from", "shapes, mark or option.")
+    count: int = column("count", "counted", "Counted iterations; without iterations, matrix kernels.")
+    time_ns: int = column("ns", "time", "Mean time of an iteration; without iterations, length of the window.")
+    flops: int | None = column("flops", "FLOPs", "Floating-point operations in this time.")
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over this time.")
+    precision: str | None = column("text", "precision", "Precision of most of the time of matrix kernels.")
+    peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
+    mfu: float | None = column("fraction", "of peak", "Rate over peak: the model FLOPs utilisation.")
+    tf32_peak_flops_per_s: int | None = column("flops_per_s", "TF32 peak", "Peak with TF32, for FP32 programs.")
+    bf16_peak_flops_per_s: int | None = column("flops_per_s", "bf16 peak", "Peak with bfloat16, for FP32 programs.")
+    at_peak_ns: int | None = column("ns", "at peak", "Time that the FLOPs take at the peaks of their precisions.")
+    known_fraction: float | None = column(
+        "fraction", "known", "Part of the time of matrix kernels for which FLOPs are known; null for whole iterations."
+    )
+    unknown_because: str | None = column("text", "unknown because", "Why a figure of the row is null.")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication kernels with equal messages (docs/definitions.md "Collectives"). What is unknown is None."""
+
+    collective: str = column("text", "collective", "all_reduce, all_gather, ..., from the arguments or the name.")
+    group: str | None = column("text", "group", "Process group or communicator.")
+    parallelism: str | None = column("text", "parallelism", "TP, DP, PP, EP or CP, from the name of the group.")
+    group_size: int | None = column("count", "ranks", "Number of ranks in the group.", merge="key")
+    element_type: str | None = column("text", "type", "Type of the elements.")
+    count: int = column("count", "count", "Number of kernels.", merge="sum")
+    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.", merge="key")
+    bytes: int | None = column("bytes", "size", "Sum of the messages.")
+    total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.", merge="sum")
+    median_ns: int = column("ns", "median", "Median length, rounded down.", merge="none")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.", merge="min")
+    bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
+
+    algorithm_bandwidth: float | None = column(
+        "bytes_per_ns", "alg. median", "Algorithm bandwidth at the median length: message over length, bytes per ns."
+    )
+    bus_bandwidth: float | None = column("bytes_per_ns", "bus median", "Bus bandwidth at the median length.")
+    best_bus_bandwidth: float | None = column(
+        "bytes_per_ns", "bus best", "Bus bandwidth of the shortest kernel, which waits least."
+    )
+    mean_bus_bandwidth: float | None = column(
+        "bytes_per_ns", "bus mean", "Bus bandwidth at the mean length, waits included."
+    )

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
-
-from traceview.frozen import frozen
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -51,7 +49,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
     return pl.DataFrame(schema=dict(schema))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WorkSizes:
     """The sizes of work that a capture states; each frame is empty if it states none."""
 

@@ -1,20 +1,114 @@
-"""Data on the host apart from CUDA calls: Python stacks, CPU samples, system calls, scheduling."""
+"""Data on the host apart from CUDA calls: scopes, call stacks as a tree, CPU samples, system calls, scheduling.
+
+Scopes are the ops and modules of a model, and the Python functions that call them.
+
+CallTree is built level by level, without a loop over stacks or frames.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
+from traceview.intervals import distinct_rows
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
+
+SCOPE_KINDS = OP, MODULE, FUNCTION = ("op", "module", "function")
+
+SCOPES: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "name": pl.Enum,  # "aten::linear"; "layer1.0.conv1" or "Conv2d_3"; "models/gpt.py:31 forward"
+    "thread": pl.Int16,  # row of Trace.threads
+    "process": pl.Int32,
+    "kind": pl.Enum(SCOPE_KINDS),
+    "backward": pl.Boolean,  # a backward function of autograd, or a module's range around its backward
+    # A backward op has the number of the forward op that created it; null for an op without gradients.
+    "sequence": pl.Int64,
+    "forward_thread": pl.Int64,  # PyTorch's number of the thread of a backward op's forward; null if unknown
+    "range": pl.Int32,  # row of Trace.ranges; null if it is not a range
+}
+# Kernels of CUDA graphs whose capture is in the trace.
+CAPTURES: Mapping[str, PolarsDataType] = {
+    "operation": pl.Int32,  # row of Trace.operations
+    "thread": pl.Int16,  # row of Trace.threads that added the kernel to the graph
+    "start": pl.Int64,  # when it did
+}
+Numbers = NDArray[np.int64]
+
+
+def no_scopes() -> pl.DataFrame:
+    """Return an empty frame with the schema SCOPES."""
+    return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in SCOPES.items()})
+
+
+class CallTree(NamedTuple):
+    """Stacks that share their outer frames.
+
+    `parent` (row of the caller, -1 at the outermost frame) and `frame` (row of `frames`) describe the nodes, `leaf` has
+    the node of each stack's innermost frame, and `frames` has the distinct frames, one row of numbers each.
+    """
+
+    parent: Numbers
+    frame: Numbers
+    leaf: Numbers
+    frames: Numbers
+
+    @classmethod
+    def from_chains(cls, frames: Numbers, depth: Numbers) -> CallTree:
+        """Return the tree of stacks: `depth` rows of `frames` each (at least one), the innermost first."""
+        first = np.cumsum(depth) - depth
+        parent = np.arange(1, len(frames) + 1)
+        parent[first + depth - 1] = -1
+        level = np.repeat(first + depth - 1, depth) - np.arange(len(frames))
+        return _unify_nodes(parent, frames, level, first)
+
+    @classmethod
+    def from_calls(cls, parent: Numbers, frames: Numbers, level: Numbers) -> CallTree:
+        """Return the tree of calls; `parent` is the caller's row (-1 for none), `level` the number of callers."""
+        return _unify_nodes(parent, frames, level, np.arange(len(parent)))
+
+    def levels(self) -> Numbers:
+        """Return the number of callers of each node. A caller comes before what it calls."""
+        return node_levels(self.parent)
+
+
+def node_levels(parent: Numbers) -> Numbers:
+    """Return the number of callers of each node of a tree."""
+    level = np.zeros(len(parent), np.int64)
+    above = parent
+    while (inside := above >= 0).any():
+        level += inside
+        above = np.where(inside, parent[above], -1)
+    return level
+
+
+def _unify_nodes(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers) -> CallTree:
+    """Merge nodes with equal parents and frames, one level after the other."""
+    every, (frame,) = distinct_rows([pl.DataFrame(frames)])
+    distinct = every.to_numpy()
+    by_level = np.argsort(level, kind="stable")
+    ends = np.cumsum(np.bincount(level))
+    node = np.full(len(parent) + 1, -1, np.int64)  # the last one stands for no parent
+    parents, own_frames, count = [], [], 0
+    for begin, end in zip((0, *ends.tolist()), ends.tolist(), strict=False):
+        rows = by_level[begin:end]
+        keys = node[parent[rows]] * len(distinct) + frame[rows]
+        unique, where = np.unique(keys, return_inverse=True)
+        node[rows] = where + count
+        parents.append(unique // len(distinct))
+        own_frames.append(unique % len(distinct))
+        count += len(unique)
+    return CallTree(np.concatenate(parents), np.concatenate(own_frames), node[leaf], distinct)
+
 
 # What a thread did in `host` idle time (docs/definitions.md). The first of these that a nanosecond has is its state.
 HOST_STATES = ("garbage_collection", "compiling", "waiting", "off_cpu", "running", "unattributed")
@@ -52,7 +146,7 @@ SYSTEM_MODULE = r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util)[-.]|ld-|\[|vm
 MAX_STACK = 60  # frames of a finding's stack, the innermost ones
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StackFrame:
     """One function of a call stack."""
 
@@ -68,7 +162,7 @@ class StackFrame:
         return f"{self.function} ({place})" if place else self.function
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostPlace:
     """Where the host was in the idle time that a finding costs (docs/definitions.md).
 
@@ -97,7 +191,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
     return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostEvidence:
     """Stacks as a tree, when threads had them, and events with the states of threads.
 

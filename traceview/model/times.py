@@ -11,6 +11,8 @@ from traceview.model.trace import Trace, Window
 from traceview.units import duration
 
 NANOSECONDS: Mapping[str, int] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+# 13 days in ns. No capture is as long, and sums of thousands of such lengths fit into 64 bits.
+MAX_DISTANCE = 1 << 50
 TIME = re.compile(r"(@?)([+-]?[0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)?")
 
 
@@ -26,7 +28,7 @@ def window_between(work: Window, start: str | None, end: str | None) -> Window |
     """Return the window between two times; None where neither is given.
 
     `work` is the time from the first start of GPU work, the default start, to its last end, the default end. Raises
-    RequestError for an invalid time or an empty window.
+    RequestError for an invalid time, one that is more than thirteen days away from the work, or an empty window.
     """
     if start is None and end is None:
         return None
@@ -54,4 +56,10 @@ def parse_time(option: str, text: str, first: int) -> int:
         raise RequestError(f"{option} {text!r} is not a time; write 120ms, 1.5s, 300us, @8.25s or whole ns")
     absolute, number, unit = match.groups()
     ns = int(Decimal(number) * NANOSECONDS[unit or "ns"])
-    return ns if absolute or unit is None else first + ns
+    time = ns if absolute or unit is None else first + ns
+    if abs(time - first) > MAX_DISTANCE:
+        raise RequestError(
+            f"{option} {text.strip()!r} is more than thirteen days away from the start of the GPU's work, {first} ns "
+            "on the capture's clock; write a time inside the capture"
+        )
+    return time

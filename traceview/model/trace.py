@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceview.frozen import frozen
-from traceview.model.gpu_metrics import GPU_METRICS
-from traceview.model.memory import MEMORY
+from traceview.model.counters import GPU_METRICS, MEMORY
 from traceview.model.program import PLAIN_CUDA, Program
-from traceview.model.scopes import CAPTURES, SCOPES, no_scopes
 from traceview.model.sizes import WorkSizes
-from traceview.model.stacks import HostEvidence
+from traceview.model.stacks import CAPTURES, SCOPES, HostEvidence, no_scopes
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -109,6 +106,12 @@ PROJECTED: Mapping[str, PolarsDataType] = {
     "end": pl.Int64,
     "operations": pl.Int64,
 }
+# How far a GPU's clock is ahead of the host's, by which its times are corrected, and two bounds; null if nothing shows
+# it. `clock_contradictions` counts launches and waits that the offset does not fit. If they are many, the offset is
+# null, and times of the GPU and of the host cannot be compared.
+CLOCK_FIGURES: Mapping[str, PolarsDataType] = dict.fromkeys(
+    ("clock_offset", "clock_low", "clock_high", "clock_contradictions"), pl.Int64
+)
 DEVICES: Mapping[str, PolarsDataType] = {
     "id": pl.String,  # its name in every report: "GPU 0", "GPU 0 (process 12)"
     "device_id": pl.Int64,  # its CUDA ordinal in its process
@@ -117,6 +120,7 @@ DEVICES: Mapping[str, PolarsDataType] = {
     # Limits of the hardware; null if the capture does not have them.
     **dict.fromkeys(("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm", "blocks_per_sm"), pl.Int64),
     "compute_capability": pl.Int64,  # 90 for 9.0
+    **CLOCK_FIGURES,
 }
 STREAMS: Mapping[str, PolarsDataType] = {
     "stream_id": pl.Int64,
@@ -132,7 +136,7 @@ THREADS: Mapping[str, PolarsDataType] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Window:
     """A half-open time interval, in ns."""
 
@@ -150,7 +154,10 @@ class Window:
         return Window(start, min(max(self.end, start), other.end))
 
 
-@frozen
+EVERYTHING = Window(-(1 << 62), 1 << 62)  # it begins before, and ends after, any event
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A remark on the data. `affects` names the figures and findings that it weakens."""
 
@@ -159,7 +166,7 @@ class Note:
     affects: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReportInfo:
     """The origin of a trace. `file` is a name without folders: reports contain no paths.
 
@@ -170,10 +177,15 @@ class ReportInfo:
     nsys_version: str | None
     schema_version: str | None
     tables: Mapping[str, int]  # rows of each table that was read
-    problems: tuple[str, ...] = ()  # one line each: what is missing or left out
+    left_out: tuple[Note, ...] = ()  # what is missing or was left out
     profiler: str = "nsys"  # "nsys" or "torch.profiler"
     health: tuple[Note, ...] = ()
     passed: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The texts of `left_out`, one line each."""
+        return tuple(note.text for note in self.left_out)
 
 
 def enum_texts(column: pl.Series) -> pl.Series:
@@ -199,7 +211,7 @@ def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsData
     _checked[key] = weakref.ref(frame, lambda _: _checked.pop(key, None))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One normalised capture, independent of the export's version and format.
 
@@ -246,6 +258,16 @@ class Trace:
         _check("failed", self.failed, FAILED)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
+
+    @property
+    def span(self) -> Window:
+        """The time from the first to the last event, or the window."""
+        if self.window is not None:
+            return self.window
+        frames = (self.operations, self.api, self.ranges)
+        starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
+        ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
+        return Window(min(starts, default=0), max(ends, default=1))
 
     def with_window(self, window: Window) -> Trace:
         """Return the same trace, with every measure restricted to `window`."""

@@ -7,10 +7,8 @@ programs with and without nsys (docs/unprofiled.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-
-from traceview.frozen import frozen
 
 # A call takes CALL_FIXED ns and CALL_SHARE of its own length more under nsys, at most MAX_CALL: a long call waits.
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
@@ -31,7 +29,10 @@ class Bounds(NamedTuple):
         return Bounds(*(value * factor for value in self))
 
 
-@frozen
+SLOW_HOST = Bounds(0.35, 0.7, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilerCosts:
     """What the profiler adds on a machine.
 
@@ -45,7 +46,7 @@ class ProfilerCosts:
     source: str
     scale: Bounds
     kernel_gap: Bounds
-    slow_host: Bounds = Bounds(0.35, 0.7, 1.0)
+    slow_host: Bounds = SLOW_HOST
 
     @property
     def alone(self) -> ProfilerCosts:
@@ -63,7 +64,7 @@ ESTIMATE = ProfilerCosts("estimate", Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(260
 CALIBRATED_SCALE = Bounds(0.6, 1.0, 1.4)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnprofiledTime:
     """The time of an iteration without the profiler, and the profiler's part of each device's idle time.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note, ReportInfo
 from traceview.model.unprofiled import UnprofiledTime
@@ -12,7 +12,7 @@ from traceview.model.unprofiled import UnprofiledTime
 PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "call", "wait")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PathSpan:
     """One part of the critical path of the run as it is, on the capture's clock."""
 
@@ -22,7 +22,7 @@ class PathSpan:
     end_ns: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """The prediction for one change, or for several together.
 
@@ -41,7 +41,7 @@ class Prediction:
     path: Mapping[str, int]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NotApplicable:
     """A change that does not apply to this run, and the reason."""
 
@@ -50,7 +50,7 @@ class NotApplicable:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WhatIf:
     """Everything that `traceview whatif` shows.
 

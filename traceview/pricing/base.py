@@ -7,41 +7,41 @@ costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Rows, Times
-from traceview.measure.activity import Activity, device_activity
+from traceview.measure.activity import Activity
 from traceview.measure.nvtx.nesting import Nesting
-from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
+from traceview.pricing.claims import Claim, Collected, Sums
 from traceview.pricing.figures import fold_numbers
-from traceview.pricing.ledger import Claim, sum_columns
-from traceview.pricing.part import use_in_steady_part
-from traceview.pricing.sums import RuleSums, Sum
+from traceview.pricing.ledger import sum_columns
 from traceview.speedups import KernelSequence
 
+Mask = NDArray[np.bool_]
 
-@frozen
-class DeviceFacts:
-    """One device in the part of its window that findings cover, prepared for rules.
 
-    This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps are
-    limited to it. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
-    the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
-    `kernels` has the compute kernels of `activity`; their `places` index `activity`. In a slice of a capture, `use` has
-    the figures of the capture, `nearby` has the kernels among those around them, `previous` is the operation before the
-    first gap (-1: unknown), and the gaps before `first_gap` belong to the slice before.
+@dataclass(frozen=True)
+class DevicePart:
+    """The rows of a device in one part of a capture, in the part of its window that findings cover.
+
+    This is the steady part, or the whole window if Analysis.whole. `activity`, `copies` and the gaps are limited to
+    it; the figures of `use` are those of the whole capture. `steady` is the steady part, or the whole window without
+    iterations, and `steady_gaps` are the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for
+    null. `previous` is the operation before the first gap, -1 if the capture has none. `nearby_rows` are the rows of
+    the work and of operations before and after it; those from `own_nearby` are the work.
     """
 
     use: DeviceUse
@@ -53,23 +53,32 @@ class DeviceFacts:
     gap_operation: Rows
     gap_thread: NDArray[np.int16]
     steady_gaps: slice
-    kernels: KernelSequence
-    nearby: KernelSequence
-    totals: RuleSums = RuleSums()
-    previous: int = -1
-    first_gap: int = 0
+    previous: int
+    nearby_rows: Rows
+    own_nearby: slice
+    collect_kernels: Callable[[Rows], KernelSequence]
 
-    def total(self, key: str, value: Sum) -> Sum:
-        """Return a sum over rows of the whole capture (see RuleSums)."""
-        return self.totals.total(key, value)
+    @property
+    def row(self) -> int:
+        """The row of Trace.devices."""
+        return self.use.device
 
-    def shown(self, key: str, value: Sum) -> Sum:
-        """Return a sum over rows of the whole capture for a text (see RuleSums)."""
-        return self.totals.shown(key, value)
+    @cached_property
+    def nearby(self) -> KernelSequence:
+        """The compute kernels among `nearby_rows`; their `places` index `activity`, or are outside it."""
+        kernels = self.collect_kernels(self.nearby_rows)
+        return replace(kernels, places=kernels.places - self.own_nearby.start)
 
-    def own_gaps(self, gaps: Times) -> Times:
-        """Return the gaps, which ascend, without one that belongs to the slice before."""
-        return gaps[np.searchsorted(gaps, self.first_gap) :] if self.first_gap else gaps
+    @property
+    def counted(self) -> slice:
+        """The kernels of `nearby` that belong to the part."""
+        edges = np.array([0, len(self.activity.rows)], self.nearby.places.dtype)
+        return slice(*np.searchsorted(self.nearby.places, edges).tolist())
+
+    @cached_property
+    def kernels(self) -> KernelSequence:
+        """The compute kernels of `activity`."""
+        return self.nearby.inside(self.counted)
 
     def gaps_at(self, moments: Times) -> Times:
         """Return the gap that contains each moment (the gap's end included), or -1."""
@@ -79,26 +88,28 @@ class DeviceFacts:
         inside = (index >= 0) & (moments <= self.gap_end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
 
-    def gaps_before(self, operations: Rows) -> Times:
-        """Return the gaps that end with one of these operations (rows of Trace.operations, ascending)."""
-        # gap_operation ascends, except for the last gap: no operation may end it.
+    def gaps_before(self, chosen: Mask) -> Times:
+        """Return the gaps that end with a chosen operation; `chosen` marks rows of Trace.operations."""
         ending = self.gap_operation
-        ending = ending[: len(ending) - int(len(ending) > 0 and ending[-1] < 0)]
-        at = np.searchsorted(ending, operations)
-        gaps: Times = at[ending.take(at, mode="clip") == operations] if len(ending) else at[:0]
-        return gaps
+        gaps: Times = np.flatnonzero(ending >= 0)
+        gaps = gaps[chosen[ending[gaps]]]
+        # The window can end inside the last gap, so that the operation after it is outside.
+        cut = len(gaps) and gaps[-1] == len(ending) - 1 and self.starts_after_window(int(ending[-1]))
+        return gaps[:-1] if cut else gaps
 
     def operations_before(self, gaps: Times) -> Rows:
         """Return the operation (row of Trace.operations) before each of these gaps: the first that ends there."""
-        rows, start = self.activity.rows, self.gap_start[gaps]
+        rows, start, ending = self.activity.rows, self.gap_start[gaps], self.gap_operation[gaps]
         place = np.searchsorted(np.maximum.accumulate(self.activity.end), start)
-        if len(rows) == 0 or self.previous >= 0:  # in a slice
-            within = rows.take(place, mode="clip") if len(rows) else self.gap_operation[gaps]
-            within = np.where(place < len(rows), within, self.gap_operation[gaps])
-            is_first = (start == self.activity.window.start) & (self.previous >= 0)
-            before: Rows = np.where(is_first, self.previous, within)
-            return before
-        return rows[place]
+        within = np.where(place < len(rows), rows.take(place, mode="clip"), ending) if len(rows) else ending
+        is_first = (start == self.activity.window.start) & (self.previous >= 0)
+        before: Rows = np.where(is_first, self.previous, within)
+        return before
+
+    def starts_after_window(self, operation: int) -> bool:
+        """Return whether an operation (row of Trace.operations) starts after the time that findings cover."""
+        place = int(np.searchsorted(self.activity.nonempty_rows, operation))
+        return int(self.activity.nonempty_start[place]) >= self.use.window.end
 
     def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
         """Return the ns of these causes in each of the gaps; None if the device has no gap with one of them."""
@@ -106,22 +117,14 @@ class DeviceFacts:
         columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
 
-    def compute_to_hide(self, kinds: Collection[str]) -> int:
-        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
-        overlapped = dict.fromkeys(kinds, 0)
-        for copies in self.use.copies:
-            if copies.kind in overlapped:
-                overlapped[copies.kind] += copies.overlapped_ns
-        return max(self.use.compute_ns - min(overlapped.values(), default=0), 0)
-
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work; an Enum column as codes."""
         return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
-@frozen
-class CaptureFacts:
-    """An Analysis with the data that several rules need.
+@dataclass(frozen=True, slots=True)
+class CapturePart:
+    """The rows of one part of a capture, for Rule.collect.
 
     `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
     calls of the capture. `annotating` holds for each row of Trace.threads the thread that annotates for its process, or
@@ -129,11 +132,21 @@ class CaptureFacts:
     """
 
     analysis: Analysis
-    devices: tuple[DeviceFacts, ...]
+    devices: tuple[DevicePart, ...]
     counted: int | None
-    sizes: Mapping[str, int]
     annotating: Times
     nesting: Callable[[], Nesting]
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the part, with operations and calls around it."""
+        return self.analysis.trace
+
+    def calls_for(self, device: DevicePart) -> pl.DataFrame:
+        """Return the rows of Trace.api that begin in the part, while findings cover the device."""
+        windows = [window for window in (self.trace.window, device.use.window) if window is not None]
+        inside = [pl.col("start").is_between(window.start, window.end, closed="left") for window in windows]
+        return self.trace.api.filter(*inside)
 
     @property
     def program(self) -> Program:
@@ -169,6 +182,55 @@ class CaptureFacts:
         index = {name: at for at, name in enumerate(dict.fromkeys(names))}
         return list(index), np.array([index[name] for name in names], np.int64)[which]
 
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The figures of a device in the whole capture, in the part of its window that findings cover.
+
+    This is the steady part, or the whole window if Analysis.whole. `steady` is the steady part, or the whole window
+    without iterations.
+    """
+
+    use: DeviceUse
+    steady: Window
+
+    @property
+    def row(self) -> int:
+        """The row of Trace.devices."""
+        return self.use.device
+
+    def compute_to_hide(self, kinds: Collection[str]) -> int:
+        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
+        return compute_to_hide(self.use, kinds)
+
+
+def compute_to_hide(use: DeviceUse, kinds: Collection[str]) -> int:
+    """Return the ns of compute that no copy of these kinds overlaps (see DeviceFacts.compute_to_hide)."""
+    overlapped = dict.fromkeys(kinds, 0)
+    for copies in use.copies:
+        if copies.kind in overlapped:
+            overlapped[copies.kind] += copies.overlapped_ns
+    return max(use.compute_ns - min(overlapped.values(), default=0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFacts:
+    """The figures of a whole capture, for Rule.decide.
+
+    `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
+    calls of the capture. The trace of `analysis` has its small tables alone.
+    """
+
+    analysis: Analysis
+    devices: tuple[DeviceFacts, ...]
+    counted: int | None
+    sizes: Mapping[str, int]
+
+    @property
+    def program(self) -> Program:
+        """The kind of the program."""
+        return self.analysis.program
+
     def thread_name(self, thread: int) -> str:
         """Return the name of a row of Trace.threads, or its id if it has none."""
         name, number = self.analysis.trace.threads.select("name", "tid").row(thread)
@@ -182,7 +244,7 @@ class CaptureFacts:
         return f" ({'one' if each == '1' else each} per iteration)"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FindingDraft:
     """A finding before it is priced.
 
@@ -221,7 +283,34 @@ class FindingDraft:
     same_everywhere: bool = False
 
 
-Rule = Callable[[CaptureFacts], Iterator[FindingDraft | Note]]
+def collect_nothing(_part: CapturePart, _device: DevicePart) -> Collected[Any]:
+    """Collect nothing: the figures of the capture decide."""
+    return Collected(())
+
+
+@dataclass(frozen=True, slots=True)
+class LossWords:
+    """A kind of finding in words for every kind of program: the loss, its remedy as a subject, and as advice."""
+
+    loss: str
+    subject: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Sums]):
+    """A kind of finding. The docstring of the module of `decide` states symptom, cause, remedy and claims.
+
+    `collect` runs in each part of a capture, for each device, and returns sums and groups. `decide` runs once, with the
+    merged sums by device (row of Trace.devices), and yields findings whose claims name these groups. `words` are those
+    of the finding whose id is `name`, for the first sentence of a report; those of others are in rules/answer.py.
+    """
+
+    name: str
+    decide: Callable[[CaptureFacts, Mapping[int, Sums]], Iterator[FindingDraft | Note]]
+    collect: Callable[[CapturePart, DevicePart], Collected[Sums]] = collect_nothing
+    words: LossWords | None = None
+
 
 # Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss
 # of a tenth, the mean of several runs shows a loss of 3%, and no run shows a loss of a thousandth.
@@ -231,58 +320,3 @@ HIGH_SHARE, MEDIUM_SHARE, MIN_SHARE = 0.10, 0.03, 0.001
 def severity_from_share(share: float) -> str:
     """Return high, medium or low for a share of the time that findings cover."""
     return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
-
-
-def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> CaptureFacts:
-    """Prepare an analysis for rules; `activities` saves collecting the work of these devices again.
-
-    A device without work in its steady part has no facts, unless Analysis.whole.
-    """
-    known = {work.device: work for work in activities}
-    iterations = analysis.iterations
-    counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
-    return CaptureFacts(
-        analysis=analysis,
-        devices=tuple(
-            _device_facts(analysis, use, known.get(use.device))
-            for use in analysis.devices
-            if analysis.part(use).window.length
-        ),
-        counted=counted or None,
-        sizes={"operations": len(analysis.trace.operations), "calls": len(analysis.trace.api)},
-        annotating=annotating_threads(analysis.trace),
-        nesting=cache(partial(_build_nesting, analysis.trace)),
-    )
-
-
-def _build_nesting(trace: Trace) -> Nesting:
-    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    times = [frame[name].to_numpy() for frame in (trace.api, trace.operations) for name in ("start", "end")]
-    edges = [edge for column in times if len(column) for edge in (column.min(), column.max())]
-    if trace.window is not None:
-        edges += [trace.window.start, trace.window.end]
-    return Nesting.build(start, end, thread, np.array(edges, np.int64))
-
-
-def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) -> DeviceFacts:
-    work = known or device_activity(analysis.trace, use.device)
-    assert work is not None, "a measured device has work"
-    if not analysis.whole:
-        part = work.clip(use.steady.window)
-        use, work = use_in_steady_part(analysis.trace, use, work, part), part
-    frame, steady = use.gaps.frame, use.steady.window
-    kernels = KernelSequence.from_rows(analysis.trace, use.device, work.rows)
-    gap_start = frame["start"].to_numpy()
-    return DeviceFacts(
-        use=use,
-        activity=work,
-        copies=Copies.from_activity(analysis.trace, work),
-        steady=steady,
-        gap_start=gap_start,
-        gap_end=frame["end"].to_numpy(),
-        gap_operation=frame["operation"].fill_null(-1).to_numpy(),
-        gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-        steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
-        kernels=kernels,
-        nearby=kernels,
-    )

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from traceview.frozen import frozen
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import DeviceUse, Gaps
 from traceview.model.findings import Finding, Place
 from traceview.model.trace import Note
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severity_from_share
-from traceview.pricing.evidence import largest_places
-from traceview.pricing.host_places import FindingPlace, IdleHost, find_host, name_place
-from traceview.pricing.ledger import Grant
+from traceview.pricing.host_places import FindingPlace, IdleHost, name_place
 from traceview.units import duration, share
 
 FIND = {  # the remedy in one line where the place is unknown, by whether the program is in Python
     True: "Find the line first: `traceview record --python`, or NVTX ranges.",
     False: "Find the code first: add NVTX ranges, or sample its stacks.",
 }
-TO_FIND = re.compile(r"(?:: [^.]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
+TO_FIND = re.compile(r"(?:: [^.:]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
 class GrantSums(NamedTuple):
@@ -35,7 +33,7 @@ class GrantSums(NamedTuple):
     causes: tuple[tuple[str, int], ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Price:
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 
@@ -82,12 +80,6 @@ class Details(NamedTuple):
     places: tuple[Place, ...]
     host: IdleHost | None
     computes: bool
-
-    @classmethod
-    def from_grant(cls, facts: CaptureFacts, draft: FindingDraft, grant: Grant) -> Details:
-        """Collect the details of a finding from what it is granted."""
-        places = tuple(place for _, place in largest_places(facts, draft, grant))
-        return cls(places, find_host(facts.analysis.host_time, draft, grant), len(grant.computing) > 0)
 
 
 def describe(facts: CaptureFacts, draft: FindingDraft, device: str, price: Price, details: Details) -> Finding:

@@ -1,10 +1,9 @@
-"""Turn drafts into findings: grant their claims in order, price them, attach evidence and sort them."""
+"""What the findings of a capture rest on: open ledgers, doubts, and equal findings of several devices."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,36 +11,16 @@ from traceview import intervals
 from traceview.intervals import BEFORE_ALL, Intervals
 from traceview.model.findings import Finding
 from traceview.model.trace import Note
-from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft, Rule
-from traceview.pricing.describe import Details, GrantSums, Price, describe, note_of_draft
-from traceview.pricing.ledger import ComputeClaim, IdleClaim, Ledger
-from traceview.pricing.packages import PackageRule
+from traceview.pricing.accounts import COMMUNICATION, MEMSET, own_compute
+from traceview.pricing.base import DevicePart, FindingDraft
+from traceview.pricing.claims import ComputeClaim, IdleClaim
+from traceview.pricing.ledger import Ledger
 from traceview.units import SIZES, TIMES
 
-RULE_THREADS = 2
 NOT_COPIES = (COMMUNICATION, MEMSET)
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
 UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
 FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
-
-
-def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Run the rules and grant their claims in order; return findings, the costliest first, and notes."""
-    # The drafts depend on the facts alone, so rules run in parallel. Only granting has an order.
-    with ThreadPoolExecutor(RULE_THREADS) as pool:
-        drafts_by_rule = pool.map(lambda rule: list(rule(facts)), rules)
-        ledgers = {device.use.device: _ledger(device) for device in facts.devices}
-        priced = [
-            result
-            for rule, drafts in zip(rules, drafts_by_rule, strict=True)
-            for result in _price_drafts(facts, rule, drafts, ledgers)
-        ]
-    notes = tuple(result for result in priced if isinstance(result, Note))
-    doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
-    pairs = [result for result in priced if not isinstance(result, Note)]
-    doubted = [(draft, replace(finding, unsure_because=stated_doubt(draft, doubts))) for draft, finding in pairs]
-    return tuple(join_devices(sorted(doubted, key=lambda pair: -decisive_cost(pair[1])))), notes
 
 
 def join_devices(pairs: Sequence[tuple[FindingDraft, Finding]]) -> Iterator[Finding]:
@@ -75,11 +54,6 @@ def decisive_cost(finding: Finding) -> int:
     return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 
-def _ledger(device: DeviceFacts) -> Ledger:
-    work = exposed_work(device.activity, device.copies)
-    return open_ledger(device, work, end_of_work([work_ends(device, work)]))
-
-
 class EndOfWork(NamedTuple):
     """Until when exposed work and idle time of a device count as lost."""
 
@@ -87,7 +61,7 @@ class EndOfWork(NamedTuple):
     idle: int
 
 
-def open_ledger(device: DeviceFacts, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
+def open_ledger(device: DevicePart, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
     """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
     ends = until or (None, None)
     return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), *ends)
@@ -102,7 +76,7 @@ class WorkEnds(NamedTuple):
     compute_ns: int
 
 
-def work_ends(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> WorkEnds:
+def work_ends(device: DevicePart, exposed: Mapping[str, Intervals]) -> WorkEnds:
     """Return the ends of a device's work. Migrations of managed memory and memsets are not the program's work."""
     work = device.activity
     copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
@@ -124,36 +98,6 @@ def end_of_work(parts: Sequence[WorkEnds]) -> EndOfWork | None:
     kernel, copy = (max((part[column] for part in parts), default=BEFORE_ALL) for column in range(2))
     last = max(kernel, copy) if is_copying else kernel
     return None if last == BEFORE_ALL else EndOfWork(last, max(kernel, copy))
-
-
-def _price_drafts(
-    facts: CaptureFacts, rule: Rule, drafts: Sequence[FindingDraft | Note], ledgers: dict[int, Ledger]
-) -> Iterator[tuple[FindingDraft, Finding] | Note]:
-    """Yield the findings and notes of a rule. A draft of another package can have claims that do not fit the device."""
-    try:
-        for draft in drafts:
-            yield from _price_draft(facts, draft, ledgers)
-    except BaseException as error:
-        if not isinstance(rule, PackageRule):
-            raise
-        yield rule.failure(error)
-
-
-def _price_draft(
-    facts: CaptureFacts, draft: FindingDraft | Note, ledgers: dict[int, Ledger]
-) -> Iterator[tuple[FindingDraft, Finding] | Note]:
-    if isinstance(draft, Note):
-        yield draft
-        return
-    ledger = ledgers[draft.device.use.device]
-    grant = ledger.grant(draft.claims, draft.at_most)
-    steady = grant.total_inside(draft.device.steady_gaps, draft.device.steady)
-    price = Price.from_sums(draft.device.use, GrantSums(grant.total, grant.gaps, steady, grant.causes))
-    if price.is_enough_for(draft):
-        ledger.deduct(grant)
-        yield draft, describe(facts, draft, draft.device.use.id, price, Details.from_grant(facts, draft, grant))
-    elif draft.note_without_cost:  # the claimed time stays available for later rules
-        yield note_of_draft(draft, price)
 
 
 def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:

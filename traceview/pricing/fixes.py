@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from traceview.frozen import frozen
 from traceview.model.program import Program
 
 IN_PYTHON = frozenset({"pytorch", "inference", "jax", "onnx", "arrays", "python"})  # fixes with code in Python
 JULIA = "julia"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fix:
     """Advice, and code that shows it. `is_command` marks code for a shell, which fits a program in any language.
 

@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import HostTime
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
-from traceview.pricing.base import FindingDraft
-from traceview.pricing.ledger import Grant, IdleClaim
+from traceview.pricing.base import DevicePart, FindingDraft
+from traceview.pricing.claims import IdleClaim
+from traceview.pricing.ledger import Grant
 from traceview.units import duration
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
@@ -122,21 +122,11 @@ def claimed_causes(draft: FindingDraft) -> set[str]:
     return {cause for claim in draft.claims if isinstance(claim, IdleClaim) for cause in claim.causes}
 
 
-def granted_gaps(draft: FindingDraft, grant: Grant) -> tuple[pl.DataFrame, int]:
+def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
     """Return the gaps of a grant to look at, rows of Gaps.frame, and the ns that are granted of them."""
     positions = _sample_gaps(grant.idle)
     rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
-    return draft.device.use.gaps.frame[rows], int(grant.idle[positions].sum())
-
-
-def find_host(host_time: HostTime | None, draft: FindingDraft, grant: Grant) -> IdleHost | None:
-    """Return what the host did in the granted idle time; None if the capture does not show it."""
-    if host_time is None or len(grant.idle) == 0 or not asks_for_host(draft):
-        return None
-    gaps, looked = granted_gaps(draft, grant)
-    if looked == 0:
-        return None
-    return IdleHost(int(grant.idle.sum()), looked, host_time.lines([gaps]), lambda line: host_time.states(gaps, line))
+    return device.use.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
 def name_place(evidence: HostEvidence, draft: FindingDraft, host: IdleHost | None) -> FindingPlace:

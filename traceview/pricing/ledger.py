@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.model.devices import Gaps
 from traceview.model.trace import Window
 
 
-@frozen
-class IdleClaim:
+@dataclass(frozen=True, slots=True)
+class GapClaim:
     """A claim on the idle ns with these `causes` in the gaps `rows` (ascending rows or a slice; None: all gaps).
 
     `at_most` limits the ns claimed from each of `rows`, summed over the causes (None: no limit).
@@ -33,16 +32,16 @@ class IdleClaim:
     at_most: Times | None = None
 
 
-@frozen
-class ExposedClaim:
+@dataclass(frozen=True, slots=True)
+class TimeClaim:
     """A claim on the exposed ns of the accounts `keys`, limited to the times in `within` (None: no limit)."""
 
     keys: tuple[str, ...]
     within: Intervals | None = None
 
 
-@frozen
-class ComputeClaim:
+@dataclass(frozen=True, slots=True)
+class KernelClaim:
     """A claim on a part of the compute time of operations: `fractions` of the own time of each of `rows`.
 
     `rows` are ascending indices into the device's Activity. The own time of an operation is the time in which it
@@ -57,7 +56,7 @@ class ComputeClaim:
         return own[self.rows] * self.fractions
 
 
-Claim = IdleClaim | ExposedClaim | ComputeClaim
+Claim = GapClaim | TimeClaim | KernelClaim
 
 
 class IdleGrant(NamedTuple):
@@ -86,7 +85,7 @@ class IdleGrant(NamedTuple):
         return rest
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Grant:
     """The time granted to the claims of a draft: `idle` ns of each gap in `rows`, `exposed` times, and compute.
 
@@ -184,10 +183,10 @@ class Ledger:
         computing: Times | Rows = EMPTY.start
         compute = EMPTY.start
         for claim in claims:
-            if isinstance(claim, ComputeClaim):
+            if isinstance(claim, KernelClaim):
                 computing = claim.rows
                 compute = np.minimum(self.compute[computing], claim.wanted(self.own_compute))
-            elif isinstance(claim, ExposedClaim):
+            elif isinstance(claim, TimeClaim):
                 exposed_grants += self._grant_exposed(claim, tuple(exposed_grants))
             elif any(cause in self.idle for cause in claim.causes):
                 idle_grants.append(self._grant_idle(claim, idle_grants))
@@ -212,7 +211,7 @@ class Ledger:
             all_of_it = times is self.exposed[key]
             self.exposed[key] = EMPTY if all_of_it else intervals.subtract(self.exposed[key], times)
 
-    def _grant_idle(self, claim: IdleClaim, earlier: list[IdleGrant]) -> IdleGrant:
+    def _grant_idle(self, claim: GapClaim, earlier: list[IdleGrant]) -> IdleGrant:
         rows, limit = slice(0, self.count) if claim.rows is None else claim.rows, claim.at_most
         if limit is not None and isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
@@ -239,7 +238,7 @@ class Ledger:
         return slice(0, self.count), idle
 
     def _grant_exposed(
-        self, claim: ExposedClaim, earlier: tuple[tuple[str, Intervals], ...]
+        self, claim: TimeClaim, earlier: tuple[tuple[str, Intervals], ...]
     ) -> Iterator[tuple[str, Intervals]]:
         for key in claim.keys:
             if key not in self.exposed:

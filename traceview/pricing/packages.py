@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from traceview.frozen import frozen
 from traceview.model.trace import Note
 from traceview.plugins import RULES, Plugin, is_fault, plugins
-from traceview.pricing.base import CaptureFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, LossWords, Rule
+from traceview.pricing.claims import Collected
+
+Result = TypeVar("Result")
 
 
-@frozen
+class UnfitRuleError(TypeError):
+    """A rule or its result does not fit pricing/base.py. The text contains no data of the capture."""
+
+
+@dataclass(frozen=True)
 class PackageRule:
     """A rule that an entry point names. It is imported when it runs."""
 
     plugin: Plugin
 
-    def __call__(self, facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
-        """Yield what the rule yields; a note if it fails or yields something else."""
-        try:
-            for draft in self.plugin.load()(facts):
-                if not isinstance(draft, (FindingDraft, Note)):
-                    raise TypeError
-                yield draft
-        except BaseException as error:
-            yield self.failure(error)
+    @property
+    def rule(self) -> Rule[Any]:
+        """The rule. Raises UnfitRuleError if the entry point names something else."""
+        rule = self.plugin.load()
+        if not isinstance(rule, Rule):
+            raise UnfitRuleError("the entry point names no traceview.pricing.base.Rule")
+        return rule
 
-    def failure(self, error: BaseException) -> Note:
-        """Return a note on an error of the rule. Raises the error again if it is not the rule's fault."""
+    @property
+    def words(self) -> LossWords | None:
+        """The words of the rule; None also if it cannot be loaded, which `collect` reports."""
+        loaded = guarded(self, lambda: self.rule)
+        return None if isinstance(loaded, Failure) else loaded.words
+
+    def collect(self, part: CapturePart, device: DevicePart) -> Collected[Any]:
+        """Return what the rule collects. Raises UnfitRuleError if that is something else."""
+        collected = self.rule.collect(part, device)
+        if not isinstance(collected, Collected) or not isinstance(collected.sums, tuple):
+            raise UnfitRuleError("collect returns no Collected with a NamedTuple of sums")
+        return collected
+
+    def decide(self, facts: CaptureFacts, sums: Mapping[int, Any]) -> Iterator[FindingDraft | Note]:
+        """Yield what the rule yields. Raises UnfitRuleError if that is neither a draft nor a note."""
+        for draft in self.rule.decide(facts, sums):
+            if not isinstance(draft, (FindingDraft, Note)):
+                raise UnfitRuleError("decide yields neither a FindingDraft nor a Note")
+            yield draft
+
+    def failure(self, error: BaseException) -> Failure:
+        """Return the note on an error of the rule. Raises the error again if it is not the rule's fault."""
         if not is_fault(error):
             raise error
-        return Note(f"package_{self.plugin.name}", self.plugin.failure(error), affects=(self.plugin.name,))
+        known = isinstance(error, UnfitRuleError)
+        text = self.plugin.left_out(str(error)) if known else self.plugin.failure(error)
+        return Failure(Note(f"package_{self.plugin.name}", text, affects=(self.plugin.name,)))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rule of another package that failed."""
+
+    note: Note
+
+
+AnyRule = Rule[Any] | PackageRule
+
+
+def guarded(rule: AnyRule, run: Callable[[], Result]) -> Result | Failure:
+    """Return the result of `run`, or the failure of a rule of another package."""
+    if not isinstance(rule, PackageRule):
+        return run()
+    try:
+        return run()
+    except BaseException as error:
+        return rule.failure(error)
 
 
 def rules_of_packages() -> tuple[PackageRule, ...]:

@@ -16,17 +16,6 @@ from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
 
 
-def use_in_steady_part(trace: Trace, use: DeviceUse, work: Activity, part: Activity) -> DeviceUse:
-    """Return a device's figures in its steady part, where its work is `part`, with the tables that rules read.
-
-    The streams have counts and lengths of work. Their gaps are measured for the window alone, so they are 0. Tables of
-    other DeviceMeasures are those of the window.
-    """
-    if part.window == use.window:
-        return use
-    return steady_use(use, tuple(_streams(trace, use.streams, work, part)))
-
-
 def steady_use(use: DeviceUse, streams: tuple[StreamUse, ...]) -> DeviceUse:
     """Return a device's figures in its steady part, with these rows for its streams there."""
     steady = use.steady
@@ -37,8 +26,14 @@ def steady_use(use: DeviceUse, streams: tuple[StreamUse, ...]) -> DeviceUse:
     return replace(use, **figures)
 
 
-def _streams(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:
-    """Yield the streams that work in a part of the window: their figures in the window less those outside the part."""
+def streams_in_part(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:
+    """Yield the streams that work in a part of the window: their figures in the window less those outside the part.
+
+    Their gaps are measured for the window alone, so they are 0.
+    """
+    if part.window == work.window:
+        yield from uses
+        return
     before = work.clip(Window(work.window.start, part.window.start))
     # An operation without length may be the last of the window.
     after = work.clip(Window(part.window.end, work.window.end + 1))

@@ -8,11 +8,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from traceview.errors import ReportError, RequestError
-from traceview.frozen import frozen
+from traceview.files import refuse_link
 from traceview.read.nsys_rep import installed_nsys
 from traceview.read.source import display_name
 
@@ -23,6 +24,7 @@ PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
 GPU_METRICS = ("--gpu-metrics-devices=all", "--gpu-metrics-device=all")  # by the version of nsys, the newer first
 # With --iterations: the seconds that a session takes to begin, of the first recording, and of the longest.
 SESSION_SECONDS, FIRST_SECONDS, MAX_SECONDS = 1.0, 2.0, 120.0
+PART = ".part.nsys-rep"  # each of the recordings of --iterations
 MARGIN = 1.2  # iterations differ in length
 TIMEOUT = 60  # seconds that a program may take to answer
 
@@ -37,7 +39,7 @@ class SteadyIterations(NamedTuple):
     time_ns: int | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Recording:
     """What to record: the program and its arguments, and the report without its suffix.
 
@@ -103,6 +105,8 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
         raise RequestError("nsys is not on PATH; install Nsight Systems, or name the program with --nsys")
     if shutil.which(recording.command[0]) is None:
         raise RequestError(f"{recording.command[0][:80]!r} is not a program; write it as in the shell, after --")
+    for written in (recording.report, *map(recording.report.with_suffix, (".qdstrm", PART))):
+        refuse_link(written, "--output")
     if recording.report.exists() and not recording.replaces:
         raise RequestError(f"{display_name(recording.report)} exists; replace it with --force, or choose --output")
     if recording.python and not _has_option(nsys, PYTHON_SAMPLES[0]):
@@ -128,7 +132,7 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
     nsys can record a running program again and again in a session, but it cannot count. Each recording has a session
     of its own name, because nsys refuses a name whose last session has just shut down.
     """
-    session, part = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(".part.nsys-rep")
+    session, part = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(PART)
     launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
     counters = recording.counters(nsys)
     program = subprocess.Popen([*launch, "--wait=primary", *recording.command])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from traceview.children import python_command
 from traceview.errors import ReportError, RequestError
 from traceview.read.calibration import FORMAT, VERSION
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
 from traceview.record import TRACED, WITHOUT_CPU
 
-MICROBENCHMARK = (sys.executable, "-m", "traceview.record.microbenchmark")
+# The argument is the folder of the package: where it is not installed, the new Python does not find it by itself.
+MICROBENCHMARK = (
+    "import runpy; sys.path.append(sys.argv.pop(1)); runpy.run_module('traceview.record.microbenchmark', "
+    "run_name='__main__', alter_sys=True)"
+)
 TIMEOUT = 300  # seconds that one run may take
 # What nsys adds to calls on the reference machine, in ns: means of three calibrations of an H200 host that did nothing
 # else, whose scales are 0.98, 1.00 and 1.02. These calls take little time of their own, so that the difference of two
@@ -71,13 +74,11 @@ def _run(folder: Path, before: tuple[str, ...]) -> Run:
     """Run the microbenchmark in a folder, after the words of a command, and return its document."""
     output = folder / "times.json"
     output.unlink(missing_ok=True)
-    source = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [*before, *MICROBENCHMARK, output.name]
+    command = [*before, *python_command(MICROBENCHMARK, str(Path(__file__).parents[2]), output.name)]
     try:
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": source},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT,

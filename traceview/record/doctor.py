@@ -7,9 +7,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.frozen import frozen
+from traceview.children import python_command
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
 from traceview.record import WITHOUT_CPU, is_complete, output_of
 
@@ -19,12 +20,14 @@ LOSES_RANGES = (0, 2, 12)
 LAST_NSYS_THAT_LOSES = (2024, 2)
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 VERSION_OF_NVTX = "import importlib.metadata as m; print(m.version('nvtx'))"
-# Prints the file of the module that `import instrument` would load.
-FILE_OF_INSTRUMENT = "import importlib.util as u; s = u.find_spec('instrument'); print(s.origin if s else '')"
+# Prints the file of the module that `import instrument` would load in the working folder, and imports nothing from it.
+FILE_OF_INSTRUMENT = (
+    "import importlib.util as u; sys.path.insert(0, ''); s = u.find_spec('instrument'); print(s.origin if s else '')"
+)
 OUR_INSTRUMENT = "NVTX annotations for PyTorch"  # in the docstring of traceview's own package
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Check:
     """One check: its name, OK, WARNING or FAILED, what it showed, and what to do about it."""
 
@@ -34,7 +37,7 @@ class Check:
     remedy: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Checks:
     """The result of every check, and whether none failed."""
 
@@ -62,7 +65,7 @@ def checks() -> Iterator[Check]:
 def _test_recording(nsys: str) -> Check:
     """Record a program that does nothing."""
     with tempfile.TemporaryDirectory(prefix="traceview-") as folder:
-        command = (nsys, "profile", "--trace=nvtx", *WITHOUT_CPU, "--output=test", sys.executable, "-c", "pass")
+        command = (nsys, "profile", "--trace=nvtx", *WITHOUT_CPU, "--output=test", *python_command("pass"))
         output_of(*command, folder=folder)
         if is_complete(Path(folder, "test.nsys-rep"), nsys):
             return Check("test recording", OK, "nsys wrote a report")
@@ -102,7 +105,7 @@ def _gpu_metrics() -> Check:
 
 
 def _nvtx(nsys: tuple[int, ...] | None) -> Check:
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", output_of(_python(), "-c", VERSION_OF_NVTX) or "")
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", output_of(*python_command(VERSION_OF_NVTX, python=_python())) or "")
     if match is None:
         remedy = "pip install nvtx==0.2.11 for ranges; torch.cuda.nvtx needs no package"
         return Check("nvtx package", WARNING, "not installed for the Python on PATH", remedy)
@@ -115,7 +118,7 @@ def _nvtx(nsys: tuple[int, ...] | None) -> Check:
 
 def _instrument() -> Iterator[Check]:
     """Check that no other module of this name comes before traceview's `instrument`; nothing if there is none."""
-    file = Path((output_of(_python(), "-c", FILE_OF_INSTRUMENT) or "").strip())
+    file = Path((output_of(*python_command(FILE_OF_INSTRUMENT, python=_python())) or "").strip())
     if not file.is_file():
         return
     if OUR_INSTRUMENT in file.read_text(encoding="utf-8", errors="replace"):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
@@ -102,7 +102,7 @@ def fleet_html(fleet: Fleet) -> str:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AnalysisFigures:
     """The figures of an analysis. Each method returns a plotly.graph_objects.Figure."""
 
@@ -145,7 +145,7 @@ class AnalysisFigures:
         return tables[name]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetFigures:
     """The figures of a fleet. Each method returns a plotly.graph_objects.Figure."""
 

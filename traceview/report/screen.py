@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 from traceview.report.layout import WIDTH, cut
 
 MAX_LINES = 25  # length of a summary without --verbose
@@ -35,7 +35,7 @@ IN_ASCII = str.maketrans(
 LETTERS = "█▓▒░·…µ→±"  # what a summary writes beside ASCII
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Screen:
     """A terminal. `colours` is 0, 256 or 2**24; without `unicode` it prints ASCII."""
 

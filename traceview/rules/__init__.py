@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
-from traceview.measure.activity import Activity
-from traceview.model.analysis import Analysis
-from traceview.pricing.base import Rule, collect_facts
-from traceview.pricing.findings import build_findings
-from traceview.pricing.packages import rules_of_packages
+from traceview.pricing.base import Rule
+from traceview.pricing.packages import AnyRule, rules_of_packages
 from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.copy_bound import copy_bound
@@ -36,7 +32,7 @@ from traceview.rules.unknown_launch import unknown_launch
 from traceview.rules.whole_graphs import whole_graphs
 
 # The most specific cause claims first: later rules cannot claim the time it is granted.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[Any], ...] = (
     missing_data,
     cut_capture,
     shared_gpu,
@@ -64,17 +60,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def all_rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[AnyRule, ...]:
     """Return the rules of other packages, then RULES. Those know the program, so they claim first."""
     return (*rules_of_packages(), *RULES)
-
-
-def with_findings(analysis: Analysis, activities: Sequence[Activity] = ()) -> Analysis:
-    """Return the analysis with the findings of all devices, the costliest first, and with notes from rules.
-
-    The costs of a device's waiting add up to at most `idle_ns + busy_ns - compute_ns` of its steady part, or of its
-    window if Analysis.whole, and those of its compute to at most `compute_ns`. `activities` saves collecting the work
-    of these devices in their windows again.
-    """
-    findings, notes = build_findings(collect_facts(analysis, activities), all_rules())
-    return replace(analysis, findings=findings, notes=(*analysis.notes, *notes))

@@ -13,55 +13,43 @@ cudaMallocAsync, costs at most its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import polars as pl
 
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import IdleClaim
-from traceview.pricing.waits import calls_of_device, count_names, restart_claim, total_cost
+from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
 from traceview.rules.advice.host import ALLOCATION
 from traceview.units import quantity
 
 MAX_NAMES = 3
 
 
-def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each device that waits for allocations in the loop."""
-    for device in facts.devices:
-        calls = _calls(facts, device)
-        counts = device.total("allocations", count_names(calls))
-        implicit = calls_of_device(device, facts.analysis.host.implicit_sync.frame)
-        blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
-        queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
-        at_most = device.total("allocation_ns", total_cost(implicit) + queued)
-        if not counts:
-            continue
-        count, names = sum(counts.values()), _frequent_names(counts)
-        where = "inside the iterations" if facts.counted else "in the capture"
-        yield FindingDraft(
-            id="allocation",
-            device=device,
-            title=f"{quantity(count, 'allocation or free', 'allocations and frees')} "
-            f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({names})",
-            advice=ALLOCATION.choose(facts.program).advice,
-            code=ALLOCATION.choose(facts.program).code,
-            claims=(IdleClaim(("memory",), rows=device.steady_gaps), restart_claim(device, blocking)),
-            at_most=at_most,
-            place_label="the host allocates or frees memory",
-            same_everywhere=True,
-        )
+class _Sums(NamedTuple):
+    """Allocations and frees by name, and the most ns that they cost."""
+
+    calls: dict[str, int]
+    cost: int
 
 
-def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
-    """Return the memory calls that start in the steady time, with their rows of Trace.api.
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Count the calls, and group the gaps after those that block."""
+    calls = _memory_calls(part, device)
+    implicit = calls_of_device(device, part.analysis.host.implicit_sync.frame)
+    blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
+    queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
+    sums = _Sums(count_names(calls), total_cost(implicit) + queued)
+    return Collected(sums, {RESTARTS: restart_gaps(device, blocking)})
 
-    A slice of a capture has calls of its neighbours too, which do not count.
-    """
-    window = facts.analysis.trace.window or device.steady
+
+def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
+    """Return the memory calls that start in the steady time of the part, with their rows of Trace.api."""
+    window = part.trace.window or device.steady
     return (
-        facts.analysis.trace.api.lazy()
+        part.trace.api.lazy()
         .with_row_index("row")
         .filter(
             (pl.col("role") == "memory")
@@ -74,6 +62,31 @@ def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
     )
 
 
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that waits for allocations in the loop."""
+    fix, where = ALLOCATION.choose(facts.program), "inside the iterations" if facts.counted else "in the capture"
+    for device in facts.devices:
+        counts = sums[device.row].calls
+        if not counts:
+            continue
+        count = sum(counts.values())
+        yield FindingDraft(
+            id="allocation",
+            device=device,
+            title=f"{quantity(count, 'allocation or free', 'allocations and frees')} "
+            f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({_frequent_names(counts)})",
+            advice=fix.advice,
+            code=fix.code,
+            claims=(IdleClaim(("memory",), STEADY), RESTART_CLAIM),
+            at_most=sums[device.row].cost,
+            place_label="the host allocates or frees memory",
+            same_everywhere=True,
+        )
+
+
 def _frequent_names(counts: dict[str, int]) -> str:
     names = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_NAMES]
     return join_words([f"{counts[name]} {name}" for name in names])
+
+
+allocation = Rule("allocation", _decide, _collect)

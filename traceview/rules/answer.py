@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceview.frozen import frozen
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
+from traceview.pricing.base import LossWords
+from traceview.pricing.packages import rules_of_packages
+from traceview.rules import RULES
 from traceview.units import time_range
 
 MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words
-
-
-@frozen
-class LossWords:
-    """A kind of finding in words for every kind of program: the loss, its remedy as a subject, and as advice."""
-
-    loss: str
-    subject: str
-    remedy: str
 
 
 def _words(loss: str, subject: str, remedy: str) -> LossWords:
     return LossWords(loss, subject, remedy)
 
 
-# By the id of a finding.
-LOSSES = {
+# By the id of a finding. A rule may define its words itself (Rule.words).
+LOSSES = {rule.name: rule.words for rule in RULES if rule.words} | {
     "fp32_matrix": _words(
         "FP32 matrix products without tensor cores", "TF32 or half precision", "Use TF32 or half precision."
     ),
@@ -156,7 +149,8 @@ def with_answer(analysis: Analysis) -> Analysis:
 
 
 def _loss_words(finding: str) -> LossWords:
-    return LOSSES.get(finding) or LossWords(finding.replace("_", " "), "", "")
+    packages = {rule.plugin.name: rule.words for rule in rules_of_packages()}
+    return LOSSES.get(finding) or packages.get(finding) or LossWords(finding.replace("_", " "), "", "")
 
 
 def _answer(analysis: Analysis) -> str:

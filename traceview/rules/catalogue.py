@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from inspect import cleandoc
 
 from traceview import __version__
-from traceview.frozen import frozen
 from traceview.measure import all_measures
 from traceview.plugins import Plugin, is_fault
 from traceview.pricing.packages import rules_of_packages
@@ -17,7 +17,7 @@ OWN = f"traceview {__version__}"
 PART = re.compile(r"^(Symptom|Cause|Remedy): (.+?)(?=\n(?:Symptom|Cause|Remedy): |\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExplainedRule:
     """A rule: its name, its package with the version, its docstring, and the parts of it."""
 
@@ -30,7 +30,7 @@ class ExplainedRule:
     text: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ListedMeasure:
     """A measure: the name of its table in the JSON, its package with the version, and its title."""
 
@@ -39,7 +39,7 @@ class ListedMeasure:
     title: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """Every rule, or those that a user names, and every measure."""
 
@@ -51,7 +51,7 @@ def explained_rules() -> tuple[ExplainedRule, ...]:
     """Return every rule in the order in which rules claim time: those of other packages first."""
     return (
         *(_package_rule(rule.plugin) for rule in rules_of_packages()),
-        *(_explained(rule.__name__, OWN, sys.modules[rule.__module__].__doc__) for rule in RULES),
+        *(_explained(rule.name, OWN, sys.modules[rule.decide.__module__].__doc__) for rule in RULES),
     )
 
 
@@ -64,7 +64,7 @@ def listed_measures() -> tuple[ListedMeasure, ...]:
 def _package_rule(plugin: Plugin) -> ExplainedRule:
     try:
         rule = plugin.load()
-        text = rule.__doc__ or sys.modules[rule.__module__].__doc__
+        text = rule.decide.__doc__ or sys.modules[rule.decide.__module__].__doc__
     except BaseException as error:
         if not is_fault(error):
             raise

@@ -12,71 +12,79 @@ Claims the first `duration - shortest duration` ns of each kernel's exposed time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
+from traceview.model.devices import DeviceUse
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.communication import BUBBLE_REMEDY, COMMUNICATION_WAIT, PIPELINE_BUBBLE
 from traceview.rules.exposed_communication import waits_for_stages
 from traceview.units import duration, quantity
 
 
-def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each device that waits for another device inside collectives."""
-    devices = [device for device in facts.devices if device.use.communication.count]
-    if len(devices) < 2 or devices[0].total("different_collectives", int(not _same_collectives(facts, devices))):
-        return
-    rows = [_collectives(facts, device) for device in devices]
-    durations = np.stack(
-        [device.activity.end[row] - device.activity.start[row] for device, row in zip(devices, rows, strict=True)]
-    )
-    shortest = durations.min(axis=0)
-    last = durations.argmin(axis=0)
-    for index, device in enumerate(devices):
-        waits = durations[index] - shortest
-        start = device.activity.start[rows[index]]
-        within = intervals.union(start, start + waits)
-        wait_ns = device.total("collective_wait_ns", int(waits.sum()))
-        yield _draft(facts, device, devices, last[waits > 0], wait_ns, within)
+class _Sums(NamedTuple):
+    """Waits for other devices in collectives: their ns, and how often each device is the last to start one.
+
+    `different` counts the parts of the capture in which the devices run different collectives.
+    """
+
+    different: int
+    wait_ns: int
+    last: dict[str, int]
 
 
-def _collectives(facts: CaptureFacts, device: DeviceFacts) -> Times:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the times in which a device waits."""
+    devices = [each for each in part.devices if each.use.communication.count]
+    if len(devices) < 2 or not device.use.communication.count:
+        return Collected(_Sums(0, 0, {}))
+    rows = {each.use.device: _collectives(part, each) for each in devices}
+    names = part.trace.operations["name"].to_physical().to_numpy()
+    sequences = [names[each.activity.rows[rows[each.use.device]]] for each in devices]
+    if not all(np.array_equal(sequences[0], sequence) for sequence in sequences):
+        return Collected(_Sums(1, 0, {}))
+    own = rows[device.use.device]
+    lengths = np.stack([(each.activity.end - each.activity.start)[rows[each.use.device]] for each in devices])
+    start = device.activity.start[own]
+    waits = (device.activity.end - device.activity.start)[own] - lengths.min(axis=0)
+    late = np.bincount(lengths.argmin(axis=0)[waits > 0], minlength=len(devices)).tolist()
+    last = {each.use.id: count for each, count in zip(devices, late, strict=True)}
+    return Collected(_Sums(0, int(waits.sum()), last), {"waits": TimeGroup(intervals.union(start, start + waits))})
+
+
+def _collectives(part: CapturePart, device: DevicePart) -> Times:
     """Return the members of the device's work that are collectives and end inside its time.
 
     All ranks leave a collective at the same time, so these are the same collectives on every device.
     """
     work = device.activity
     members = np.flatnonzero(work.codes == COMMUNICATION_CODE)
-    ends = facts.analysis.trace.operations["end"].to_numpy()[work.rows[members]]
+    ends = part.trace.operations["end"].to_numpy()[work.rows[members]]
     inside: Times = members[ends <= work.window.end]
     return inside
 
 
-def _same_collectives(facts: CaptureFacts, devices: list[DeviceFacts]) -> bool:
-    """Return whether all devices run the same communication kernels in the same order."""
-    names = facts.analysis.trace.operations["name"].to_physical().to_numpy()
-    sequences = [names[device.activity.rows[_collectives(facts, device)]] for device in devices]
-    return all(np.array_equal(sequences[0], sequence) for sequence in sequences)
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that waits for another device inside collectives."""
+    devices = [device for device in facts.devices if device.use.communication.count]
+    if len(devices) < 2 or sums[devices[0].row].different:
+        return
+    for device in devices:
+        last = sums[device.row].last
+        late = max((other.use for other in devices), key=lambda use: last.get(use.id, 0))
+        yield _draft(facts, device, late, last.get(late.id, 0), sums[device.row].wait_ns)
 
 
-def _draft(
-    facts: CaptureFacts,
-    device: DeviceFacts,
-    devices: list[DeviceFacts],
-    last: Times,
-    wait_ns: int,
-    within: Intervals,
-) -> FindingDraft:
-    number = np.bincount(last, minlength=len(devices)).tolist()
-    counts = device.total("late_devices", {other.use.id: count for other, count in zip(devices, number, strict=True)})
-    late = max((other.use for other in devices), key=lambda use: counts[use.id])
+def _draft(facts: CaptureFacts, device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int) -> FindingDraft:
+    """Return the finding; `late` is the device that is most often the last to start, `count` times."""
     ranks = join_words([str(process) for process in late.process_ids])
     total = device.use.communication
     in_pipeline = waits_for_stages(facts, device)
@@ -86,11 +94,14 @@ def _draft(
         device=device,
         title=f"{device.use.id} waits for {late.id} in collectives for {duration(wait_ns)} of its "
         f"{duration(total.busy_ns)} of communication",
-        advice=f"{late.id} (process {ranks}) is the last to start {counts[late.id]} of "
+        advice=f"{late.id} (process {ranks}) is the last to start {count} of "
         f"{quantity(total.count, 'collective')}: its kernels are the shortest there. During {{cost}} of the "
         f"wait nothing computes. {fix.advice}",
         code=fix.code,
         remedy=BUBBLE_REMEDY if in_pipeline else "",
-        claims=(ExposedClaim((COMMUNICATION,), within),),
+        claims=(ExposedClaim((COMMUNICATION,), "waits"),),
         place_label=f"waiting for {late.id} in a collective",
     )
+
+
+communication_wait = Rule("communication_wait", _decide, _collect)

@@ -12,16 +12,20 @@ Claims the exposed time of copies that pinned memory and overlap cannot remove, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+import numpy as np
+
+from traceview.model.program import Program
 from traceview.model.rows import CopyOverlap
+from traceview.model.sums import Counts
 from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import ExposedClaim
-from traceview.pricing.sums import Counts
 from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 from traceview.units import duration, rate, size
@@ -32,13 +36,32 @@ MIN_WEIGHTS = 8  # copies to the GPU in an iteration, more than a batch has
 MIN_REPEATED = 0.9  # share of these copies whose size occurs in each iteration
 
 
-def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class _Sums(NamedTuple):
+    """The sizes of copies to the GPU."""
+
+    sizes: Counts
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    trace = part.trace
+    if not _may_repeat(part.program, part.counted):
+        return Collected(_Sums(Counts.from_values(np.zeros(0, np.int64))))
+    to_gpu = device.column(trace, "kind") == ALL_KINDS.index("h2d")
+    return Collected(_Sums(Counts.from_values(device.column(trace, "bytes")[to_gpu])))
+
+
+def _may_repeat(program: Program, counted: int | None) -> bool:
+    """Return whether copies of equal sizes can be weights: in each iteration of an inference."""
+    return program.training is False and bool(counted)
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies take longer than its compute."""
     for device in facts.devices:
         copies = [use for use in device.use.copies if use.kind in KINDS and use.exposed_ns]
         remaining = _unavoidable_ns(device, copies)
         if remaining > 0:
-            yield _draft(facts, device, copies, remaining)
+            yield _draft(facts, device, copies, remaining, sums[device.row].sizes)
 
 
 def _unavoidable_ns(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
@@ -46,10 +69,12 @@ def _unavoidable_ns(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
     blocking = pageable(copies)
     other = sum(use.exposed_ns for use in copies) - sum(use.exposed_ns for use in blocking)
     rest = max(other - device.use.compute_ns, 0)
-    return rest + (pinned_remainder(device, blocking) if blocking else 0)
+    return rest + (pinned_remainder(device.use, blocking) if blocking else 0)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], remaining: int) -> FindingDraft:
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], remaining: int, to_gpu: Counts
+) -> FindingDraft:
     exposed, compute = sum(use.exposed_ns for use in copies), device.use.compute_ns
     named = sorted(copies, key=lambda use: -use.exposed_ns)
     parts = [
@@ -63,7 +88,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], 
         device=device,
         title=f"Copies take {duration(exposed)} while nothing computes, kernels {duration(compute)}: {{cost}} of "
         f"copying cannot be hidden ({join_words(parts)})",
-        advice=_repeated_copies(facts, device) + fix.advice,
+        advice=_repeated_copies(facts, to_gpu) + fix.advice,
         code=fix.code,
         claims=(ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES)),),
         at_most=remaining,
@@ -71,13 +96,12 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], 
     )
 
 
-def _repeated_copies(facts: CaptureFacts, device: DeviceFacts) -> str:
+def _repeated_copies(facts: CaptureFacts, to_gpu: Counts) -> str:
     """Return a sentence if an inference copies many tensors of the same sizes to the GPU in each iteration, else ""."""
-    trace, counted = facts.analysis.trace, facts.counted
-    if facts.program.training is not False or not counted:
+    counted = facts.counted
+    if not counted or not _may_repeat(facts.program, counted):
         return ""
-    own = device.column(trace, "bytes")[device.column(trace, "kind") == ALL_KINDS.index("h2d")]
-    sizes, counts = device.shown("sizes of copies", Counts.from_values(own))
+    sizes, counts = to_gpu
     count = int(counts.sum())
     repeated = int(counts[counts >= counted].sum())
     if count < MIN_WEIGHTS * counted or repeated < MIN_REPEATED * count:
@@ -86,3 +110,6 @@ def _repeated_copies(facts: CaptureFacts, device: DeviceFacts) -> str:
         f"{count / counted:.0f} copies ({size(int((sizes * counts).sum()) // counted)}) have the same sizes in each "
         "iteration: if they are weights, keep the layers that fit on the GPU, or quantize them. "
     )
+
+
+copy_bound = Rule("copy_bound", _decide, _collect)

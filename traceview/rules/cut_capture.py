@@ -7,14 +7,14 @@ Remedy: start and stop the capture between two steps, while the GPU is idle. A n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts
+from traceview.pricing.base import CaptureFacts, Rule
 from traceview.units import quantity, share
 
 
-def cut_capture(facts: CaptureFacts) -> Iterator[Note]:
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
     """Yield a note if operations lack their launch or ranges lack their end."""
     unmatched = facts.analysis.unmatched
     count = unmatched.kernels + unmatched.copies + unmatched.memsets + unmatched.graphs
@@ -31,3 +31,6 @@ def cut_capture(facts: CaptureFacts) -> Iterator[Note]:
         "capture. Start and stop the capture between two steps, while the GPU is idle.",
         affects=("idle.unknown", "nvtx"),
     )
+
+
+cut_capture = Rule("cut_capture", _decide)

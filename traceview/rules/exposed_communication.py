@@ -12,12 +12,12 @@ Claims the exposed communication that is left.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from traceview.model.analysis import NotMeasured
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.ledger import ExposedClaim
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft, Rule
+from traceview.pricing.claims import ExposedClaim
 from traceview.rules.advice.communication import (
     BUBBLE_REMEDY,
     EXPOSED_COMMUNICATION,
@@ -33,7 +33,7 @@ PIPELINE = re.compile(
 )
 
 
-def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
     """Yield one finding for each device with exposed communication."""
     whole = EXPOSED_COMMUNICATION.choose(facts.program)
     for device in facts.devices:
@@ -69,3 +69,6 @@ def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
         return False
     ranges = facts.analysis.nvtx
     return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)
+
+
+exposed_communication = Rule("exposed_communication", _decide)

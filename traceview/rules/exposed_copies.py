@@ -16,17 +16,20 @@ memsets. A copy on the device is not hidden but avoided, so its claim has no suc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview import intervals
 from traceview.model.rows import CopyOverlap
+from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.accounts import MEMSET, copy_key
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.pricing.fixes import Fix, Fixes
-from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import (
     BETWEEN_GPUS,
     BETWEEN_KERNELS,
@@ -43,75 +46,94 @@ from traceview.units import duration, quantity, rate, share, size
 MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
 MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change
 MIN_HIDDEN = 0.7  # the share of its time from which a copy counts as running beside the compute
+NO_PIECES = pl.DataFrame(schema={"copies": pl.String, "length": pl.Int64, "count": pl.Int64})
 KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
 
 
-def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class _Sums(NamedTuple):
+    """Copies by kind and memory, as in `copy_key`: short exposed pieces (their lengths), and copies by their stream.
+
+    `computing` counts the copies on streams that also compute.
+    """
+
+    short: KeyedSums
+    computing: dict[str, int]
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    work, stream = device.activity, part.trace.operations["stream"].to_numpy()
+    computes = [use.stream for use in device.use.streams if use.compute_ns]
+    pieces, computing = [NO_PIECES], dict[str, int]()
+    for kind, memory, members in device.copies.groups():
+        if memory == "pageable" and kind in HOST_KINDS:
+            continue
+        key = copy_key(kind, memory)
+        computing[key] = int(np.count_nonzero(np.isin(stream[work.rows[members]], computes)))
+        if kind in ("h2d", "d2h"):
+            copying = intervals.union(work.start[members], work.end[members], ordered=True)
+            exposed = intervals.subtract(copying, work.compute)
+            lengths = exposed.end - exposed.start
+            short = pl.DataFrame({"length": lengths[lengths < MAX_KERNEL_GAP]})
+            pieces.append(short.select(pl.lit(key).alias("copies"), "length", count=pl.lit(1, pl.Int64)))
+    return Collected(_Sums(KeyedSums.from_rows(pl.concat(pieces), "copies", "length"), computing))
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device, kind and memory, and one for each device's memsets."""
+    zeroed = ZEROED_MEMORY.choose(facts.program)
     for device in facts.devices:
         for copies in device.use.copies:
-            if copies.memory == "pageable" and copies.kind in HOST_KINDS:
-                continue  # `pageable_copies`
-            fix = _fix_for_kernel_gaps(facts, device, copies) or _fixes(
-                copies, _mostly_on_compute_streams(facts, device, copies)
-            ).choose(facts.program)
-            kind = KIND_NAMES.get(copies.kind, copies.kind)
-            hideable = None if copies.kind == "d2d" else device.compute_to_hide([copies.kind])
-            limited = hideable is not None and hideable < copies.exposed_ns
-            limit = f"; {duration(hideable or 0)} of compute can hide them" if limited else ""
-            yield FindingDraft(
-                id=f"exposed_{copies.kind}",
-                device=device,
-                title=f"{quantity(copies.count, kind + ' copy', kind + ' copies')} ({copies.memory} memory, "
-                f"{size(copies.bytes)}): {share(copies.exposed_ns, copies.busy_ns)} of their time is not hidden "
-                f"behind compute{limit}",
-                advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
-                f"{rate(copies.bytes, copies.busy_ns)}. {fix.advice}",
-                code=fix.code,
-                key=copies.memory,
-                claims=(ExposedClaim((copy_key(copies.kind, copies.memory),)),),
-                at_most=hideable,
-                place_label=f"an exposed {kind} copy",
-            )
+            if not (copies.memory == "pageable" and copies.kind in HOST_KINDS):  # these are `pageable_copies`
+                yield _draft(facts, device, copies, sums[device.row])
         yield FindingDraft(
             id="exposed_memset",
             device=device,
             title="Memsets: {cost} not hidden behind compute",
-            advice=ZEROED_MEMORY.choose(facts.program).advice,
-            code=ZEROED_MEMORY.choose(facts.program).code,
+            advice=zeroed.advice,
+            code=zeroed.code,
             claims=(ExposedClaim((MEMSET,)),),
             min_ns=MIN_MEMSET,
             place_label="an exposed memset",
         )
 
 
-def _fix_for_kernel_gaps(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap) -> Fix | None:
-    """Return a fix if copies are exposed mostly in the short gaps between kernels, else None."""
+def _draft(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraft:
+    key = copy_key(copies.kind, copies.memory)
+    mixed = 2 * sums.computing.get(key, 0) > copies.count
+    short = sums.short.frame.filter(pl.col("copies") == key)
+    fix = _fix_for_kernel_gaps(facts, copies, short) or _fixes(copies, mixed).choose(facts.program)
+    kind = KIND_NAMES.get(copies.kind, copies.kind)
+    hideable = None if copies.kind == "d2d" else device.compute_to_hide([copies.kind])
+    limited = hideable is not None and hideable < copies.exposed_ns
+    limit = f"; {duration(hideable or 0)} of compute can hide them" if limited else ""
+    return FindingDraft(
+        id=f"exposed_{copies.kind}",
+        device=device,
+        title=f"{quantity(copies.count, kind + ' copy', kind + ' copies')} ({copies.memory} memory, "
+        f"{size(copies.bytes)}): {share(copies.exposed_ns, copies.busy_ns)} of their time is not hidden "
+        f"behind compute{limit}",
+        advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
+        f"{rate(copies.bytes, copies.busy_ns)}. {fix.advice}",
+        code=fix.code,
+        key=copies.memory,
+        claims=(ExposedClaim((key,)),),
+        at_most=hideable,
+        place_label=f"an exposed {kind} copy",
+    )
+
+
+def _fix_for_kernel_gaps(facts: CaptureFacts, copies: CopyOverlap, short: pl.DataFrame) -> Fix | None:
+    """Return a fix if copies are exposed mostly in the short gaps between kernels (length, count), else None."""
     if copies.kind not in ("h2d", "d2h") or copies.overlapped_ns < MIN_HIDDEN * copies.busy_ns:
         return None
-    work, chosen = device.activity, device.copies.select(copies.kind, copies.memory)
-    copying = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
-    exposed = intervals.subtract(copying, work.compute)
-    lengths = exposed.end - exposed.start
-    short = lengths[lengths < MAX_KERNEL_GAP]
-    name = f"short pieces {copies.kind} {copies.memory}"
-    figures = device.total(name, {"ns": int(short.sum()), "count": len(short)})
-    if 2 * figures["ns"] < copies.exposed_ns or figures["count"] == 0:
+    lengths = short.sort("length")
+    pieces = Counts(lengths["length"].to_numpy(), lengths["count"].to_numpy())
+    ns, count = int((pieces.values * pieces.counts).sum()), int(pieces.counts.sum())
+    if 2 * ns < copies.exposed_ns or count == 0:
         return None
-    typical = duration(int(device.totals.median(name, short)))
     fix = BETWEEN_KERNELS.choose(facts.program)
-    gaps = fix.advice.replace("{pieces}", f"{figures['count']:,}").replace("{typical}", typical)
-    return replace(fix, advice=f"{duration(figures['ns'])} {gaps}")
-
-
-def _mostly_on_compute_streams(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap) -> bool:
-    """Return whether most of these copies run on streams that also compute."""
-    stream = facts.analysis.trace.operations["stream"].to_numpy()
-    streams = stream[device.activity.rows[device.copies.select(copies.kind, copies.memory)]]
-    computing = [use.stream for use in device.use.streams if use.compute_ns]
-    figures = {"count": len(streams), "computing": int(np.count_nonzero(np.isin(streams, computing)))}
-    figures = device.shown(f"streams of copies {copies.kind} {copies.memory}", figures)
-    return 2 * figures["computing"] > figures["count"]
+    gaps = fix.advice.replace("{pieces}", f"{count:,}").replace("{typical}", duration(int(pieces.median)))
+    return replace(fix, advice=f"{duration(ns)} {gaps}")
 
 
 def _fixes(copies: CopyOverlap, mixed: bool) -> Fixes:
@@ -119,3 +141,6 @@ def _fixes(copies: CopyOverlap, mixed: bool) -> Fixes:
         return MANAGED
     by_kind = {"p2p": BETWEEN_GPUS, "d2d": ON_DEVICE, "d2h": READ_BACK}
     return by_kind.get(copies.kind, MIXED if mixed else PREFETCH)
+
+
+exposed_copies = Rule("exposed_copies", _decide, _collect)

@@ -13,15 +13,16 @@ of ranges are folded. Claims the idle cause `host` of the steady gaps.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from traceview.intervals import Times
 from traceview.measure.per_frame import launch_rows
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.pricing.fixes import Fixes
-from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.communication import MPI_WAIT
 from traceview.rules.advice.host import DATA_LOADING, HOST_BOUND, OPTIMIZER_STEP
 from traceview.rules.launch_bound import MAX_SHORT_GAP
@@ -39,36 +40,31 @@ REMEDIES = (
 )
 
 
-def host_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield the ranges in which the GPU waits longest for the host, and the rest."""
-    for device in facts.devices:
-        yield from _drafts(facts, device)
+class _Sums(NamedTuple):
+    """The ns of long waits by range name."""
+
+    waits: dict[str, int]
 
 
-def _drafts(facts: CaptureFacts, device: DeviceFacts) -> Iterator[FindingDraft]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Label the long waits for the host with the name of the range in which the host is."""
     waits = device.gap_waits(("host",), slice(None))
     if waits is None:
-        return
+        return Collected(_Sums({}))
     steady = device.steady_gaps
     rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP) + steady.start
     rows = rows[waits[rows] > 0]
-    names, which = facts.range_names(facts.ranges_at(device.gap_thread[rows], _wait_middles(facts, device, rows)))
+    names, which = part.range_names(part.ranges_at(device.gap_thread[rows], _wait_middles(part, device, rows)))
     totals = np.zeros(len(names), np.int64)
     np.add.at(totals, which, waits[rows])
-    sums = device.total("host_wait_ns", dict(zip(names, totals.tolist(), strict=True)))
-    longest = sorted(((total, name) for name, total in sums.items()), reverse=True)
-    minimum = MIN_RANGE_SHARE * device.steady.length
-    dominant = [name for total, name in longest if total >= minimum and name]
-    number = {name: at for at, name in enumerate(names)}
-    for name in dominant[:MAX_RANGES]:
-        yield _draft(facts, device, rows[which == number.get(name, -1)], name)
-    rest = " outside any dominant NVTX range" if dominant else ""
-    yield _draft(facts, device, steady, "", rest)
+    return Collected(
+        _Sums(dict(zip(names, totals.tolist(), strict=True))), {"long": GapGroup(rows, which, tuple(names))}
+    )
 
 
-def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Times:
+def _wait_middles(part: CapturePart, device: DevicePart, rows: Times) -> Times:
     """Return the middle of each wait, from the start of the gap to the launch (to its end if that is unknown)."""
-    trace = facts.analysis.trace
+    trace = part.trace
     start, end, operation = device.gap_start[rows], device.gap_end[rows], device.gap_operation[rows]
     if trace.api.is_empty():
         return (start + end) // 2
@@ -79,7 +75,22 @@ def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Time
     return middle
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> FindingDraft:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield the ranges in which the GPU waits longest for the host, and the rest."""
+    for device in facts.devices:
+        if device.use.gaps.causes["host"] == 0:
+            continue
+        waits = sums[device.row].waits
+        longest = sorted(((ns, name) for name, ns in waits.items()), reverse=True)
+        minimum = MIN_RANGE_SHARE * device.steady.length
+        dominant = [name for ns, name in longest if ns >= minimum and name]
+        for name in dominant[:MAX_RANGES]:
+            yield _draft(facts, device, IdleClaim(("host",), "long", frozenset((name,))), name)
+        rest = " outside any dominant NVTX range" if dominant else ""
+        yield _draft(facts, device, IdleClaim(("host",), STEADY), "", rest)
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, claim: IdleClaim, name: str, rest: str = "") -> FindingDraft:
     where = f" in `{name}`" if name else rest
     loads_data = DATA.search(name.replace(NOT_DATA, "")) is not None and not MPI.match(name)
     fix = _fixes(name, loads_data).choose(facts.program)
@@ -90,7 +101,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: 
         advice=fix.advice,
         code=fix.code,
         remedy="" if loads_data else next((remedy for pattern, remedy in REMEDIES if pattern.search(name)), ""),
-        claims=(IdleClaim(("host",), rows=rows),),
+        claims=(claim,),
         change="load" if loads_data else "",
         key=name,
         place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
@@ -104,3 +115,6 @@ def _fixes(name: str, loads_data: bool) -> Fixes:
     if MPI.match(name):
         return MPI_WAIT
     return OPTIMIZER_STEP if OPTIMIZER.search(name) else HOST_BOUND
+
+
+host_bound = Rule("host_bound", _decide, _collect)

@@ -13,168 +13,118 @@ rule skips streams that only copy or communicate, and streams used less than onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
+from traceview.model.devices import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
-from traceview.model.trace import Note, Trace
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.model.sums import KeyedSums
+from traceview.model.trace import EVERYTHING, Note, Trace
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.figures import join_words, largest_positions
-from traceview.pricing.ledger import IdleClaim
-from traceview.pricing.sums import Counts
 from traceview.rules.advice.launches import IDLE_STREAM, UNUSED_STREAM
 from traceview.units import duration, quantity, share
 
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3
 MAX_PLACES = 5
-EVENTS_WITHOUT_WORK = "events without work"  # a sum of RuleSums
+STREAM_TIME = ("stream", "start", "end")
+NO_TIMES = pl.DataFrame(schema=dict.fromkeys(STREAM_TIME, pl.Int64))
+NO_KERNELS = pl.DataFrame(schema={"thread": pl.Int64, "stream": pl.Int64, "count": pl.Int64})
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
 
 
-@frozen
-class _AutogradEvidence:
-    """`count` of the `total` kernels that `thread` launches run on `stream`, although the forward thread is another."""
+class _Sums(NamedTuple):
+    """Streams that do almost nothing, the threads that launch, and events on streams without work.
 
-    thread: str
-    count: int
-    total: int
-    stream: str
+    `pauses` has the longest times between two operations of a stream, and `spans` the time of its work in each part of
+    the capture (columns stream, start, end); `kernels` the number of kernels by launching thread and stream. `events`
+    counts events on streams without work by "process context stream".
+    """
 
-
-def idle_stream(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
-    """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
-    for device in facts.devices:
-        # No stream has work in the steady part if the ranges of the iterations lie in idle time.
-        busiest_first = sorted(device.use.streams, key=lambda use: -use.compute_ns)
-        for use in busiest_first[1:]:
-            if _is_nearly_idle(facts, device, use, busiest_first[0]):
-                yield _draft(facts, device, use, busiest_first[0])
-        unused = _unused_streams(facts, device)
-        if unused:
-            yield Note(
-                "unused_stream",
-                f"{device.use.id}: {quantity(len(unused), 'stream')} with events or waits but without work: "
-                f"{join_words(unused[:5])}. {UNUSED_STREAM.choose(facts.program).advice}",
-            )
+    pauses: KeyedSums
+    spans: KeyedSums
+    kernels: KeyedSums
+    events: dict[str, int]
 
 
-def _is_nearly_idle(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, busiest: StreamUse) -> bool:
-    return (
-        use.kernel_count >= max(MIN_KERNELS, (facts.counted or 0) / 2)
-        and use.copy_count == 0
-        and use.communication_ns == 0
-        and use.process_id == busiest.process_id
-        and use.busy_ns < MAX_IDLE_SHARE * device.use.compute_ns
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the gaps that switching to a stream and back can cost, for each stream that does almost nothing."""
+    pauses, spans, groups = [NO_TIMES], [NO_TIMES], {}
+    idle = list(_idle_streams(part.counted, device.use))
+    for use, _ in idle:
+        times = _work_of_stream(part.trace, device, use)
+        lengths = times.start[1:] - times.end[:-1]
+        longest = largest_positions(lengths, MAX_PLACES)
+        pauses.append(_times(use, times.end[:-1][longest], times.start[1:][longest]))
+        spans.append(_times(use, times.start[:1], times.end[-1:]))
+        groups[use.label] = GapGroup(_switching_gaps(part.trace, device, use))
+    sums = _Sums(
+        KeyedSums(pl.concat(pauses), STREAM_TIME),
+        KeyedSums(pl.concat(spans), STREAM_TIME),
+        KeyedSums.from_rows(_kernels_by_thread(part.trace, device) if idle else NO_KERNELS, "thread", "stream"),
+        _events_without_work(part.trace, device.use.device),
     )
+    return Collected(sums, groups)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, busiest: StreamUse) -> FindingDraft:
-    fix, trains = IDLE_STREAM.choose(facts.program), _may_train(facts.program)
-    autograd = _autograd_evidence(facts, device, busiest) if trains else None
-    if autograd:
-        why = (
-            f"Autograd runs each backward operation on the stream of its forward operation: {autograd.count:,} of "
-            f"the {autograd.total:,} kernels that thread {autograd.thread} launched ran on {autograd.stream}, the "
-            "stream of the forward pass. "
-        )
-    elif trains:
-        why = (
-            "If the stream is meant for backward: autograd runs each backward operation on the stream of its "
-            "forward operation. "
-        )
-    else:
-        why = ""
-    return FindingDraft(
-        id="idle_stream",
-        device=device,
-        title=f"{use.label} is almost unused: {use.kernel_count:,} of {device.use.kernel_count:,} kernels, "
-        f"{duration(use.busy_ns)}" + ("; backward runs on the stream of its forward" if autograd else ""),
-        advice=f"It has {share(use.busy_ns, device.use.compute_ns)} of the compute time; "
-        f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{fix.advice}",
-        code=fix.code,
-        claims=(IdleClaim(("queued",), rows=_switching_gaps(facts, device, use)),),
-        key=use.label,
-        note_without_cost=True,
-        evidence=_longest_pauses(facts, device, use),
-    )
+def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[StreamUse, StreamUse]]:
+    """Yield each stream of a device that does almost nothing, and the busiest one."""
+    # No stream has work in the steady part if the ranges of the iterations lie in idle time.
+    by_compute = sorted(device.streams, key=lambda use: -use.compute_ns)
+    for busiest, use in zip(by_compute[:1] * len(by_compute), by_compute[1:], strict=False):
+        if (
+            use.kernel_count >= max(MIN_KERNELS, (counted or 0) / 2)
+            and use.copy_count == 0
+            and use.communication_ns == 0
+            and use.process_id == busiest.process_id
+            and use.busy_ns < MAX_IDLE_SHARE * device.compute_ns
+        ):
+            yield use, busiest
 
 
-def _may_train(program: Program) -> bool:
-    return program.kind == "pytorch" and program.training is not False
+def _work_of_stream(trace: Trace, device: DevicePart, use: StreamUse) -> Intervals:
+    rows = np.flatnonzero(device.column(trace, "stream") == use.stream)
+    return intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
 
 
-def _autograd_evidence(facts: CaptureFacts, device: DeviceFacts, busiest: StreamUse) -> _AutogradEvidence | None:
-    """Return the thread whose kernels all run on a stream that another thread also uses, or None."""
-    trace = facts.analysis.trace
+def _times(use: StreamUse, start: Times, end: Times) -> pl.DataFrame:
+    return pl.DataFrame({"stream": np.full(len(start), use.stream), "start": start, "end": end}, NO_TIMES.schema)
+
+
+def _switching_gaps(trace: Trace, device: DevicePart, use: StreamUse) -> Times:
+    """Return the gaps before this stream's operations and before the device's next operation after each."""
+    streams, rows = trace.operations["stream"].to_numpy(), device.activity.rows
+    # The last gap can end with an operation of the next part.
+    last = device.gap_operation[-1:]
+    rows = np.append(rows, last[~np.isin(last, rows) & (last >= 0)])
+    own = streams[rows] == use.stream
+    before = device.previous >= 0 and streams[device.previous] == use.stream
+    chosen = np.zeros(len(streams), np.bool_)
+    chosen[rows] = own | np.append(before, own)[:-1]
+    return device.gaps_before(chosen)
+
+
+def _kernels_by_thread(trace: Trace, device: DevicePart) -> pl.DataFrame:
+    """Return the thread and the stream of each compute kernel with a launch."""
     work = trace.operations[device.activity.rows].filter(
         (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
     )
-    thread = trace.api["thread"].to_numpy()[work["launch"].to_numpy()].astype(np.int64)
-    on_busiest = (work["stream"] == busiest.stream).to_numpy()
-    launched = device.shown(f"kernels by thread {busiest.label}", Counts.from_values(thread))
-    there = device.shown(f"busiest stream by thread {busiest.label}", Counts.from_values(thread[on_busiest]))
-    inside = dict(zip(*(column.tolist() for column in there), strict=True))
-    every = zip(*(column.tolist() for column in launched), strict=True)
-    counts = [(index, inside.get(index, 0), total) for index, total in every]
-    followers = [row for row in counts if row[1] >= (1 - MAX_IDLE_SHARE) * row[2] and row[2] > MIN_KERNELS]
-    others = [row for row in counts if row[1] and row not in followers]
-    if not followers or not others:
-        return None
-    index, count, total = max(followers, key=lambda row: row[2])
-    return _AutogradEvidence(facts.thread_name(index), count, total, busiest.label)
+    thread = trace.api["thread"].gather(work["launch"]).cast(pl.Int64).alias("thread")
+    return work.select(thread, pl.col("stream").cast(pl.Int64), count=pl.lit(1, pl.Int64))
 
 
-def _switching_gaps(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) -> Times:
-    """Return the gaps before this stream's operations and before the device's next operation after each."""
-    own = device.column(facts.analysis.trace, "stream") == use.stream
-    before = facts.analysis.trace.operations["stream"][device.previous] if device.previous >= 0 else -1
-    after = np.concatenate([[before == use.stream], own[:-1]]) if len(own) else own
-    return device.gaps_before(device.activity.rows[own | after])
-
-
-def _longest_pauses(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) -> tuple[Place, ...]:
-    """Return the longest times between two operations of the stream."""
-    work = device.activity
-    rows = np.flatnonzero(device.column(facts.analysis.trace, "stream") == use.stream)
-    start, end = work.start[rows], work.end[rows]
-    own = intervals.union(start, end, ordered=True)
-    pauses = Intervals(own.end[:-1], own.start[1:])
-    longest = largest_positions(pauses.end - pauses.start, MAX_PLACES)
-    ends = {str(pauses.start[at]): int(pauses.end[at]) for at in longest}
-    ends = device.shown(f"pauses of {use.label}", ends)
-    # The stream also pauses from one slice of the capture to the next.
-    spans = device.shown(f"work of {use.label}", {str(own.start[0]): int(own.end[-1])} if len(rows) else {})
-    between = pairwise(sorted((int(begin), until) for begin, until in spans.items()))
-    every = [*((int(begin), until) for begin, until in ends.items()), *((last[1], after[0]) for last, after in between)]
-    every.sort(key=lambda pause: (pause[0] - pause[1], pause[0]))
-    return tuple(
-        Place(f"{use.label} does nothing for {duration(end - start)}", start, end, device.use.id, use.stream)
-        for start, end in every[:MAX_PLACES]
-    )
-
-
-def _unused_streams(facts: CaptureFacts, device: DeviceFacts) -> list[str]:
-    """Return the streams of this device's processes that have events but no work."""
-    own = events_without_work(facts.analysis.trace, device.use.device, own=device.totals.in_parts)
-    every = {tuple(map(int, key.split())): count for key, count in device.total(EVENTS_WITHOUT_WORK, own).items()}
-    return [f"stream {stream[2]} ({quantity(every[stream], 'event')})" for stream in sorted(every)]
-
-
-def events_without_work(trace: Trace, device: int, *, own: bool) -> dict[str, int]:
-    """Count the events of each stream without work; the key names the process, the context and the stream.
-
-    The streams are those of the processes that use `device`. `own` counts only events inside the trace's window: a
-    slice also has calls of its neighbours.
-    """
+def _events_without_work(trace: Trace, device: int) -> dict[str, int]:
+    """Count the events of each stream without work, of the processes that use the device, inside the trace's window."""
     working = trace.streams.select("process", "context", "stream_id")
     own_contexts = trace.streams.filter(pl.col("device") == device).select("process", "context").unique()
     events = trace.stream_events.filter(
@@ -182,8 +132,9 @@ def events_without_work(trace: Trace, device: int, *, own: bool) -> dict[str, in
         & (pl.col("stream_id") > 0)
         & (pl.col("kind").cast(pl.String) != "synchronize")
     )
-    if own and trace.window is not None:
-        starts = trace.api["start"].gather(events["launch"])
+    if trace.window is not None:
+        # Those without a call count in the first part.
+        starts = trace.api["start"].gather(events["launch"]).fill_null(EVERYTHING.start)
         events = events.filter(starts.is_between(trace.window.start, trace.window.end, closed="left"))
     unused = (
         events.join(own_contexts, on=["process", "context"], how="semi")
@@ -192,3 +143,88 @@ def events_without_work(trace: Trace, device: int, *, own: bool) -> dict[str, in
         .len()
     )
     return {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft | Note]:
+    """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
+    for device in facts.devices:
+        own = sums[device.row]
+        for use, busiest in _idle_streams(facts.counted, device.use):
+            yield _draft(facts, device, own, use, busiest)
+        unused = _unused_streams(own.events)
+        if unused:
+            yield Note(
+                "unused_stream",
+                f"{device.use.id}: {quantity(len(unused), 'stream')} with events or waits but without work: "
+                f"{join_words(unused[:5])}. {UNUSED_STREAM.choose(facts.program).advice}",
+            )
+
+
+def _unused_streams(events: Mapping[str, int]) -> list[str]:
+    """Return the streams that have events but no work."""
+    counts = {tuple(map(int, key.split())): count for key, count in events.items()}
+    return [f"stream {stream[2]} ({quantity(counts[stream], 'event')})" for stream in sorted(counts)]
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse, busiest: StreamUse) -> FindingDraft:
+    fix, trains = IDLE_STREAM.choose(facts.program), _may_train(facts.program)
+    follower = _follower(sums.kernels.frame, busiest) if trains else None
+    why = ""
+    if follower:
+        thread, count, total = follower
+        why = (
+            f"Autograd runs each backward operation on the stream of its forward operation: {count:,} of "
+            f"the {total:,} kernels that thread {facts.thread_name(thread)} launched ran on {busiest.label}, the "
+            "stream of the forward pass. "
+        )
+    elif trains:
+        why = (
+            "If the stream is meant for backward: autograd runs each backward operation on the stream of its "
+            "forward operation. "
+        )
+    return FindingDraft(
+        id="idle_stream",
+        device=device,
+        title=f"{use.label} is almost unused: {use.kernel_count:,} of {device.use.kernel_count:,} kernels, "
+        f"{duration(use.busy_ns)}" + ("; backward runs on the stream of its forward" if follower else ""),
+        advice=f"It has {share(use.busy_ns, device.use.compute_ns)} of the compute time; "
+        f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{fix.advice}",
+        code=fix.code,
+        claims=(IdleClaim(("queued",), use.label),),
+        key=use.label,
+        note_without_cost=True,
+        evidence=_longest_pauses(device, sums, use),
+    )
+
+
+def _may_train(program: Program) -> bool:
+    return program.kind == "pytorch" and program.training is not False
+
+
+def _follower(kernels: pl.DataFrame, busiest: StreamUse) -> tuple[int, int, int] | None:
+    """Return the thread whose kernels all run on a stream that another thread also uses, or None.
+
+    The result has the row of the thread, its kernels there, and all its kernels.
+    """
+    there = pl.col("count").filter(pl.col("stream") == busiest.stream).sum()
+    counts = kernels.group_by("thread").agg(there.alias("there"), pl.col("count").sum().alias("all")).sort("thread")
+    rows: list[tuple[int, int, int]] = counts.rows()
+    followers = [row for row in rows if row[1] >= (1 - MAX_IDLE_SHARE) * row[2] and row[2] > MIN_KERNELS]
+    others = [row for row in rows if row[1] and row not in followers]
+    return max(followers, key=lambda row: row[2]) if followers and others else None
+
+
+def _longest_pauses(device: DeviceFacts, sums: _Sums, use: StreamUse) -> tuple[Place, ...]:
+    """Return the longest times between two operations of the stream, also from one part of the capture to the next."""
+    own = pl.col("stream") == use.stream
+    pauses = sums.pauses.frame.filter(own).select("start", "end").rows()
+    spans = sums.spans.frame.filter(own).select("start", "end").sort("start").rows()
+    pauses += [(before[1], after[0]) for before, after in pairwise(spans)]
+    longest = sorted(pauses, key=lambda pause: (pause[0] - pause[1], pause[0]))[:MAX_PLACES]
+    return tuple(
+        Place(f"{use.label} does nothing for {duration(end - start)}", start, end, device.use.id, use.stream)
+        for start, end in longest
+    )
+
+
+idle_stream = Rule("idle_stream", _decide, _collect)

@@ -14,9 +14,10 @@ and memsets count there. Claims the idle causes `launch`, `api` and `host` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
@@ -24,9 +25,10 @@ from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.per_frame import launch_rows
 from traceview.model.findings import Place
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.model.sums import Counts, KeyedSums
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import KERNEL_STORM
 from traceview.units import duration, quantity
 
@@ -35,22 +37,76 @@ MIN_STORM = 100  # operations
 PERIODS = (1, 2, 3, 4)
 TENSOR_LIBRARIES = frozenset(("pytorch", "jax", "tensorflow", "cupy"))
 MAX_PLACES = 5
+LONGEST_FIRST = ("count", "start", "end")
 
 
-def kernel_storm(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each NVTX range with storms, and one for storms outside ranges."""
-    for device in facts.devices:
-        rows, storm = _storm_operations(facts, device)
-        if len(rows):
-            yield from _drafts(facts, device, rows, storm)
+class _Sums(NamedTuple):
+    """Storms by the range that launches them: operations by name, operations by length, and the longest storms.
+
+    `storms` is the number of storms by range. `names` has the columns range, name and count, `lengths` range, length
+    and count, and `longest` range, start, end and count.
+    """
+
+    storms: dict[str, int]
+    names: KeyedSums
+    lengths: KeyedSums
+    longest: KeyedSums
 
 
-def _storm_operations(facts: CaptureFacts, device: DeviceFacts) -> tuple[Rows, Times]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Label the gaps inside storms with the range that launches them."""
+    rows, storm = _storm_operations(part, device)
+    first = np.flatnonzero(np.diff(storm, prepend=-1))
+    names, which = part.range_names(_launching_ranges(part, rows[first]))
+    operations = part.trace.operations
+    members = operations.select("start", "end", "name")[rows].select(
+        pl.Series("range", [names[at] for at in which.tolist()], pl.String).gather(storm),
+        pl.col("name").cast(pl.String),
+        "start",
+        "end",
+        length=pl.col("end") - pl.col("start"),
+        storm=storm,
+        count=pl.lit(1, pl.Int64),
+    )
+    each = members.group_by("range", "storm", maintain_order=True).agg(
+        pl.col("start").first(),
+        pl.max_horizontal(pl.col("end").last(), pl.col("start").first()),
+        pl.len().alias("count"),
+    )
+    longest = each.sort(LONGEST_FIRST, descending=[True, False, False]).group_by("range", maintain_order=True)
+    kept = longest.head(MAX_PLACES).select("range", "start", "end", pl.col("count").cast(pl.Int64))
+    inside = np.ones(len(rows), np.bool_)
+    inside[first] = False  # the gap before a storm is not part of it
+    label = np.zeros(len(operations), np.int64)
+    label[rows] = which[storm]
+    marked = np.zeros(len(operations), np.bool_)
+    marked[rows[inside]] = True
+    gaps = device.gaps_before(marked)
+    sums = _Sums(
+        dict(each.group_by("range", maintain_order=True).len().iter_rows()),
+        KeyedSums.from_rows(members.select("range", "name", "count"), "range", "name"),
+        KeyedSums.from_rows(members.select("range", "length", "count"), "range", "length"),
+        KeyedSums(kept, ("range", "start", "end")),
+    )
+    return Collected(sums, {"inside": GapGroup(gaps, label[device.gap_operation[gaps]], tuple(names))})
+
+
+def _launching_ranges(part: CapturePart, rows: Rows) -> Times:
+    """Return the innermost range (row of Trace.ranges) in which each of these operations is launched, or -1."""
+    launch = launch_rows(part.trace.operations)[rows]
+    owner = np.full(len(rows), -1, np.int64)
+    known = launch >= 0
+    thread, start = (part.trace.api[name].to_numpy()[launch[known]] for name in ("thread", "start"))
+    owner[known] = part.ranges_at(thread, start)
+    return owner
+
+
+def _storm_operations(part: CapturePart, device: DevicePart) -> tuple[Rows, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm of each."""
-    trace, work = facts.analysis.trace, device.activity
+    trace, work = part.trace, device.activity
     stream, name = device.column(trace, "stream"), device.column(trace, "name")
     tiny = work.end - work.start <= MAX_TINY
-    tensors = TENSOR_LIBRARIES.intersection((facts.program.kind, *facts.program.frameworks))
+    tensors = TENSOR_LIBRARIES.intersection((part.program.kind, *part.program.frameworks))
     members, counts = [EMPTY.start], [EMPTY.start]
     for use in device.use.streams:
         if use.operation_count >= MIN_STORM:
@@ -104,61 +160,38 @@ def _long_runs(marked: NDArray[np.bool_], min_length: int) -> Intervals:
     return Intervals(start[kept], end[kept])
 
 
-def _drafts(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times) -> Iterator[FindingDraft]:
-    trace = facts.analysis.trace
-    first = np.flatnonzero(np.diff(storm, prepend=-1))
-    launch = launch_rows(trace.operations)[rows[first]]
-    owner = np.full(len(first), -1, np.int64)
-    known = launch >= 0
-    thread, start = (trace.api[name].to_numpy()[launch[known]] for name in ("thread", "start"))
-    owner[known] = facts.ranges_at(thread, start)
-    names, which = facts.range_names(owner)
-    for at in dict.fromkeys(which.tolist()):
-        chosen = (which == at)[storm]
-        yield _draft(facts, device, rows[chosen], storm[chosen], names[at])
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield one finding for each NVTX range with storms, and one for storms outside ranges."""
+    for device in facts.devices:
+        for name in sums[device.row].storms:
+            yield _draft(facts, device, sums[device.row], name)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, name: str) -> FindingDraft:
-    trace, fix = facts.analysis.trace, KERNEL_STORM.choose(facts.program)
-    start, end = trace.operations["start"].to_numpy()[rows], trace.operations["end"].to_numpy()[rows]
-    first = np.flatnonzero(np.diff(storm, prepend=-1))
-    counts = np.diff(first, append=len(rows))
-    # In slices, all of them together: no border lies in a storm (slices/plan.py).
-    total = device.shown(f"operations in storms {name}", len(rows))
-    loops = device.shown(f"storms {name}", len(counts))
-    kinds = device.shown(f"names in storms {name}", dict(trace.operations["name"][rows].value_counts().iter_rows()))
-    frequent = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:3]
-    operations = join_words([f"{count:,} {kind}" for kind, count in frequent])
-    median = device.totals.median(f"length in storms {name}", end - start)
-    longest = device.shown(f"longest storms {name}", _longest_storms(start, end, first, counts))
-    inside = np.ones(len(rows), np.bool_)
-    inside[first] = False  # the gap before a storm is not part of it
+def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
+    own, fix = pl.col("range") == name, KERNEL_STORM.choose(facts.program)
+    kinds, lengths = sums.names.frame.filter(own), sums.lengths.frame.filter(own).sort("length")
+    longest = sums.longest.frame.filter(own).sort(LONGEST_FIRST, descending=[True, False, False])
+    frequent = kinds.sort("count", "name", descending=[True, False]).head(3)
+    operations = join_words([f"{count:,} {kind}" for kind, count in frequent.select("name", "count").iter_rows()])
+    median = Counts(lengths["length"].to_numpy(), lengths["count"].to_numpy()).median
     where = f" in `{name}`" if name else ""
     return FindingDraft(
         id="kernel_storm",
         device=device,
-        title=f"{quantity(total, 'tiny operation')} launched in a loop{where} keep the GPU waiting {{cost}}",
-        advice=f"{operations} run in {quantity(loops, 'loop')} of up to {max(longest.values()):,} operations; their "
-        f"median is {duration(median)}. Launching them takes longer than running them. "
+        title=f"{quantity(int(kinds['count'].sum()), 'tiny operation')} launched in a loop{where} keep the GPU waiting "
+        "{cost}",
+        advice=f"{operations} run in {quantity(sums.storms[name], 'loop')} of up to {longest['count'][0]:,} "
+        f"operations; their median is {duration(median)}. Launching them takes longer than running them. "
         f"{fix.advice}",
         code=fix.code,
         change="fuse",
         key=name,
-        claims=(IdleClaim(("launch", "api", "host"), rows=device.gaps_before(np.sort(rows[inside]))),),
-        evidence=_places(device, longest),
+        claims=(IdleClaim(("launch", "api", "host"), "inside", frozenset((name,))),),
+        evidence=tuple(
+            Place(f"{count:,} tiny operations in {duration(end - start)}", start, end, device.use.id)
+            for _, start, end, count in longest.head(MAX_PLACES).iter_rows()
+        ),
     )
 
 
-def _longest_storms(start: Times, end: Times, first: Times, counts: Times) -> dict[str, int]:
-    """Return the number of operations of the longest storms, by start and end."""
-    last = first + counts - 1
-    longest = np.argsort(-counts, kind="stable")[:MAX_PLACES].tolist()
-    return {f"{start[first[row]]} {max(end[last[row]], start[first[row]])}": int(counts[row]) for row in longest}
-
-
-def _places(device: DeviceFacts, storms: Mapping[str, int]) -> tuple[Place, ...]:
-    times = sorted((-count, *map(int, times.split())) for times, count in storms.items())
-    return tuple(
-        Place(f"{-count:,} tiny operations in {duration(end - start)}", start, end, device.use.id)
-        for count, start, end in times[:MAX_PLACES]
-    )
+kernel_storm = Rule("kernel_storm", _decide, _collect)

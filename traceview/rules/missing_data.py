@@ -8,14 +8,14 @@ Remedy: capture again, as the note says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts
+from traceview.pricing.base import CaptureFacts, Rule
 
 
-def missing_data(facts: CaptureFacts) -> Iterator[Note]:
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
     """Yield a note for each kind of missing data."""
     trace = facts.analysis.trace
     how_to = capture_advice(trace.info.profiler)
@@ -35,3 +35,6 @@ def missing_data(facts: CaptureFacts) -> Iterator[Note]:
             f"measured. {how_to.calls}",
             affects=("idle", "host.sync", "findings"),
         )
+
+
+missing_data = Rule("missing_data", _decide)

@@ -14,20 +14,32 @@ rest of the exposed time belongs to `copy_bound`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Rows
+from traceview.measure.activity import COPY
+from traceview.model.devices import DeviceUse
 from traceview.model.peaks import pinned_rate
 from traceview.model.rows import CopyOverlap
-from traceview.model.trace import KINDS, MEMORIES
+from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    Mask,
+    Rule,
+    compute_to_hide,
+)
+from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import ExposedClaim, IdleClaim
-from traceview.pricing.waits import restart_claim
+from traceview.pricing.fixes import Fixes
+from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, restart_gaps
 from traceview.rules.advice.copies import READ_BACK
 from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
 from traceview.units import duration, quantity, rate, share, size
@@ -37,12 +49,50 @@ MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pi
 MIN_BLAME_RATIO = 10  # a synchronize call is not the cause if the copies block the host this many times longer
 
 
-def pageable_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each device that copies from or to pageable memory."""
-    for device in facts.devices:
-        copies = pageable(device.use.copies)
-        if copies:
-            yield _draft(facts, device, copies)
+class _Sums(NamedTuple):
+    """How long the calls of pageable copies block the host, in ns, and the number of these in the steady part."""
+
+    blocked: int
+    steady: int
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the gaps that end with pageable copies, and those after their calls."""
+    if not pageable(device.use.copies):
+        return Collected(_Sums(0, 0))
+    trace, copies = part.trace, device.copies
+    issued = _are_pageable(trace, device)
+    calls = _blocking_calls(part, device, issued)
+    chosen = copies.members[issued[device.activity.rows[copies.members]]]
+    start = trace.operations["start"].to_numpy()[device.activity.rows[chosen]]
+    steady = int(((start >= device.steady.start) & (start < device.steady.end)).sum())
+    return Collected(
+        _Sums(int(calls["blocked"].sum()), steady),
+        {"before": GapGroup(device.gaps_before(issued)), RESTARTS: restart_gaps(device, calls)},
+    )
+
+
+def _are_pageable(trace: Trace, device: DevicePart) -> Mask:
+    """Return which rows of Trace.operations are copies of the device from or to pageable host memory."""
+    kind, memory, own, work = (
+        trace.operations[name].to_physical().to_numpy() for name in ("kind", "memory", "device", "class")
+    )
+    kinds = [KINDS.index(name) for name in HOST_KINDS]
+    is_copy = (own == device.use.device) & (work == COPY) & (memory == MEMORIES.index("pageable"))
+    marked: Mask = is_copy & np.isin(kind, kinds)
+    return marked
+
+
+def _blocking_calls(part: CapturePart, device: DevicePart, issued: Mask) -> pl.DataFrame:
+    """Return the calls that issue copies in the time that findings cover, rows of SyncUse.frame.
+
+    A call can return before its copy starts.
+    """
+    window = device.use.window
+    inside = (pl.col("start") < window.end) & (pl.col("end") > window.start)
+    launches = part.trace.operations.filter(pl.Series(issued) & inside)["launch"].drop_nulls().unique().to_numpy()
+    frame = part.analysis.host.implicit_sync.frame
+    return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 
 def pageable(copies: Sequence[CopyOverlap]) -> list[CopyOverlap]:
@@ -50,42 +100,48 @@ def pageable(copies: Sequence[CopyOverlap]) -> list[CopyOverlap]:
     return [use for use in copies if use.memory == "pageable" and use.kind in HOST_KINDS]
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) -> FindingDraft:
-    rows = _pageable_rows(device)
+def pinned_remainder(use: DeviceUse, copies: list[CopyOverlap]) -> int:
+    """Return how long copies from pinned memory would take beyond the compute that can hide them, in ns.
+
+    The two directions have their own engines, so that the slower one counts.
+    """
+    kinds = {each.kind for each in copies}
+    longest = max(sum(each.bytes for each in copies if each.kind == kind) for kind in kinds)
+    return max(int(longest / pinned_rate(use.name)) - compute_to_hide(use, kinds), 0)
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that copies from or to pageable memory."""
+    for device in facts.devices:
+        copies = pageable(device.use.copies)
+        if copies:
+            yield _draft(facts, device, copies, sums[device.row])
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], sums: _Sums) -> FindingDraft:
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
-    implicit = facts.analysis.host.implicit_sync.frame
-    calls = _blocking_calls(facts, device, rows, implicit)
-    blocked = device.total("pageable_blocked_ns", int(calls["blocked"].sum()))
-    inside = device.total("steady_pageable_copies", _count_steady(facts, device, rows))
-    remainder = pinned_remainder(device, copies)
+    remainder = pinned_remainder(device.use, copies)
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
-    if facts.counted is not None and inside == 0:
-        fixes = START_UP_COPIES
-    elif total < MIN_LARGE * count:
-        fixes = PAGEABLE_SMALL
-    else:
-        results = sum(use.bytes for use in copies if use.kind == "d2h")
-        fixes = READ_BACK if 2 * results > total else PAGEABLE_LARGE
-    fix = fixes.choose(facts.program)
+    fix = _fixes(facts, copies, sums.steady).choose(facts.program)
     advice = fix.advice.replace("{each}", size(total / count))
     limit = f"; from pinned memory {duration(remainder)} would remain" if remainder else ""
-    effect = f"block the host for {duration(blocked)}" if blocked else "run while nothing computes"
+    effect = f"block the host for {duration(sums.blocked)}" if sums.blocked else "run while nothing computes"
     return FindingDraft(
         id="pageable_copies",
         device=device,
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}) {effect}{_start_up_words(facts, inside)}{limit}",
+        f"({kinds}) {effect}{_start_up_words(facts, sums.steady)}{limit}",
         advice=f"They run at {rate(total, busy)}, and the GPU computes nothing during {share(exposed, busy)} of "
         "their time. "
-        f"{_apparent_cause(facts, blocked)}{advice}",
+        f"{_apparent_cause(facts, sums.blocked)}{advice}",
         code=fix.code,
         remedy=fix.remedy,
         claims=(
             ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
-            IdleClaim(("launch",), rows=device.gaps_before(rows)),
+            IdleClaim(("launch",), "before"),
             IdleClaim(("blocking_copy",)),
-            restart_claim(device, calls),
+            RESTART_CLAIM,
         ),
         change="pin" if total >= MIN_LARGE * count else "",
         at_most=max(exposed - remainder, 0) + facts.analysis.host.implicit_sync.cost_ns,
@@ -93,50 +149,22 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     )
 
 
-def pinned_remainder(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
-    """Return how long copies from pinned memory would take beyond the compute that can hide them, in ns.
-
-    The two directions have their own engines, so that the slower one counts.
-    """
-    kinds = {use.kind for use in copies}
-    longest = max(sum(use.bytes for use in copies if use.kind == kind) for kind in kinds)
-    return max(int(longest / pinned_rate(device.use.name)) - device.compute_to_hide(kinds), 0)
-
-
-def _pageable_rows(device: DeviceFacts) -> Rows:
-    """Return the rows of Trace.operations that are pageable copies from or to the host on this device."""
-    copies, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
-    chosen = (copies.memory == MEMORIES.index("pageable")) & np.isin(copies.kind, codes)
-    rows: Rows = device.activity.rows[copies.members[chosen]]
-    return rows
+def _fixes(facts: CaptureFacts, copies: list[CopyOverlap], steady: int) -> Fixes:
+    """Return the fixes for copies; `steady` is how many of them are in the steady part."""
+    if facts.counted is not None and steady == 0:
+        return START_UP_COPIES
+    count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
+    if total < MIN_LARGE * count:
+        return PAGEABLE_SMALL
+    results = sum(use.bytes for use in copies if use.kind == "d2h")
+    return READ_BACK if 2 * results > total else PAGEABLE_LARGE
 
 
-def _blocking_calls(facts: CaptureFacts, device: DeviceFacts, rows: Rows, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that issue these copies, rows of SyncUse.frame."""
-    issued = facts.analysis.trace.operations[rows]
-    if device.totals.in_parts:  # a call can return before its copy starts, in the next slice of the capture
-        issued = facts.analysis.trace.operations.filter(
-            (pl.col("device") == device.use.device)
-            & (pl.col("class") == "copy")
-            & (pl.col("memory") == "pageable")
-            & pl.col("kind").is_in(HOST_KINDS)
-            & (pl.col("start") < device.use.window.end)
-            & (pl.col("end") > device.use.window.start)
-        )
-    launches = issued["launch"].drop_nulls().unique().to_numpy()
-    return frame.filter(np.isin(frame["api"].to_numpy(), launches))
-
-
-def _start_up_words(facts: CaptureFacts, inside: int) -> str:
-    """Return how many copies an iteration has; `inside` is the number of copies in the counted iterations."""
+def _start_up_words(facts: CaptureFacts, steady: int) -> str:
+    """Return how many copies an iteration has; `steady` is the number of copies in the counted iterations."""
     if facts.counted is None:
         return ""
-    return facts.per_iteration(inside) if inside else ", all outside the counted iterations (start-up)"
-
-
-def _count_steady(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> int:
-    start = facts.analysis.trace.operations["start"].to_numpy()[rows]
-    return int(((start >= device.steady.start) & (start < device.steady.end)).sum())
+    return facts.per_iteration(steady) if steady else ", all outside the counted iterations (start-up)"
 
 
 def _apparent_cause(facts: CaptureFacts, blocked: int) -> str:
@@ -146,3 +174,6 @@ def _apparent_cause(facts: CaptureFacts, blocked: int) -> str:
         return ""
     total = f"{duration(call.blocked_ns)} in {quantity(call.count, 'call')}"
     return f"{call.api} looks like the cause, but blocks the host for only {total}. "
+
+
+pageable_copies = Rule("pageable_copies", _decide, _collect)

@@ -9,14 +9,14 @@ A note, because a run without the profiler does not lose this time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from traceview.model.trace import Note
-from traceview.pricing.base import MIN_SHARE, CaptureFacts
+from traceview.pricing.base import MIN_SHARE, CaptureFacts, Rule
 from traceview.units import duration, share
 
 
-def profiler_overhead(facts: CaptureFacts) -> Iterator[Note]:
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
     """Yield a note for each device that the profiler keeps idle."""
     for device in facts.devices:
         cost, whole = device.use.gaps.causes["profiler"], device.use.window.length
@@ -28,3 +28,6 @@ def profiler_overhead(facts: CaptureFacts) -> Iterator[Note]:
                 "(`-t cuda,nvtx -s none --cpuctxsw=none`) or fewer steps.",
                 affects=("idle.profiler",),
             )
+
+
+profiler_overhead = Rule("profiler_overhead", _decide)

@@ -11,19 +11,21 @@ take 5% of the time: then the kernels are too small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
+from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.fixes import Fixes
-from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import DEPENDENCY_WAIT, LATE_START, OPERATION_GAPS, PROCESS_WAIT
 from traceview.rules.shared_gpu import is_shared
 from traceview.units import duration, quantity, share
@@ -34,7 +36,7 @@ MIN_SHORT_SHARE = 0.05
 MIN_HELD_SHARE = 0.5  # share of the gaps in which one call blocks the host
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Reason:
     """Why launched work does not start: the finding's id, the end of its title, a label for places, and fixes."""
 
@@ -71,33 +73,41 @@ STEP = _Reason(
 REASONS = (PROCESS, STREAM, LATE, STEP)
 
 
-def queued_work(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each device and reason for which it is idle while work is queued."""
-    for device in facts.devices:
-        if device.use.gaps.causes["queued"] == 0:
-            continue
-        queued = device.use.gaps.frame["queued"].to_numpy()
-        short = queued <= HARDWARE_GAP
-        few = (
-            device.total("short_queued_ns", int(queued[device.own_gaps(np.flatnonzero(short))].sum()))
-            < MIN_SHORT_SHARE * device.use.window.length
-        )
-        choices = device.totals.choices(few)
-        every = device.own_gaps(np.flatnonzero(~short) if all(choices) else np.flatnonzero(queued))
-        reason_of = _reasons(facts.analysis.trace, device, every, queued[every])
-        for only_long in choices:
-            counted = np.flatnonzero(~short[every]) if only_long else slice(None)
-            gaps, reasons = every[counted], reason_of[counted]
-            for number, reason in enumerate(REASONS):
-                chosen = gaps[reasons == number]
-                figures = {"count": len(chosen), "ns": int(queued[chosen].sum())}
-                figures = device.total(f"{reason.id} {only_long}", figures)
-                if figures["count"]:
-                    yield _draft(facts, device, reason, chosen, figures)
+class _Sums(NamedTuple):
+    """Gaps with queued work by reason and length (columns `count` and `ns`).
+
+    `late_ns` is the length of the gaps before work that starts late, and `calls` the part of it in which a thread is in
+    long CUDA calls, by name.
+    """
+
+    gaps: KeyedSums
+    late_ns: int
+    calls: dict[str, int]
 
 
-def _reasons(trace: Trace, device: DeviceFacts, gaps: Times, queued: Times) -> Times:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Label the gaps with the number of their reason, negative and less one in short gaps."""
+    queued = device.use.gaps.frame["queued"].to_numpy()
+    few = device.use.gaps.causes["queued"] < MIN_SHORT_SHARE * device.use.window.length
+    rows = np.flatnonzero(queued > HARDWARE_GAP if few else queued)  # where few ns are queued, short gaps do not count
+    reason, short = _reasons(part.trace, device, rows, queued[rows]), queued[rows] <= HARDWARE_GAP
+    members = pl.DataFrame({"reason": reason, "short": short, "ns": queued[rows]}).select(
+        "reason", "short", "ns", count=pl.lit(1, pl.Int64)
+    )
+    late = rows[reason == REASONS.index(LATE)]
+    idle = Intervals(device.gap_start[late], device.gap_end[late])
+    sums = _Sums(
+        KeyedSums.from_rows(members, "reason", "short"),
+        intervals.length(idle),
+        _time_in_calls(part.trace, device, idle) if len(late) else {},
+    )
+    return Collected(sums, {"queued": GapGroup(rows, np.where(short, -1 - reason, reason))})
+
+
+def _reasons(trace: Trace, device: DevicePart, gaps: Times, queued: Times) -> Times:
     """Return the index in REASONS of each gap; all gaps end with an operation."""
+    if len(gaps) == 0:
+        return gaps
     before = device.operations_before(gaps)
     after = device.gap_operation[gaps]
     process, stream = (trace.operations[name].to_numpy() for name in ("process", "stream"))
@@ -106,44 +116,7 @@ def _reasons(trace: Trace, device: DeviceFacts, gaps: Times, queued: Times) -> T
     return np.select(rules, range(len(rules)), len(rules))
 
 
-def _draft(
-    facts: CaptureFacts, device: DeviceFacts, reason: _Reason, gaps: Times, figures: dict[str, int]
-) -> FindingDraft:
-    """Return the finding on some gaps; `figures` are their count and queued ns, of the whole capture."""
-    fix = reason.fixes.choose(facts.program)
-    count, mean = figures["count"], duration(figures["ns"] / figures["count"])
-    title = f"{quantity(count, 'gap')} {reason.title.format(mean=mean)}"
-    advice, remedy = fix.advice, ""
-    if reason is LATE:
-        idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
-        whole = device.shown("late_ns", intervals.length(idle))
-        inside = device.shown("calls beside late work", _time_in_calls(facts.analysis.trace, device, idle))
-        call = max(inside, key=lambda name: (inside[name], name), default="")
-        ns = inside.get(call, 0)
-        if is_shared(device.use):
-            title, remedy = f"{title}, while another program uses the GPU", "Capture alone on the GPU."
-        elif ns >= MIN_HELD_SHARE * whole:
-            title = f"{title}, while a thread is in `{call}`"
-            advice = (
-                f"In {share(ns, whole)} of this time a thread of the program is in `{call}`. Launched "
-                f"work can wait for such a call: move it out of the loop, or use its asynchronous form. {advice}"
-            )
-            remedy = f"Move `{call}` out of the loop, or make it asynchronous."
-        else:
-            title = f"{title}; the capture does not show why"
-    return FindingDraft(
-        id=reason.id,
-        device=device,
-        title=title,
-        advice=advice,
-        remedy=remedy,
-        claims=(IdleClaim(("queued",), gaps),),
-        code=fix.code,
-        place_label=reason.place_label,
-    )
-
-
-def _time_in_calls(trace: Trace, device: DeviceFacts, idle: Intervals) -> dict[str, int]:
+def _time_in_calls(trace: Trace, device: DevicePart, idle: Intervals) -> dict[str, int]:
     """Return the ns of the idle time in which a thread is in a long CUDA call, by the call's name.
 
     Synchronizations do not count: they wait for the GPU, not the GPU for them.
@@ -161,3 +134,54 @@ def _time_in_calls(trace: Trace, device: DeviceFacts, idle: Intervals) -> dict[s
         texts[code]: intervals.overlap_length(intervals.union(start[name == code], end[name == code]), idle)
         for code in np.unique(name).tolist()
     }
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield one finding for each device and reason for which it is idle while work is queued."""
+    for device in facts.devices:
+        gaps, labels = sums[device.row].gaps.frame, range(-len(REASONS), len(REASONS))
+        if gaps.filter("short")["ns"].sum() < MIN_SHORT_SHARE * device.use.window.length:
+            gaps, labels = gaps.filter(~pl.col("short")), range(len(REASONS))
+        for number, reason in enumerate(REASONS):
+            own = gaps.filter(pl.col("reason") == number)
+            if len(own):
+                claimed = np.array([label for label in labels if label in (number, -1 - number)], np.int64)
+                yield _draft(facts, device, reason, claimed, own, sums[device.row])
+
+
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, reason: _Reason, labels: Times, gaps: pl.DataFrame, sums: _Sums
+) -> FindingDraft:
+    """Return the finding on the gaps with these labels; `gaps` has their number and their queued ns."""
+    fix = reason.fixes.choose(facts.program)
+    count, queued = gaps.select(pl.col("count", "ns").sum()).row(0)
+    mean = duration(queued / count)
+    title = f"{quantity(count, 'gap')} {reason.title.format(mean=mean)}"
+    advice, remedy = fix.advice, ""
+    if reason is LATE:
+        call = max(sums.calls, key=lambda name: (sums.calls[name], name), default="")
+        ns, whole = sums.calls.get(call, 0), sums.late_ns
+        if is_shared(device.use):
+            title, remedy = f"{title}, while another program uses the GPU", "Capture alone on the GPU."
+        elif ns >= MIN_HELD_SHARE * whole:
+            title = f"{title}, while a thread is in `{call}`"
+            advice = (
+                f"In {share(ns, whole)} of this time a thread of the program is in `{call}`. Launched "
+                f"work can wait for such a call: move it out of the loop, or use its asynchronous form. {advice}"
+            )
+            remedy = f"Move `{call}` out of the loop, or make it asynchronous."
+        else:
+            title = f"{title}; the capture does not show why"
+    return FindingDraft(
+        id=reason.id,
+        device=device,
+        title=title,
+        advice=advice,
+        remedy=remedy,
+        claims=(IdleClaim(("queued",), "queued", labels),),
+        code=fix.code,
+        place_label=reason.place_label,
+    )
+
+
+queued_work = Rule("queued_work", _decide, _collect)

@@ -9,19 +9,19 @@ A note, because the capture does not say which of its times are longer for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from traceview.model.devices import DevicePart
-from traceview.model.gpu_metrics import MetricMeans
+from traceview.model.counters import MetricMeans
+from traceview.model.devices import DeviceFigures
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts
+from traceview.pricing.base import CaptureFacts, Rule
 from traceview.units import quantity, share
 
 MIN_ACTIVE = 0.2  # share of the SMs' cycles in idle samples
 MIN_SAMPLES = 20
 
 
-def shared_gpu(facts: CaptureFacts) -> Iterator[Note]:
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
     """Yield a note on each device whose SMs work while it should be idle."""
     for device in facts.devices:
         idle = metric_means(device.use, "idle")
@@ -35,19 +35,19 @@ def shared_gpu(facts: CaptureFacts) -> Iterator[Note]:
             )
 
 
-def is_shared(use: DevicePart) -> bool:
+def is_shared(use: DeviceFigures) -> bool:
     """Return whether a device's SMs work while it should be idle, as far as GPU metrics show."""
     idle = metric_means(use, "idle")
     return idle is not None and (idle.sm_active or 0) >= MIN_ACTIVE
 
 
-def metric_means(use: DevicePart, part: str) -> MetricMeans | None:
+def metric_means(use: DeviceFigures, part: str) -> MetricMeans | None:
     """Return the means of a part of a device's time; None if fewer than MIN_SAMPLES samples show it."""
     rows = use.tables["gpu_metrics"].rows
     return next((row for row in rows if row.part == part and row.count >= MIN_SAMPLES), None)
 
 
-def metric_sentence(use: DevicePart) -> str:
+def metric_sentence(use: DeviceFigures) -> str:
     """Return what the GPU's counters say about its compute, as a sentence with a space before it; "" if unknown."""
     means = metric_means(use, "compute")
     if means is None:
@@ -60,3 +60,6 @@ def metric_sentence(use: DevicePart) -> str:
     )
     known = [f"{what} {share(value)}" for what, value in figures if value is not None]
     return f" Measured by GPU metrics while it computes: {', '.join(known)} of the time." if known else ""
+
+
+shared_gpu = Rule("shared_gpu", _decide)

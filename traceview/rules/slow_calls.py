@@ -10,12 +10,18 @@ Claims these idle causes of the steady gaps; of blocking calls at most their cos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from traceview.intervals import Times
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+import numpy as np
+import polars as pl
+
+from traceview.intervals import EMPTY
+from traceview.model.sums import KeyedSums
+from traceview.model.trace import Trace
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.figures import join_words, largest_positions
-from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, total_cost
 from traceview.rules.advice.host import SLOW_CALLS
 from traceview.units import duration
@@ -27,44 +33,60 @@ LAUNCHING, BLOCKING = ("launch", "api"), ("sync", "blocking_copy", "memory")
 CAUSES = LAUNCHING + BLOCKING
 
 
-def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class _Sums(NamedTuple):
+    """The cost of blocking calls in ns, and the longest waits: gap_start, the launch that ends the gap, and ns."""
+
+    blocking: int
+    waits: KeyedSums
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    host = part.analysis.host
+    blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
+    return Collected(_Sums(blocking, KeyedSums(_longest_waits(part.trace, device), ("gap_start", "launch"))))
+
+
+def _longest_waits(trace: Trace, device: DevicePart) -> pl.DataFrame:
+    """Return the gaps in which the device waits longest for calls, with the name of the launch that ends each."""
+    waits = device.gap_waits(CAUSES, device.steady_gaps)
+    longest = [] if waits is None else largest_positions(waits, MAX_NAMED_GAPS)
+    gaps = np.array(longest, np.int64) + device.steady_gaps.start
+    frame = pl.DataFrame(
+        {
+            "gap_start": device.gap_start[gaps],
+            "operation": device.gap_operation[gaps].astype(np.int64),
+            "ns": EMPTY.start if waits is None else waits[longest],
+        }
+    )
+    launch = trace.operations["launch"].gather(frame["operation"].replace(-1, None))
+    names = trace.api["name"].gather(launch).cast(pl.String) if len(trace.api) else [""] * len(frame)
+    return frame.select("gap_start", pl.Series("launch", names, pl.String).fill_null(""), "ns")
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for CUDA calls."""
     fix = SLOW_CALLS.choose(facts.program)
     for device in facts.devices:
-        at_most = _most_claimed(facts, device)
-        waits = device.gap_waits(CAUSES, device.steady_gaps)
-        if waits is None:
+        causes, own = device.use.gaps.causes, sums[device.row]
+        if not any(causes[cause] for cause in CAUSES):
             continue
         yield FindingDraft(
             id="slow_calls",
             device=device,
-            title="The GPU waits {cost} for CUDA calls to return" + _launches_after_longest(facts, device, waits),
+            title="The GPU waits {cost} for CUDA calls to return" + _launches_after_longest(own.waits.frame),
             advice=fix.advice,
             code=fix.code,
-            claims=(IdleClaim(LAUNCHING, rows=device.steady_gaps), IdleClaim(BLOCKING, rows=device.steady_gaps)),
-            at_most=at_most,
+            claims=(IdleClaim(LAUNCHING, STEADY), IdleClaim(BLOCKING, STEADY)),
+            at_most=sum(causes[cause] for cause in LAUNCHING) + own.blocking,
             place_label="inside a CUDA call",
         )
 
 
-def _most_claimed(facts: CaptureFacts, device: DeviceFacts) -> int:
-    """Return the idle time in launches and other calls, and the cost of blocking calls, in ns."""
-    host, causes = facts.analysis.host, device.use.gaps.causes
-    blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
-    return sum(causes[cause] for cause in LAUNCHING) + device.total("blocking_ns", blocking)
-
-
-def _launches_after_longest(facts: CaptureFacts, device: DeviceFacts, waits: Times) -> str:
+def _launches_after_longest(waits: pl.DataFrame) -> str:
     """Return the names of the launches that end the gaps with the longest waits."""
-    trace = facts.analysis.trace
-    first = device.steady_gaps.start
-    own = {}
-    for at in largest_positions(waits, MAX_NAMED_GAPS):
-        row = int(device.gap_operation[first + at])
-        call = None if row < 0 else trace.operations["launch"][row]
-        name = "" if call is None else trace.api["name"][call]
-        own[f"{device.gap_start[first + at]} {name}"] = int(waits[at])
-    every = device.total("longest_waits", own)
-    longest = sorted(every, key=lambda key: (-every[key], int(key.split()[0])))[:MAX_NAMED_GAPS]
-    names = list(dict.fromkeys(key.split(" ", 1)[1] for key in longest if not key.endswith(" ")))[:MAX_NAMES]
-    return f" (up to {duration(every[longest[0]])} before {join_words(names)})" if names else ""
+    longest = waits.sort("ns", "gap_start", descending=[True, False]).head(MAX_NAMED_GAPS)
+    names = longest.filter(pl.col("launch") != "")["launch"].unique(maintain_order=True).head(MAX_NAMES).to_list()
+    return f" (up to {duration(longest['ns'][0])} before {join_words(names)})" if names else ""
+
+
+slow_calls = Rule("slow_calls", _decide, _collect)

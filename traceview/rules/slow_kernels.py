@@ -13,14 +13,15 @@ alternative of TF32 and has no finding of its own unless TF32 is already on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.model.program import Program
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.fixes import Fixes
-from traceview.pricing.ledger import ComputeClaim
 from traceview.rules.advice.compute import (
     ATTENTION,
     CASTS,
@@ -37,11 +38,12 @@ from traceview.rules.advice.compute import (
     ZEROED_GRADIENTS,
 )
 from traceview.rules.shared_gpu import metric_sentence
-from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
+from traceview.speedups import FINDABLE, SPEEDUPS, Speedup
+from traceview.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
 from traceview.units import duration
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Subject:
     """A finding's id, title and fixes. `pytorch_only` needs a program in PyTorch, `training_only` one that trains."""
 
@@ -121,44 +123,74 @@ SUBJECTS: Mapping[str, _Subject] = {
 }
 
 
-def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class _Sums(NamedTuple):
+    """The ns of all kernels, and the sums of each speedup by name."""
+
+    kernel_ns: int
+    speedups: dict[str, SpeedupSums]
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the kernels that each change may make faster."""
+    sums, groups = dict[str, SpeedupSums](), dict[str, Group]()
+    for speedup in _fitting(part.program):
+        candidates = speedup.candidates(device.nearby, device.counted)
+        sums[speedup.name] = speedup.sums(candidates)
+        if len(candidates.rows):
+            groups[speedup.name] = _group(speedup, candidates)
+    return Collected(_Sums(int(device.kernels.ns.sum()), sums), groups)
+
+
+def _fitting(program: Program) -> Iterator[Speedup]:
+    """Yield the changes whose findings make sense for a program, in the order of their claims."""
+    return (speedup for speedup in FINDABLE if SUBJECTS[speedup.name].fits(program))
+
+
+def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:
+    """Return kernels to claim: with the saved fraction of each if it is known, otherwise with labels."""
+    rows, labels, left = candidates.kernels.places[candidates.rows], candidates.labels, candidates.left
+    if left is not None:
+        shorter = left[1] < 1
+        return KernelGroup(rows[shorter], 1 - left[1][shorter])
+    most = np.where((labels & speedup.gone_bits) > 0, 1.0, 1 - candidates.floors[1])
+    can_gain = most > 0
+    return KernelGroup(rows[can_gain], labels=labels[can_gain], limits=most[can_gain])
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device and change that makes its kernels faster."""
     for device in facts.devices:
-        for speedup in FINDABLE:
-            subject = SUBJECTS[speedup.name]
-            if subject.fits(facts.program):
-                yield from _drafts(facts, device, subject, speedup)
+        own, gpu = sums[device.row], facts.analysis.trace.devices["name"][device.row]
+        for speedup in _fitting(facts.program):
+            decision = speedup.decision(own.speedups[speedup.name], own.kernel_ns, gpu)
+            if isinstance(decision, SpeedupDecision):
+                yield from _drafts(facts, device, speedup, decision, own.speedups[speedup.name])
 
 
-def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup: Speedup) -> Iterator[FindingDraft]:
-    """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
-    kernels, sums = device.nearby, f"saved by {speedup.name}"
-    estimate = speedup.estimate(kernels) if device.totals.occurs(sums) else None
-    if not isinstance(estimate, Estimate):
+def _drafts(
+    facts: CaptureFacts, device: DeviceFacts, speedup: Speedup, decision: SpeedupDecision, sums: SpeedupSums
+) -> Iterator[FindingDraft]:
+    """Yield the finding of a change that saves time."""
+    subject, savings = SUBJECTS[speedup.name], speedup.savings(decision, sums)
+    if savings.expected <= 0:
         return
-    estimate = estimate.inside(kernels.own)
     fix = subject.fixes.choose(facts.program)
-    ns = kernels.ns[estimate.rows]
-    shorter = estimate.middle < 1
-    saved = np.rint(ns * (1 - estimate.middle)).astype(np.int64)
-    figures = {"gross": int(saved[shorter].sum()), "net": int(saved.sum())}
-    figures = device.total(sums, figures)
-    gross, net = figures["gross"], figures["net"]
-    if net <= 0:
-        return
-    limits = {name: int((ns * (1 - left)).sum()) for name, left in (("least", estimate.high), ("most", estimate.low))}
-    limits = device.shown(f"limits of {speedup.name}", limits)
-    least, most = (duration(max(limits[name], 0)) for name in ("least", "most"))
+    least, most = (duration(max(ns, 0)) for ns in (savings.least, savings.most))
+    ranges = speedup.ranges(decision, list(sums.lengths))
+    saved = {label: 1 - middle for label, (_, middle, _) in ranges.items() if middle < 1}
     yield FindingDraft(
         id=subject.id,
         device=device,
         title=subject.title,
-        advice=f"{estimate.detail}. Expected saving, if nothing else changes: {least} to {most} of kernel time."
+        advice=f"{decision.detail}. Expected saving, if nothing else changes: {least} to {most} of kernel time."
         f"{metric_sentence(device.use) if subject.id == 'fp32_matrix' else ''} {fix.advice}",
         code=fix.code,
         remedy=fix.remedy,
         change=speedup.name if speedup in SPEEDUPS else "",
         # Subtract the time of kernels that the change makes slower.
-        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], (1 - estimate.middle[shorter]) * (net / gross)),),
+        claims=(ComputeClaim(speedup.name, saved, scale=savings.expected / savings.gross),),
         place_label=speedup.title,
     )
+
+
+slow_kernels = Rule("slow_kernels", _decide, _collect)

@@ -12,36 +12,53 @@ limited by their launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.fixes import Fix
-from traceview.pricing.ledger import ComputeClaim
+from traceview.intervals import Times
+from traceview.measure.kernels.families import MATRIX
+from traceview.model.sums import KeyedSums
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.rules.advice.compute import SMALL_GRID, TAIL_WAVE
-from traceview.speedups.base import MATRIX, Factors
+from traceview.speedups.base import KernelSequence
 from traceview.units import duration, quantity, share
 
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # share of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
+GRIDS = {"kind": pl.String, "blocks": pl.Int64, "label": pl.String, "ns": pl.Int64, "launches": pl.Int64}
 TILED = (*MATRIX, "fused", "custom")  # families whose blocks depend on sizes or code; libraries choose the others
 
 
-def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield a finding on small grids and one on uneven ones for each device that loses time to them."""
-    for device in facts.devices:
-        kernels = device.kernels
-        if not kernels.sms:
-            continue
-        each = np.nan_to_num(kernels.blocks / kernels.sms, nan=1.0)  # by row of Trace.shapes
-        idle = _idle_share(each)
-        tiled = np.array([kind.family in TILED for kind in kernels.kinds], np.bool_)
-        small, uneven = (np.where(kernel, idle, 0.0) for kernel in (each < 1, tiled & (each > 1)))
-        yield from _drafts(facts, device, small, "small_grid", SMALL_GRID.choose(facts.program))
-        yield from _drafts(facts, device, uneven, "tail_wave", TAIL_WAVE.choose(facts.program))
+KINDS = {"small_grid": SMALL_GRID, "tail_wave": TAIL_WAVE}
+
+
+class _Sums(NamedTuple):
+    """The ns of all kernels; `ns` and `launches` of those that leave SMs idle, by finding, blocks and label."""
+
+    kernel_ns: int
+    grids: KeyedSums
+
+
+def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the kernels of small and of uneven grids, with the share of SM time that each leaves idle."""
+    kernels, sms = device.kernels, max(device.kernels.sms, 1)
+    each = np.nan_to_num(kernels.blocks / sms, nan=1.0)  # by row of Trace.shapes
+    tiled = np.array([kind.family in TILED for kind in kernels.kinds], np.bool_)
+    shapes = {"small_grid": each < 1, "tail_wave": tiled & (each > 1)}
+    idle, long = _idle_share(each), kernels.ns >= MIN_NS
+    groups, grids = dict[str, Group](), [pl.DataFrame(schema=GRIDS)]
+    for kind, chosen in shapes.items():
+        if kernels.sms and (chosen := chosen & (idle >= MIN_IDLE)).any():
+            rows = np.flatnonzero(chosen[kernels.shape] & long)
+            groups[kind] = KernelGroup(kernels.places[rows], idle[kernels.shape[rows]])
+            grids.append(_grids(kernels, kind, rows))
+    sums = KeyedSums.from_rows(pl.concat(grids), "kind", "blocks", "label")
+    return Collected(_Sums(int(kernels.ns.sum()), sums), groups)
 
 
 def _idle_share(each: Any) -> Any:
@@ -49,33 +66,50 @@ def _idle_share(each: Any) -> Any:
     return 1 - each / np.maximum(np.ceil(each), 1)
 
 
-def _drafts(facts: CaptureFacts, device: DeviceFacts, idle: Factors, kind: str, fix: Fix) -> Iterator[FindingDraft]:
-    """Yield a finding on the kernels that leave SMs idle, if they take time. `idle` is a fraction for each shape."""
-    kernels = device.kernels
-    chosen = np.flatnonzero((idle >= MIN_IDLE)[kernels.shape] & (kernels.ns >= MIN_NS))
-    ns = device.total(f"{kind}_ns", int(kernels.ns[chosen].sum()))
-    if ns < MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1) or len(chosen) == 0:
-        return
-    shape = kernels.shape[chosen]
-    counts, sums = np.bincount(shape), np.bincount(shape, weights=kernels.ns[chosen])
-    totals, numbers = dict[str, int](), dict[str, int]()  # by blocks and label; rows of shapes are those of a slice
-    for row in np.flatnonzero(counts).tolist():
-        grid = f"{int(kernels.blocks[row])} {kernels.kinds[row].label}"
-        totals[grid] = totals.get(grid, 0) + int(sums[row])
-        numbers[grid] = numbers.get(grid, 0) + int(counts[row])
-    totals, numbers = device.shown(f"{kind} ns by grid", totals), device.shown(f"{kind} counts by grid", numbers)
-    worst = max(totals, key=lambda grid: (totals[grid] * _idle_share(int(grid.split(" ")[0]) / kernels.sms), grid))
-    blocks, label = worst.split(" ", 1)
+def _grids(kernels: KernelSequence, kind: str, rows: Times) -> pl.DataFrame:
+    """Return the ns and launches of some kernels by row of Trace.shapes."""
+    shape, ns = kernels.shape[rows], kernels.ns[rows]
+    launches, sums = np.bincount(shape), np.bincount(shape, weights=ns).astype(np.int64)
+    known = np.flatnonzero(launches)
+    columns = {
+        "kind": [kind] * len(known),
+        "blocks": kernels.blocks[known].astype(np.int64),
+        "label": [kernels.kinds[row].label for row in known.tolist()],
+        "ns": sums[known],
+        "launches": launches[known],
+    }
+    return pl.DataFrame(columns, schema=GRIDS)
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield a finding on small grids and one on uneven ones for each device that loses time to them."""
+    for device in facts.devices:
+        for kind in KINDS:
+            grids = sums[device.row].grids.frame.filter(kind=kind)
+            if grids["ns"].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
+                yield _draft(facts, device, kind, grids, sums[device.row].kernel_ns)
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, kind: str, grids: pl.DataFrame, kernel_ns: int) -> FindingDraft:
+    sms, fix = facts.analysis.trace.devices["sm_count"][device.row], KINDS[kind].choose(facts.program)
+    # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
+    blocks, label, ns, launches = max(
+        grids.drop("kind").iter_rows(),
+        key=lambda grid: (grid[2] * _idle_share(grid[0] / sms), f"{grid[0]} {grid[1]}"),
+    )
     few = kind == "small_grid"
-    symptom = f"{label} runs {quantity(int(blocks), 'block')} on {kernels.sms} SMs"
-    symptom += f" and other kernels have {'small' if few else 'uneven'} grids" if len(totals) > 1 else ""
-    yield FindingDraft(
+    symptom = f"{label} runs {quantity(blocks, 'block')} on {sms} SMs"
+    symptom += f" and other kernels have {'small' if few else 'uneven'} grids" if len(grids) > 1 else ""
+    return FindingDraft(
         id=kind,
         device=device,
         title=f"{symptom}: SMs are idle for the equivalent of {{cost}}",
-        advice=f"{label} takes {duration(totals[worst])} in {quantity(numbers[worst], 'launch', 'launches')}, "
-        f"{share(totals[worst], device.nearby.total_ns())} of the kernel time. {fix.advice}",
+        advice=f"{label} takes {duration(ns)} in {quantity(launches, 'launch', 'launches')}, "
+        f"{share(ns, kernel_ns)} of the kernel time. {fix.advice}",
         code=fix.code,
-        claims=(ComputeClaim(kernels.places[chosen], idle[shape]),),
+        claims=(ComputeClaim(kind),),
         place_label="fewer blocks than SMs" if few else "some SMs run one block more than others",
     )
+
+
+small_grids = Rule("small_grids", _decide, _collect)

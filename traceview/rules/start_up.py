@@ -10,15 +10,13 @@ causes of the gaps that begin outside the steady part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-import numpy as np
-
-from traceview.intervals import Times
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.rules.advice.host import START_UP
 from traceview.units import duration, share
 
@@ -26,7 +24,23 @@ MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady par
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
-def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
+class _Sums(NamedTuple):
+    """The idle ns by cause of gaps before and after the steady part."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Group the gaps outside the steady part, where findings cover the whole window."""
+    if not part.analysis.whole:
+        return Collected(_Sums({}, {}))
+    gaps = (slice(0, device.steady_gaps.start), slice(device.steady_gaps.stop, len(device.gap_start)))
+    sums = [{cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
+    return Collected(_Sums(*sums), dict(zip(("start_up", "after_loop"), map(GapGroup, gaps), strict=True)))
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft | Note]:
     """Yield the idle time before and after the steady part of each device, or a note on its length."""
     if facts.counted is None or not facts.devices:
         return
@@ -34,10 +48,8 @@ def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
         yield from _notes(facts)
         return
     for device in facts.devices:
-        before = device.own_gaps(np.arange(device.steady_gaps.start))
-        after = np.arange(device.steady_gaps.stop, len(device.gap_start))
-        yield _draft(facts, device, before, "start_up", BEFORE)
-        yield _draft(facts, device, after, "after_loop", AFTER)
+        yield _draft(facts, device, sums[device.row].before, "start_up", BEFORE)
+        yield _draft(facts, device, sums[device.row].after, "after_loop", AFTER)
 
 
 def _notes(facts: CaptureFacts) -> Iterator[Note]:
@@ -57,9 +69,7 @@ def _notes(facts: CaptureFacts) -> Iterator[Note]:
             )
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDraft:
-    sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES}
-    sums = device.shown(name, sums)
+def _draft(facts: CaptureFacts, device: DeviceFacts, sums: Mapping[str, int], name: str, when: str) -> FindingDraft:
     largest = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in largest if sums[cause])
     fix = START_UP.choose(facts.program)
@@ -68,7 +78,10 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times, name: str, whe
         device=device,
         title=f"The GPU is idle for {{cost}} {when}, mostly {parts or 'for unknown causes'}",
         advice=fix.advice,
-        claims=(IdleClaim(CAUSES, rows=rows),),
+        claims=(IdleClaim(CAUSES, name),),
         code=fix.code,
         place_label="outside the counted iterations",
     )
+
+
+start_up = Rule("start_up", _decide, _collect)

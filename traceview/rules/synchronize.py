@@ -11,63 +11,74 @@ the cost of the calls (docs/definitions.md "Synchronization"), not the time for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.figures import join_words
-from traceview.pricing.ledger import IdleClaim
-from traceview.pricing.waits import calls_of_device, count_names, restart_claim
+from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps
 from traceview.rules.advice.host import SYNCHRONIZE
 from traceview.units import duration, quantity
 
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
 
 
-def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class _Sums(NamedTuple):
+    """Synchronizations: calls by name and by the range that they are in, and their ns."""
+
+    calls: dict[str, int]
+    ranges: dict[str, int]
+    blocked: int
+    waited: int
+    cost: int
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    """Count the calls, and group the gaps after them."""
+    calls = calls_of_device(device, part.analysis.host.sync.frame)
+    owner = part.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
+    names, which = part.range_names(owner[owner >= 0])
+    ranges = dict(zip(names, np.bincount(which, minlength=len(names)).tolist(), strict=True))
+    blocked, waited, cost = (int(calls[name].sum()) for name in ("blocked", "waited", "cost"))
+    return Collected(_Sums(count_names(calls), ranges, blocked, waited, cost), {RESTARTS: restart_gaps(device, calls)})
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device with repeated synchronizations."""
     for device in facts.devices:
-        calls = calls_of_device(device, facts.analysis.host.sync.frame)
-        counts = device.total("synchronizations", count_names(calls))
-        figures = {name: int(calls[name].sum()) for name in ("blocked", "waited", "cost")}
-        figures = device.total("synchronized_ns", figures)
-        count = sum(counts.values())
+        count = sum(sums[device.row].calls.values())
         if count >= (facts.counted / 2 if facts.counted else MIN_CALLS) and count > 1:
-            yield _draft(facts, device, calls, counts, figures)
+            yield _draft(facts, device, sums[device.row], count)
 
 
-def _draft(
-    facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame, counts: dict[str, int], figures: dict[str, int]
-) -> FindingDraft:
-    """Return the finding; `counts` are the numbers of calls by name, `figures` their ns."""
-    count = sum(counts.values())
-    names = join_words([f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: (-counts[name], name))])
+def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, count: int) -> FindingDraft:
+    """Return the finding on `count` calls."""
+    frequent = sorted(sums.calls, key=lambda name: (-sums.calls[name], name))
+    names = join_words([f"{sums.calls[name]:,} {name}" for name in frequent])
     fix = SYNCHRONIZE.choose(facts.program)
     return FindingDraft(
         id="synchronize",
         device=device,
         title=f"{quantity(count, 'synchronization')}{facts.per_iteration(count)} cost the GPU {{cost}}"
-        + _main_range(facts, device, calls, count),
-        advice=f"{names} blocked the host for {duration(figures['blocked'])}; the GPU was busy for "
-        f"{duration(figures['waited'])} of it. {fix.advice}",
+        + _main_range(sums.ranges, count),
+        advice=f"{names} blocked the host for {duration(sums.blocked)}; the GPU was busy for "
+        f"{duration(sums.waited)} of it. {fix.advice}",
         code=fix.code,
-        claims=(
-            IdleClaim(("sync",), rows=device.steady_gaps),
-            restart_claim(device, calls),
-        ),
+        claims=(IdleClaim(("sync",), STEADY), RESTART_CLAIM),
         change="sync",
-        at_most=figures["cost"],
+        at_most=sums.cost,
         place_label="the GPU runs out of work at a synchronization and restarts",
     )
 
 
-def _main_range(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame, count: int) -> str:
+def _main_range(ranges: Mapping[str, int], count: int) -> str:
     """Return " (mostly in `sync`)", the range with most of `count` calls, or ""."""
-    owner = facts.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
-    names, which = facts.range_names(owner[owner >= 0])
-    own = np.bincount(which, minlength=len(names)).tolist()
-    counts = device.shown("ranges of synchronizations", dict(zip(names, own, strict=True)))
-    most = max(counts, key=counts.__getitem__, default="")
-    return f" (mostly in `{most}`)" if 2 * counts.get(most, 0) > count else ""
+    most = max(ranges, key=ranges.__getitem__, default="")
+    return f" (mostly in `{most}`)" if 2 * ranges.get(most, 0) > count else ""
+
+
+synchronize = Rule("synchronize", _decide, _collect)

@@ -11,21 +11,28 @@ Claims the idle cause `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from traceview.intervals import Times
 from traceview.model.trace import KINDS
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.rules.advice.copies import MANAGED_WAIT
 from traceview.rules.advice.host import UNKNOWN_LAUNCH
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 
 
-def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
+    """Group the gaps that end with a migration."""
+    kind = part.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
+    operation = device.gap_operation
+    migrates = np.isin(kind[operation] if len(kind) else kind, MIGRATIONS)
+    return Collected((), {"migrations": GapGroup(np.flatnonzero((operation >= 0) & migrates))})
+
+
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
     """Yield the idle time that migrations end, and the idle time that nothing explains."""
     migration = MANAGED_WAIT.choose(facts.program)
     for device in facts.devices:
@@ -36,7 +43,7 @@ def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
             device=device,
             title="The GPU is idle for {cost} until managed memory migrates page by page",
             advice=migration.advice,
-            claims=(IdleClaim(("unknown",), _gaps_before_migrations(facts, device)),),
+            claims=(IdleClaim(("unknown",), "migrations"),),
             code=migration.code,
             place_label="a migration of managed memory ends this gap",
         )
@@ -51,8 +58,4 @@ def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
         )
 
 
-def _gaps_before_migrations(facts: CaptureFacts, device: DeviceFacts) -> Times:
-    """Return the gaps of the device that end with a migration."""
-    kind = facts.analysis.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
-    operation = device.gap_operation
-    return np.flatnonzero((operation >= 0) & np.isin(kind[operation] if len(kind) else kind, MIGRATIONS))
+unknown_launch = Rule("unknown_launch", _decide, _collect)

@@ -9,26 +9,39 @@ A note, because no figure includes the gaps, kernels and communication inside th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from traceview import intervals
 from traceview.model.trace import SOURCES, Note
-from traceview.pricing.base import CaptureFacts, DeviceFacts
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, Rule
+from traceview.pricing.claims import Collected
 from traceview.units import duration, quantity, share
 
 GRAPH = SOURCES.index("graph")
 
 
-def whole_graphs(facts: CaptureFacts) -> Iterator[Note]:
+class _Sums(NamedTuple):
+    """The number of graphs traced as a whole, and the ns in which one runs."""
+
+    graphs: int
+    ns: int
+
+
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+    work, members = device.activity, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
+    inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
+    return Collected(_Sums(len(members), inside))
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[Note]:
     """Yield a note for each device with graphs traced as a whole."""
     for device in facts.devices:
-        work, members = device.activity, np.flatnonzero(device.column(facts.analysis.trace, "source") == GRAPH)
-        inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
-        figures = device.total("graphs", {"count": len(members), "ns": inside})
-        if figures["count"]:
-            yield _note(device, figures["count"], figures["ns"])
+        graphs = sums[device.row]
+        if graphs.graphs:
+            yield _note(device, graphs.graphs, graphs.ns)
 
 
 def _note(device: DeviceFacts, count: int, inside: int) -> Note:
@@ -48,3 +61,6 @@ def _note(device: DeviceFacts, count: int, inside: int) -> Note:
         "times from this capture.",
         affects=("compute", "idle", "communication", "copies", "findings"),
     )
+
+
+whole_graphs = Rule("whole_graphs", _decide, _collect)

@@ -1,10 +1,13 @@
-"""Answers to the page's requests, computed from every mark of the timeline; each request parameter has bounds."""
+"""Answers to the page's requests, computed from every mark of the timeline; each request parameter has bounds.
+
+Sums of the capture in bins are made in advance: a measurement reads only the marks at its ends.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -14,6 +17,7 @@ import numpy as np
 from traceview.errors import RequestError
 from traceview.intervals import EMPTY, Times
 from traceview.model.devices import CAUSES
+from traceview.model.trace import Window
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.index import SEARCHED
 from traceview.report.timeline.levels import Lane, merged_lanes
@@ -22,8 +26,19 @@ from traceview.report.timeline.merging import merged
 from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.source import PageSource
 from traceview.report.timeline.stored import StoredMarks
-from traceview.report.timeline.summary import DeviceLanes, device_lanes
-from traceview.serve.sums import BinnedSums
+from traceview.report.timeline.sums import (
+    DeviceLanes,
+    NameSums,
+    StoredSums,
+    added,
+    bin_edges,
+    bin_shift,
+    device_lanes,
+    device_sums,
+    row_sums,
+    sums_of_devices,
+    sums_of_names,
+)
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
 MAX_LANE_BINS = 1 << 16  # per lane and answer; bins become wider than requested beyond this
@@ -230,3 +245,63 @@ def _text_of(query: Query, name: str) -> str:
     if name not in query:
         raise RequestError(f"{name}: is missing")
     return query[name]
+
+
+@dataclass(frozen=True, slots=True)
+class BinnedSums:
+    """The sums of each device up to each of the ascending `edges`, and those of names in each bin of `name_edges`."""
+
+    edges: Times
+    before: Sequence[dict[str, Times]]
+    name_edges: Times
+    names: Sequence[NameSums]
+
+    @classmethod
+    def from_lanes(
+        cls,
+        groups: Sequence[Group],
+        devices: Sequence[DeviceLanes],
+        span: Window,
+        bins: int,
+        stored: StoredSums | None = None,
+    ) -> BinnedSums:
+        """Return the sums in at most about `bins` bins; without sums for one bin. `stored` has those of files."""
+        if bins < 2:
+            return cls(np.array([span.start]), [], np.array([span.start]), [])
+        shift = bin_shift(span.length, bins)
+        device_shift, sums = sums_of_devices(devices, span, 0 if stored else shift, stored)
+        before = [{name: np.append(0, np.cumsum(own)) for name, own in sums[device.id].items()} for device in devices]
+        name_shift, names = sums_of_names(groups, span, shift, stored)
+        return cls(bin_edges(span, device_shift), before, bin_edges(span, name_shift), names)
+
+    def of_device(self, number: int, device: DeviceLanes, edges: Times) -> dict[str, int]:
+        """Return the sums of a device between two times."""
+        first, last, rest = _split(self.edges, edges)
+        parts = [device_sums(device, part) for part in rest]
+        sums = {name: sum(int(part[name][0]) for part in parts) for name in parts[0]}
+        for name, before in self.before[number].items() if last > first else ():
+            sums[name] = sums.get(name, 0) + int(before[last] - before[first])
+        return sums
+
+    def by_name(self, groups: Sequence[Group], edges: Times) -> Iterator[NameSums]:
+        """Yield the sums of every row between two times, as those of bin 0."""
+        first, last, rest = _split(self.name_edges, edges)
+        parts: dict[tuple[str, str], list[NameSums]] = {}
+        for edge in rest:
+            for part in row_sums(groups, edge):
+                parts.setdefault((part.row, part.table), []).append(part)
+        for sums in self.names if last > first else ():
+            inside = slice(*np.searchsorted(sums.bin, (first, last)))
+            columns = (sums.name[inside], sums.time[inside], sums.started[inside])
+            part = NameSums(sums.row, sums.table, np.zeros(len(columns[0]), np.int64), *columns)
+            parts.setdefault((part.row, part.table), []).append(part.combined())
+        yield from map(added, parts.values())
+
+
+def _split(bins: Times, edges: Times) -> tuple[int, int, list[Times]]:
+    """Return the first and the last border of bins inside two times, and the times around them that no bin covers."""
+    first, last = int(np.searchsorted(bins, edges[0])), int(np.searchsorted(bins, edges[1], "right")) - 1
+    if last <= first:
+        return 0, 0, [edges]
+    inner = bins[[first, last]]
+    return first, last, [np.array([edges[0], inner[0]]), np.array([inner[1], edges[1]])]

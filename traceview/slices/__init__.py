@@ -1,1 +1,1 @@
-"""A capture measured in time slices, so that memory does not bound its size (docs/design.md "Slices")."""
+"""A capture measured in time slices, so that memory does not bound its size (docs/design.md "Parts")."""

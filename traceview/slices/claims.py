@@ -1,253 +1,175 @@
-"""What rules claim in a slice of a capture, and the places of findings in it."""
+"""What rules collect in a part of a capture, and the part's ledgers with the claims of all drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from traceview.frozen import frozen
-from traceview.intervals import Times
-from traceview.model.trace import Note, Window
-from traceview.pricing.base import DeviceFacts, FindingDraft
-from traceview.pricing.findings import WorkEnds, end_of_work, open_ledger, work_ends
-from traceview.pricing.ledger import Claim, IdleClaim, Ledger
-from traceview.pricing.part import reach_into, steady_stream, steady_use, stream_figures
-from traceview.pricing.sums import Counts
-from traceview.rules import all_rules
-from traceview.rules.idle_stream import EVENTS_WITHOUT_WORK, events_without_work
-from traceview.slices.facts import OwnPart, RuleRows, SliceContext, SliceRuleSums, slice_facts
+from traceview.measure.threads import measuring_threads
+from traceview.model.trace import Window
+from traceview.pricing import ledger as accounts
+from traceview.pricing.accounts import exposed_work
+from traceview.pricing.base import DevicePart
+from traceview.pricing.claims import Claim, Collected, Group
+from traceview.pricing.describe import GrantSums
+from traceview.pricing.findings import EndOfWork, WorkEnds, open_ledger, work_ends
+from traceview.pricing.ledger import Ledger
+from traceview.pricing.packages import Failure, PackageRule, guarded
+from traceview.pricing.resolve import resolve
+from traceview.slices.facts import FindingContext, capture_part
 from traceview.slices.iterations import own_operations
-from traceview.slices.ledgers import CompactLedger, compact_ledger
-from traceview.slices.merge import sum_mappings
+from traceview.slices.ledgers import PartLedger, compact_ledger, whole_ledger
 from traceview.slices.slice import Slice
 
+NOTHING = GrantSums(0, 0, 0, ())
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
+Claims = Mapping[Key, Sequence[Claim]]
 
 
 class Decision(NamedTuple):
-    """A draft that is granted its claims, or `ns` of them in this slice."""
+    """A draft that is granted its claims, or `ns` of them in this part."""
 
     key: Key
     ns: int | None = None
 
 
-class SliceRules:
-    """The drafts of rules in one slice, and the ledgers of its devices.
+@dataclass(frozen=True)
+class PartSums:
+    """The sums of a part: those of rules by number and device, the ends of its work by device, and its sizes.
 
-    `numbers` chooses rules by their place in all_rules(); None chooses all. Only these rules run. The drafts of the
-    other rules are those that an earlier pass left with `pass_on`.
+    `groups` has the names of the groups that each rule collected, by its number.
     """
 
-    def __init__(self, part: Slice, context: SliceContext, numbers: Container[int] | None = None) -> None:
-        self.part, self.context = part, context
-        self.rows = part.once("rule rows", lambda: RuleRows.build(part, context), context.windows)
-        self.parts = self.rows.parts
-        self.totals = {row: SliceRuleSums.of_device(context, row) for row in self.parts}
-        self.facts = slice_facts(self.rows, context, self.totals)
-        self.drafts: dict[Key, FindingDraft] = {}
-        self.notes: list[tuple[int, Note]] = []
-        known = None if numbers is None else part.passed.get("drafts")
-        if known is not None and known[0] == context.windows:
-            devices = {device.use.device: device for device in self.facts.devices}
-            self.drafts = {key: replace(draft, device=devices[key[1]]) for key, draft in known[1].items()}
-            self.notes = known[2]
-        else:
-            numbers = None
-        for number, rule in enumerate(all_rules()):
-            for draft in rule(self.facts) if numbers is None or number in numbers else ():
-                if not isinstance(draft, Note):
-                    self.drafts[number, draft.device.use.device, draft.id, draft.key] = draft
-                elif numbers is None:
-                    self.notes.append((number, draft))
-
-    def pass_on(self) -> None:
-        """Leave the drafts for a later pass."""
-        drafts = {key: replace(draft, device=None) for key, draft in self.drafts.items()}  # type: ignore[arg-type]
-        self.part.passed["drafts"] = self.context.windows, drafts, self.notes
-
-    @cached_property
-    def ledgers(self) -> dict[int, Ledger]:
-        """The ledgers of devices, from which claims are granted."""
-        return {
-            device.use.device: open_ledger(
-                device, self.rows.exposed[device.use.device], self.context.until.get(device.use.device)
-            )
-            for device in self.facts.devices
-        }
+    rules: Mapping[tuple[int, int], Any]
+    groups: Mapping[int, frozenset[str]]
+    failures: Mapping[int, Failure]
+    ends: Mapping[int, WorkEnds]
+    sizes: Mapping[str, int]
 
 
-@frozen
-class SliceSums:
-    """The sums of a slice: those of rules, the ends of its work and the figures of its streams, by device, and sizes.
+class _Collection(NamedTuple):
+    """The sums of a part, and the groups of members that stay in it, by number of the rule and device."""
 
-    `streams` has the result of stream_figures for each stream in the part that findings cover.
+    sums: PartSums
+    groups: Mapping[tuple[int, int], Mapping[str, Group]]
+
+
+def collect_in_part(part: Slice, context: FindingContext) -> PartSums:
+    """Run the first half of each rule in a part."""
+    return _collected(part, context).sums
+
+
+def _collected(part: Slice, context: FindingContext) -> _Collection:
+    return part.once("collected", partial(_collect, part, context), context.windows)
+
+
+def _collect(part: Slice, context: FindingContext) -> _Collection:
+    rows = capture_part(part, context)
+    jobs = [(number, device) for number in range(len(context.rules)) for device in rows.devices]
+
+    def collect(job: tuple[int, DevicePart]) -> Collected[Any] | Failure:
+        rule = context.rules[job[0]]
+        return guarded(rule, partial(rule.collect, rows, job[1]))
+
+    sums, groups, failures = {}, {}, {}
+    with measuring_threads() as pool:
+        for (number, device), collected in zip(jobs, pool.map(collect, jobs), strict=True):
+            if isinstance(collected, Failure):
+                failures[number] = collected
+            else:
+                sums[number, device.row], groups[number, device.row] = collected.sums, collected.groups
+    ends = {device.row: work_ends(device, _exposed(part, device)) for device in rows.devices}
+    sizes = {"operations": len(own_operations(part.trace).operations), "calls": len(part.trace.api)}
+    names = {number: _group_names(number, groups) for number, _ in groups}
+    return _Collection(PartSums(sums, names, failures, ends, sizes), groups)
+
+
+def _group_names(number: int, groups: Mapping[tuple[int, int], Mapping[str, Group]]) -> frozenset[str]:
+    """Return the names of the groups of a rule on all devices."""
+    return frozenset(name for (rule, _), own in groups.items() if rule == number for name in own)
+
+
+def _exposed(part: Slice, device: DevicePart) -> Mapping[str, Any]:
+    work = device.activity
+    return part.once(("exposed", device.row), lambda: exposed_work(work, device.copies), work.window)
+
+
+@dataclass
+class PartClaims:
+    """The ledgers of a part by device, and the place of each draft's claims in the ledger of its device.
+
+    `granted` has the sums of the last decision in the part.
     """
 
-    totals: dict[int, dict[str, Any]]
-    ends: dict[int, WorkEnds]
-    streams: dict[int, dict[int, Times]]
-    sizes: dict[str, int]
-
-
-def collect_sums(part: Slice, context: SliceContext) -> SliceSums:
-    """Return the sums of a slice."""
-    rules, trace = SliceRules(part, context), part.trace
-    ends, streams = {}, {}
-    for device in rules.facts.devices:
-        row, work = device.use.device, device.activity
-        ends[row] = work_ends(device, rules.rows.exposed[row])
-        counted = reach_into(trace, work, device.use.window)
-        streams[row] = {use.stream: stream_figures(trace, work, counted, use.stream) for use in device.use.streams}
-    sizes = {"operations": len(own_operations(trace).operations), "calls": len(trace.api)}
-    # A stream can have events in a slice in which its device has no work.
-    others = context.uses.keys() - rules.parts.keys()
-    events = {row: {EVENTS_WITHOUT_WORK: events_without_work(trace, row, own=True)} for row in others}
-    return SliceSums(events | {row: sums.own for row, sums in rules.totals.items()}, ends, streams, sizes)
-
-
-def with_sums(context: SliceContext, parts: Sequence[SliceSums]) -> SliceContext:
-    """Return the context with the sums of all slices."""
-    uses = dict(context.uses)
-    for device, use in uses.items():
-        if use.window != next(each.window for each in context.analysis.devices if each.device == device):
-            figures = {
-                each.stream: [part.streams[device][each.stream] for part in parts if device in part.streams]
-                for each in use.streams
-            }
-            rows = [row for each in use.streams for row in steady_stream(each, np.sum(figures[each.stream], axis=0))]
-            uses[device] = steady_use(use, tuple(rows))
-    return replace(
-        context,
-        uses=uses,
-        totals=merge_sums([part.totals for part in parts]),
-        until={device: end_of_work([part.ends[device] for part in parts if device in part.ends]) for device in uses},
-        sizes={name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")},
-    )
-
-
-def merge_sums(parts: Sequence[Mapping[int, Mapping[str, Any]]]) -> dict[int, dict[str, Any]]:
-    """Return sums by device and name from those of slices."""
-    totals: dict[int, dict[str, Any]] = {}
-    for part in parts:
-        for device, values in part.items():
-            known = totals.setdefault(device, {})
-            for key, value in values.items():
-                known[key] = _added(known.get(key), value)
-    return totals
-
-
-def _added(first: Any, second: Any) -> Any:
-    if first is None:
-        return dict(second) if isinstance(second, dict) else second
-    if isinstance(second, dict):
-        return sum_mappings((first, second))
-    return first.plus(second) if isinstance(first, Counts) else first + second
-
-
-@dataclass(slots=True)
-class SliceClaims:
-    """What the rules claim in a slice: compact ledgers by device, and the drafts without their claims and devices.
-
-    The claims of a draft are those at its `place` in the ledger of its device. `borders` lists the claims of each draft
-    that have the gap before the slice, because an operation at the beginning of the slice ends it. `notes` have the
-    numbers of their rules. `shown` has the sums that texts show (RuleSums.shown), by device. `window` is that of the
-    slice, and `part` the time that it accounts for.
-    """
-
-    ledgers: dict[int, CompactLedger]
-    drafts: dict[Key, FindingDraft]
-    place: dict[Key, int]
-    borders: dict[Key, tuple[int, ...]]
-    notes: list[tuple[int, Note]]
-    shown: dict[int, dict[str, Any]]
     window: Window
-    part: Window
+    ledgers: dict[int, PartLedger]
+    place: dict[Key, int]
+    failures: dict[int, Failure]
+    granted: GrantSums = NOTHING
 
 
-def claims_of_slice(
-    part: Slice,
-    context: SliceContext,
-    decisions: Sequence[Decision] = (),
-    borders: Mapping[Key, tuple[int, ...]] | None = None,
-) -> SliceClaims:
-    """Return what the rules claim in a slice, after the claims of `decisions` are granted in this order.
+@dataclass(frozen=True)
+class Request:
+    """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers."""
 
-    `borders` are those of the next slice.
-    """
-    rules = SliceRules(part, context, () if decisions else None)
-    if not decisions:
-        rules.pass_on()
-    grant_borders(rules, borders or {})
-    for decision in decisions:
-        if decision.key in rules.drafts:
-            ledger = rules.ledgers[decision.key[1]]
-            ledger.deduct(ledger.grant(rules.drafts[decision.key].claims, decision.ns))
+    context: FindingContext
+    claims: Claims
+    until: Mapping[int, EndOfWork | None]
+    compact: bool
+
+
+def claims_of_part(part: Slice, request: Request, decisions: Sequence[Decision] = ()) -> PartClaims:
+    """Return the ledgers of a part after `decisions` in this order, with the claims of the other drafts."""
+    assert part.trace.window is not None, "a part has a window"
+    result = PartClaims(part.trace.window, {}, {}, {})
     decided = {decision.key for decision in decisions}
-    windows = [own.work.window for own in rules.parts.values()]
-    time = Window(min((own.start for own in windows), default=0), max((own.end for own in windows), default=0))
-    shown = {row: totals.own for row, totals in rules.totals.items()}
-    assert part.trace.window is not None, "a slice has a window"
-    claims = SliceClaims({}, {}, {}, {}, rules.notes, shown, part.trace.window, time)
-    for device in rules.facts.devices:
-        row = device.use.device
-        mine = rules.parts[row]
-        own = {key: draft for key, draft in rules.drafts.items() if key[1] == row and key not in decided}
-        for number, (key, draft) in enumerate(own.items()):
-            claims.place[key] = number
-            claims.drafts[key] = replace(draft, device=None, claims=(), evidence=())  # type: ignore[arg-type]
-            ghost = tuple(at for at, claim in enumerate(draft.claims) if mine.ghost and _claims_first_gap(claim))
-            if ghost:
-                claims.borders[key] = ghost
-        ledger = rules.ledgers[row]
-        if mine.ghost:
-            ledger = _without_first_gap(ledger)
-        steady = device.steady_gaps
-        claims.ledgers[row] = compact_ledger(
-            ledger, [draft.claims for draft in own.values()], steady, device.steady, _border_gap(device, mine)
-        )
-    return claims
+    for device in capture_part(part, request.context).devices:
+        ledger, claims, failures = open_part_ledger(part, request, device)
+        for key, ns in decisions:
+            if key in claims:
+                grant = ledger.grant(claims[key], ns)
+                if key == decisions[-1].key:  # decisions of several devices follow each other
+                    result.granted = _sums(grant, ledger, claims[key], device)
+                ledger.deduct(grant)
+        left = {key: each for key, each in claims.items() if key not in decided}
+        result.place |= {key: number for number, key in enumerate(left)}
+        result.failures |= failures
+        build = compact_ledger if request.compact else whole_ledger
+        result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
+    return result
 
 
-def _claims_first_gap(claim: object) -> bool:
-    if not isinstance(claim, IdleClaim) or claim.rows is None or isinstance(claim.rows, slice):
-        return False
-    return bool((np.asarray(claim.rows) == 0).any())
+def _sums(grant: accounts.Grant, ledger: Ledger, claims: Sequence[accounts.Claim], device: DevicePart) -> GrantSums:
+    """Return the sums of a grant, with a pair for each cause of each claim on gaps, as in a compact ledger."""
+    idle, causes = iter(grant.idle_grants), list[tuple[str, int]]()
+    for claim in claims:
+        if isinstance(claim, accounts.GapClaim):
+            known = next(idle).ns if any(cause in ledger.idle for cause in claim.causes) else {}
+            causes += [(cause, int(known[cause].sum()) if cause in known else 0) for cause in claim.causes]
+    return GrantSums(grant.total, grant.gaps, grant.total_inside(device.steady_gaps, device.steady), tuple(causes))
 
 
-def _without_first_gap(ledger: Ledger) -> Ledger:
-    idle = {cause: np.concatenate([np.zeros(1, np.int64), ns[1:]]) for cause, ns in ledger.idle.items()}
-    return Ledger(ledger.count, idle, ledger.exposed, ledger.own_compute, ledger.compute)
+def open_part_ledger(
+    part: Slice, request: Request, device: DevicePart
+) -> tuple[Ledger, dict[Key, tuple[accounts.Claim, ...]], dict[int, Failure]]:
+    """Return the ledger of a device in a part, the claims on it by draft, and the rules whose claims do not fit."""
+    groups = _collected(part, request.context).groups
+    ledger = open_ledger(device, _exposed(part, device), request.until[device.row])
+    rules, claims, failures = request.context.rules, {}, dict[int, Failure]()
 
+    def claims_of(key: Key) -> tuple[accounts.Claim, ...]:
+        own = tuple(resolve(claim, groups.get(key[:2], {}), device.steady_gaps) for claim in request.claims[key])
+        if isinstance(rules[key[0]], PackageRule):
+            ledger.grant(own)  # raises an error if rows do not exist
+        return own
 
-def _border_gap(device: DeviceFacts, part: OwnPart) -> int:
-    """Return the gap that an operation at the end of the slice ends, -1 for none."""
-    last = len(device.gap_start) - 1
-    ends_there = last >= int(part.ghost) and device.gap_end[last] == part.work.window.end
-    return last if part.ends_at_border and ends_there else -1
-
-
-def grant_borders(rules: SliceRules, borders: Mapping[Key, tuple[int, ...]]) -> None:
-    """Give the gaps at the borders of a slice to the slice in which they end; `borders` are those of the next one."""
-    for device in rules.facts.devices:
-        part = rules.parts[device.use.device]
-        if part.ghost:
-            rules.ledgers[device.use.device] = _without_first_gap(rules.ledgers[device.use.device])
-        at = _border_gap(device, part)
-        for key, places in borders.items():
-            if key[1] == device.use.device and at >= 0 and key in rules.drafts:
-                draft = rules.drafts[key]
-                rules.drafts[key] = replace(draft, claims=with_border_gap(draft.claims, places, at))
-
-
-def with_border_gap(claims: Sequence[Claim], places: Sequence[int], gap: int) -> tuple[Claim, ...]:
-    """Return the claims of a draft; those at `places` also have the gap at the end of the slice."""
-    changed = list(claims)
-    for place in places:
-        claim = changed[place]
-        assert isinstance(claim, IdleClaim), "operations claim idle time before them"
-        changed[place] = replace(claim, rows=np.unique(np.append(np.asarray(claim.rows, np.int64), gap)))
-    return tuple(changed)
+    for key in request.claims:
+        if key[1] == device.row:
+            resolved = guarded(rules[key[0]], partial(claims_of, key))
+            if isinstance(resolved, Failure):
+                failures[key[0]] = resolved
+            else:
+                claims[key] = resolved
+    return ledger, claims, failures

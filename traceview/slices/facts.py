@@ -1,135 +1,90 @@
-"""The facts that rules read in a slice of a capture: its rows, with the figures of the whole capture.
+"""The rows that rules read in a part of a capture, with the figures of the whole capture.
 
-An operation belongs to the slice in which it starts, a gap to the slice in which its last ns lies.
+An operation belongs to the part in which it starts, a gap to the part in which its last ns lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
-from traceview.frozen import frozen
-from traceview.intervals import Intervals, Rows, Times
+from traceview.intervals import Rows
 from traceview.measure.activity import Activity
-from traceview.measure.gaps.causes import device_gaps
+from traceview.measure.nvtx.nesting import Nesting
+from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse
+from traceview.model.rows import StreamUse
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
-from traceview.model.trace import Window
-from traceview.pricing.accounts import exposed_work
-from traceview.pricing.base import CaptureFacts, DeviceFacts, collect_facts
-from traceview.pricing.findings import EndOfWork
+from traceview.model.trace import Trace, Window
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart
+from traceview.pricing.packages import AnyRule
 from traceview.pricing.part import steady_use
-from traceview.pricing.sums import Counts, RuleSums, Sum
+from traceview.slices.iterations import idle_activity
 from traceview.slices.measure import host_in_slice
 from traceview.slices.slice import Slice
+from traceview.slices.traces import NEIGHBOURS
 from traceview.speedups import KernelSequence
 
-MAX_NEARBY = 256  # operations around a slice that show which kernels belong together
 
+@dataclass(frozen=True)
+class FindingContext:
+    """The figures of the whole capture. Rules see them in each part.
 
-class SliceRuleSums(RuleSums):
-    """The sums of a device: collected in one slice (`own`), or those of the capture.
-
-    `merged` has the sums that decide what rules claim, and `shown` those that texts show; None while they are
-    collected. Texts need decisions, so that their sums are collected by a later pass.
-    """
-
-    in_parts = True
-
-    def __init__(self, merged: Mapping[str, Any] | None = None, shown: Mapping[str, Any] | None = None) -> None:
-        """Collect sums, or return those in `merged` and `shown`."""
-        self.own: dict[str, Any] = {}
-        self.merged, self.known = merged, shown
-
-    @classmethod
-    def of_device(cls, context: SliceContext, row: int) -> SliceRuleSums:
-        """Return the sums of a device, as far as earlier passes have them."""
-        known = (None if sums is None else sums.get(row, {}) for sums in (context.totals, context.shown))
-        return cls(*known)
-
-    def total(self, key: str, value: Sum) -> Sum:
-        """Keep a sum of the slice, or return that of the capture."""
-        if self.merged is None:
-            self.own[key] = value
-            return value
-        whole: Sum = self.merged.get(key, value)
-        return whole
-
-    def occurs(self, key: str) -> bool:
-        """Return whether a slice has the sum; true while sums are collected."""
-        return self.merged is None or key in self.merged
-
-    def shown(self, key: str, value: Sum) -> Sum:
-        """Keep a sum of the slice once decisions are made, or return that of the capture."""
-        if self.merged is not None and self.known is None:
-            self.own[key] = value
-        whole: Sum = (self.known or {}).get(key, value)
-        return whole
-
-    def median(self, key: str, values: Times) -> float:
-        """Return the median of values of the capture."""
-        if self.merged is None:
-            return 0.0  # no text is shown yet
-        known: Counts | None = (self.known or {}).get(key)
-        return (known or self.shown(key, Counts.from_values(values))).median
-
-    def choices(self, decided: bool) -> tuple[bool, ...]:
-        """Return both outcomes while the sums are collected."""
-        return (decided,) if self.merged is not None else (True, False)
-
-
-@frozen
-class SliceContext:
-    """What rules need to know of the whole capture.
-
-    `analysis` has its figures, without rows of events. `uses` are the devices in the part that findings cover, by row.
-    The others are results of earlier passes: `sizes` are those of CaptureFacts, `totals` and `shown` the sums of rules
-    (see SliceRuleSums; None while they are collected), and `until` the end of each device's work.
+    `analysis` has no rows of events. `uses` holds the figures of each device in the time that findings cover, by row of
+    Trace.devices. `counted` is the number of counted iterations, None if there are none. `rules` run in this order.
     """
 
     analysis: Analysis
     counted: int | None
     uses: Mapping[int, DeviceUse]
-    totals: Mapping[int, Mapping[str, Any]] | None = None
-    shown: Mapping[int, Mapping[str, Any]] | None = None
-    until: Mapping[int, EndOfWork | None] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=lambda: {"operations": 1, "calls": 1})
-
-    @property
-    def windows(self) -> Mapping[int, Window]:
-        """The part of each device's time that findings cover."""
-        return {row: use.window for row, use in self.uses.items()}
+    rules: tuple[AnyRule, ...]
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis) -> SliceContext:
-        """Return the context of the first pass; its devices have the streams of the window."""
+    def from_analysis(
+        cls, analysis: Analysis, steady: Mapping[int, Sequence[StreamUse]], rules: tuple[AnyRule, ...]
+    ) -> FindingContext:
+        """Return the context of an analysis; `steady` has the streams of each device in its steady part."""
         iterations = analysis.iterations
         counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
         uses = {}
         for use in analysis.devices:
             if analysis.part(use).window.length:
                 in_window = analysis.whole or use.steady.window == use.window
-                uses[use.device] = use if in_window else steady_use(use, use.streams)
-        return cls(_without_frames(analysis), counted or None, {row: _without_totals(use) for row, use in uses.items()})
+                uses[use.device] = use if in_window else steady_use(use, tuple(steady[use.device]))
+        return cls(analysis, counted or None, uses, rules)
+
+    @property
+    def windows(self) -> tuple[tuple[int, Window], ...]:
+        """The time of each device that findings cover."""
+        return tuple((row, use.window) for row, use in self.uses.items())
+
+    @property
+    def for_parts(self) -> FindingContext:
+        """The context without what grows with the capture: it is sent to each part."""
+        uses = {row: _without_totals(use) for row, use in self.uses.items()}
+        return replace(self, analysis=_without_rows(self.analysis), uses=uses)
+
+    def facts(self, sizes: Mapping[str, int]) -> CaptureFacts:
+        """Return the facts for decisions; `sizes` are the numbers of operations and calls."""
+        devices = tuple(DeviceFacts(use, use.steady.window) for use in self.uses.values())
+        return CaptureFacts(self.analysis, devices, self.counted, sizes)
 
 
-def _without_frames(analysis: Analysis) -> Analysis:
-    """Return the figures that rules read, without what grows with the capture: they are sent to each slice."""
+def _without_rows(analysis: Analysis) -> Analysis:
     trace, iterations = analysis.trace, analysis.iterations
-    communicates = any(use.communication.count for use in analysis.devices)  # then ranges show the stages of pipelines
     frames = {name: getattr(trace, name).clear() for name in ("ranges", "overhead", "memory", "gpu_metrics", "scopes")}
     return replace(
         analysis,
         trace=replace(trace, **frames, evidence=HostEvidence(), sizes=WorkSizes()),
         devices=tuple(map(_without_totals, analysis.devices)),
         iterations=iterations if isinstance(iterations, NotMeasured) else replace(iterations, per_iteration=()),
-        tables={"nvtx": replace(analysis.tables["nvtx"], totals=None)} if communicates else {},
+        tables={},
         charts=None,
         projected=None,
         host_time=None,
@@ -144,87 +99,46 @@ def _without_totals(use: DeviceUse) -> DeviceUse:
     return replace(use, tables=tables, steady=replace(use.steady, tables={}))
 
 
-@frozen
-class OwnPart:
-    """The part of a device's time that a slice accounts for.
-
-    A gap belongs to the slice in which its last ns lies. `work` begins with the first such gap. `previous` is the
-    operation before it, -1 for none. `nearby` are the rows of the work and of MAX_NEARBY operations before and after
-    it, of which `before` come first. With `ghost`, the first gap belongs to the slice before, because it ends with an
-    operation that starts where this slice begins. With `ends_at_border`, an operation starts where the slice ends.
-    """
-
-    work: Activity
-    nearby: Rows
-    before: int
-    previous: int
-    ghost: bool
-    ends_at_border: bool
+def capture_part(part: Slice, context: FindingContext) -> CapturePart:
+    """Return the rows of a part for rules. They are collected once for all passes."""
+    return part.once("rows for rules", lambda: _capture_part(part, context), context.windows)
 
 
-def own_part(slice_: Slice, use: DeviceUse) -> OwnPart | None:
-    """Return the part of a device's time in `use` that a slice accounts for; None if it has none."""
-    window, part = slice_.trace.window, use.window
-    assert window is not None, "a slice has a window"
-    whole = slice_.work(use.device)
-    if whole is None or window.end <= part.start or window.start >= part.end:
-        return None
-    before = int(np.searchsorted(whole.start, window.start))
-    low, previous = part.start, -1
-    if window.start > part.start and before:
-        reach = int(whole.end[:before].max())
-        if reach > part.start:
-            low, previous = reach, int(whole.rows[int(whole.end[:before].argmax())])
-    ghost = window.start > part.start and low < window.start and _starts_at(whole, window.start)
-    high, at_border = part.end, False
-    if window.end < part.end:
-        at_border = _starts_at(whole, window.end)
-        until = int(np.searchsorted(whole.start, window.end))
-        high = window.end if at_border else int(whole.end[:until].max()) if until else part.start
-    high = max(min(high, part.end), low)
-    work, every = whole.clip(Window(low, high)), whole.clip(part).rows
-    first = int(np.searchsorted(every, work.rows[0])) if len(work.rows) else 0
-    begin = max(first - MAX_NEARBY, 0)
-    nearby = every[begin : first + len(work.rows) + MAX_NEARBY] if len(work.rows) else work.rows
-    return OwnPart(work, nearby, first - begin if len(work.rows) else 0, previous, ghost, at_border)
+def _capture_part(part: Slice, context: FindingContext) -> CapturePart:
+    whole, trace = context.analysis.host, part.trace
+    own = host_in_slice(part, {use.device: use.window for use in context.analysis.devices})
+    host = replace(
+        whole,
+        sync=replace(whole.sync, frame=own.sync.frame),
+        implicit_sync=replace(whole.implicit_sync, frame=own.implicit_sync.frame),
+    )
+    return CapturePart(
+        analysis=replace(context.analysis, trace=trace, host=host, host_time=part.host_idle),
+        devices=tuple(_device_part(part, use) for use in context.uses.values()),
+        counted=context.counted,
+        annotating=annotating_threads(trace),
+        nesting=cache(partial(_build_nesting, trace)),
+    )
 
 
-def _starts_at(work: Activity, moment: int) -> bool:
-    place = int(np.searchsorted(work.nonempty_start, moment))
-    return place < len(work.nonempty_start) and int(work.nonempty_start[place]) == moment
+def _build_nesting(trace: Trace) -> Nesting:
+    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+    times = [frame[name].to_numpy() for frame in (trace.api, trace.operations) for name in ("start", "end")]
+    edges = [edge for column in times if len(column) for edge in (column.min(), column.max())]
+    if trace.window is not None:
+        edges += [trace.window.start, trace.window.end]
+    return Nesting.build(start, end, thread, np.array(edges, np.int64))
 
 
-@frozen
-class RuleRows:
-    """What rules read of the rows of a slice, by device. It is the same before and after sums are known.
-
-    The figures in `devices` are to be replaced. `exposed` has the results of exposed_work.
-    """
-
-    parts: Mapping[int, OwnPart]
-    devices: Mapping[int, DeviceFacts]
-    exposed: Mapping[int, Mapping[str, Intervals]]
-    shared: CaptureFacts
-
-    @classmethod
-    def build(cls, part: Slice, context: SliceContext) -> RuleRows:
-        """Prepare the rows."""
-        parts = {device: own for device, use in context.uses.items() if (own := own_part(part, use)) is not None}
-        devices = {row: _device_rows(part, context.uses[row], own) for row, own in parts.items()}
-        exposed = {row: exposed_work(device.activity, device.copies) for row, device in devices.items()}
-        extents = {use.device: use.window for use in context.analysis.devices}
-        host = host_in_slice(part, extents)
-        analysis = replace(context.analysis, trace=part.trace, host=host, host_time=part.host_idle, devices=())
-        return cls(parts, devices, exposed, collect_facts(analysis))
-
-
-def _device_rows(part: Slice, use: DeviceUse, own: OwnPart) -> DeviceFacts:
-    trace, work, steady = part.trace, own.work, use.steady.window
-    frame = device_gaps(trace, part.idle_gaps(work)).frame.rechunk()
+def _device_part(part: Slice, use: DeviceUse) -> DevicePart:
+    trace, steady = part.trace, use.steady.window
+    work, every, previous = _own_work(part, use)
+    frame = part.gaps(work).frame.rechunk()
     gap_start = frame["start"].to_numpy()
-    first, last = np.searchsorted(gap_start, (steady.start, steady.end)).tolist()
-    nearby = KernelSequence.from_rows(trace, use.device, own.nearby)
-    return DeviceFacts(
+    first = int(np.searchsorted(every, work.rows[0])) if len(work.rows) else 0
+    begin = max(first - NEIGHBOURS, 0)
+    nearby = every[begin : first + len(work.rows) + NEIGHBOURS] if len(work.rows) else work.rows
+    return DevicePart(
         use=replace(use, gaps=replace(use.gaps, frame=frame)),
         activity=work,
         copies=Copies.from_activity(trace, work),
@@ -233,31 +147,44 @@ def _device_rows(part: Slice, use: DeviceUse, own: OwnPart) -> DeviceFacts:
         gap_end=frame["end"].to_numpy(),
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-        steady_gaps=slice(max(first, int(own.ghost)), max(last, int(own.ghost))),
-        kernels=nearby,
-        nearby=nearby,
-        previous=own.previous,
-        first_gap=int(own.ghost),
+        steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
+        previous=previous,
+        nearby_rows=nearby,
+        own_nearby=slice(first - begin, first - begin + len(work.rows)),
+        collect_kernels=partial(KernelSequence.from_rows, trace, use.device),
     )
 
 
-def slice_facts(rows: RuleRows, context: SliceContext, totals: Mapping[int, RuleSums]) -> CaptureFacts:
-    """Return the facts of a slice, with the figures of the whole capture; totals are by device."""
-    devices = []
-    for row, device in rows.devices.items():
-        use, own = context.uses[row], rows.parts[row]
-        nearby = device.nearby.among(own.before, len(own.work.rows), totals[row].total, totals[row].shown)
-        nearby.total_ns()  # texts on kernels of other slices need it
-        gaps = replace(use.gaps, frame=device.use.gaps.frame)
-        devices.append(
-            replace(device, use=replace(use, gaps=gaps), kernels=nearby.alone, nearby=nearby, totals=totals[row])
-        )
-    host, whole = rows.shared.analysis.host, context.analysis.host
-    host = replace(
-        whole,
-        sync=replace(whole.sync, frame=host.sync.frame),
-        implicit_sync=replace(whole.implicit_sync, frame=host.implicit_sync.frame),
-    )
-    shared = rows.shared
-    analysis = replace(context.analysis, trace=shared.analysis.trace, host=host, host_time=shared.analysis.host_time)
-    return CaptureFacts(analysis, tuple(devices), context.counted, context.sizes, shared.annotating, shared.nesting)
+def _own_work(part: Slice, use: DeviceUse) -> tuple[Activity, Rows, int]:
+    """Return the work of a device in the time that a part accounts for, all of its work, and the operation before it.
+
+    The time begins with the first gap of the part. The rows are those of Trace.operations; -1 stands for none.
+    """
+    window, covered, whole = part.trace.window, use.window, part.work(use.device)
+    assert window is not None, "a part has a window"
+    if whole is None:
+        nothing = idle_activity(part.trace, use.device)
+        return nothing, nothing.rows, -1
+    every = whole.clip(covered).rows
+    if window.end <= covered.start or window.start >= covered.end:
+        edge = covered.start if window.end <= covered.start else covered.end
+        return whole.clip(Window(edge, edge)), every, -1
+    low, previous = covered.start, -1
+    before = int(np.searchsorted(whole.start, window.start))
+    if window.start > covered.start and before:
+        reach = int(whole.end[:before].max())
+        if _starts_at(whole, window.start):  # the gap before this operation belongs to the part before
+            low = max(window.start, low)
+        elif reach > covered.start:
+            low, previous = reach, int(whole.rows[int(whole.end[:before].argmax())])
+    high = covered.end
+    if window.end < covered.end:
+        until = int(np.searchsorted(whole.start, window.end))
+        last = int(whole.end[:until].max()) if until else covered.start
+        high = window.end if _starts_at(whole, window.end) else last
+    return whole.clip(Window(low, max(min(high, covered.end), low))), every, previous
+
+
+def _starts_at(work: Activity, moment: int) -> bool:
+    place = int(np.searchsorted(work.nonempty_start, moment))
+    return place < len(work.nonempty_start) and int(work.nonempty_start[place]) == moment

@@ -1,199 +1,240 @@
-"""Findings of a capture that is analysed in slices: ids, costs and order are those of the complete capture.
+"""Findings of a capture: rules collect in each part, decide once, and are granted time from all parts together.
 
-Rules run in each slice, with the figures of the whole capture. First they collect sums that decide what they claim
-(pricing.base.RuleSums). Then they claim, and each slice sends its accounts in groups (ledgers.py). The parent grants
-the claims of one draft after the other over all slices. If a draft gets only a part of what it claims, the slice in
-which that part ends is looked at again. At last each slice shows the details of the findings (details.py).
+First rules collect sums in each part. With the sums of all parts they decide on drafts. Then each part applies the
+claims of the drafts to its ledgers, and the claims of one draft after the other are granted over all parts. At last
+each part shows the details of the findings (details.py). A capture that is one part has the same path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Window
-from traceview.pricing.base import FindingDraft, collect_facts
+from traceview.model.rows import StreamUse
+from traceview.model.sums import merged_sums
+from traceview.model.trace import Note
+from traceview.pricing.base import FindingDraft
+from traceview.pricing.claims import STEADY
 from traceview.pricing.describe import GrantSums, Price, describe, note_of_draft
-from traceview.pricing.findings import decisive_cost, join_devices, stated_doubt
+from traceview.pricing.findings import decisive_cost, end_of_work, join_devices, stated_doubt
 from traceview.pricing.ledger import Grant
+from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
+from traceview.rules import all_rules
 from traceview.slices.claims import (
+    NOTHING,
     Decision,
     Key,
-    SliceClaims,
-    claims_of_slice,
-    collect_sums,
-    merge_sums,
-    with_border_gap,
-    with_sums,
+    PartClaims,
+    PartSums,
+    Request,
+    claims_of_part,
+    collect_in_part,
 )
-from traceview.slices.details import details_in_slice, merge_details
-from traceview.slices.facts import SliceContext
-from traceview.slices.slice import InSlice, OverSlices
+from traceview.slices.details import details_in_part, details_of_grants, merge_details
+from traceview.slices.facts import FindingContext
+from traceview.slices.slice import Runner
 
 
-def findings_of_slices(
-    analysis: Analysis, over_slices: OverSlices, in_slice: InSlice, priced: Callable[[], Analysis] | None = None
+def find(
+    analysis: Analysis,
+    steady: Mapping[int, Sequence[StreamUse]],
+    parts: Runner,
+    priced: Callable[[], Analysis] | None = None,
+    rules: Sequence[AnyRule] = (),
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Return the findings of a capture, the costliest first, and the notes of rules.
 
-    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace. `priced`
-    returns it with the profiler's part of idle time, which prices need and claims do not.
+    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace; `steady` has
+    the streams of each device in its steady part. `priced` returns the analysis with the profiler's part of idle time,
+    which prices need and claims do not. `rules` are all rules by default.
     """
-    context = SliceContext.from_analysis(analysis)
-    sums = list(over_slices(partial(collect_sums, context=context)))
-    context = with_sums(context, sums)
-    slices = list(over_slices(partial(claims_of_slice, context=context)))
+    context = FindingContext.from_analysis(analysis, steady, tuple(rules) or all_rules())
+    for_parts = context.for_parts
+    sums = list(parts.over_slices(partial(collect_in_part, context=for_parts)))
+    drafts, notes = _decide(context, sums)
+    until = {row: end_of_work([part.ends[row] for part in sums]) for row in context.uses}
+    request = Request(for_parts, {key: draft.claims for key, draft in drafts.items()}, until, parts.count > 1)
+    claims = list(parts.over_slices(partial(claims_of_part, request=request)))
+    for part in claims:
+        for number, failure in part.failures.items():
+            notes.append((number, failure.note))
+            drafts = {key: draft for key, draft in drafts.items() if key[0] != number}
     if priced is not None:
         analysis = priced()
-        context = with_sums(SliceContext.from_analysis(analysis), sums)
-    context = replace(context, shown=merge_sums([part.shown for part in slices]))
-    pricing = _Pricing(context, in_slice, slices)
-    prices, noted = pricing.prices()
-    function = partial(
-        details_in_slice,
-        context=context,
-        decisions={part.window: tuple(own) for part, own in zip(slices, pricing.decisions, strict=True)},
-        borders={part.window: after for part, after in zip(slices, [*pricing.borders[1:], {}], strict=True)},
-        keys=frozenset((*prices, *noted)),
-        texts=pricing.rules_with_texts((*prices, *noted)),
-    )
-    details = list(over_slices(function)) if prices or noted else []
-    shown = {key: [part[key] for part in details if key in part] for key in (*prices, *noted)}
-    notes = _notes(slices, {key: (shown[key][0].draft, price) for key, price in noted.items()})
-    doubts = [note for note in (*analysis.notes, *notes) if note.affects]
-    facts = collect_facts(replace(analysis, devices=()))
-    facts = replace(facts, counted=context.counted, sizes=context.sizes)
-    pairs = []
-    for key, price in prices.items():
-        draft = shown[key][0].draft
-        merged = merge_details(shown[key], analysis.host_time)
-        finding = describe(facts, draft, context.uses[key[1]].id, price, merged)
-        pairs.append((draft, replace(finding, unsure_because=stated_doubt(draft, doubts))))
-    return tuple(join_devices(sorted(pairs, key=lambda pair: -decisive_cost(pair[1])))), notes
+        context = FindingContext.from_analysis(analysis, steady, context.rules)
+    pricing = _Pricing(context, request, parts, claims)
+    prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
+    notes += [(key[0], note_of_draft(drafts[key], price)) for key, price in pricing.noted.items()]
+    in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
+    findings = _describe(context, request, parts, pricing, drafts, prices, in_order)
+    return tuple(join_devices(sorted(findings, key=lambda pair: -decisive_cost(pair[1])))), in_order
 
 
-def _notes(slices: Sequence[SliceClaims], drafts: Mapping[Key, tuple[FindingDraft, Price]]) -> tuple[Note, ...]:
-    """Return the notes of rules, in the order of rules: of drafts that cost nothing, and others."""
-    notes = [(key[0], note_of_draft(draft, price)) for key, (draft, price) in drafts.items()]
-    notes += dict.fromkeys(note for part in slices for note in part.notes)
-    return tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
-
-
-NOTHING = GrantSums(0, 0, 0, ())
-
-
-class _Pricing:
-    """Grants the claims of drafts over all slices, in the order of rules."""
-
-    def __init__(self, context: SliceContext, in_slice: InSlice, slices: list[SliceClaims]) -> None:
-        self.context, self.in_slice, self.slices = context, in_slice, slices
-        self.decisions: list[list[Decision]] = [[] for _ in slices]
-        self.drafts: dict[Key, FindingDraft] = {}
-        self.first: dict[Key, Window] = {}  # the first slice that has each draft: its texts are shown
-        for part in slices:
-            for key, draft in part.drafts.items():
-                self.drafts.setdefault(key, draft)
-                self.first.setdefault(key, part.window)
-        self.drafts = dict(sorted(self.drafts.items(), key=lambda pair: pair[0][0]))
-        self.borders = [part.borders for part in slices]
-        for number in range(len(slices) - 1):
-            self._join_border(number)
-
-    def _join_border(self, number: int) -> None:
-        """Add to a slice's last gap the claims that the next slice's first operation has on it."""
-        part, after = self.slices[number], self.borders[number + 1]
-        for key, places in after.items():
-            compact = part.ledgers.get(key[1])
-            if compact is None or compact.border < 0 or key not in part.place:
+def _decide(
+    context: FindingContext, parts: Sequence[PartSums]
+) -> tuple[dict[Key, FindingDraft], list[tuple[int, Note]]]:
+    """Run the second half of each rule. Return the drafts, and notes with the numbers of their rules."""
+    facts = context.facts({name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")})
+    drafts, notes = dict[Key, FindingDraft](), list[tuple[int, Note]]()
+    for number, rule in enumerate(context.rules):
+        failure = next((part.failures[number] for part in parts if number in part.failures), None)
+        if failure is None:
+            sums = {row: merged_sums([part.rules[number, row] for part in parts]) for row in context.uses}
+            groups = frozenset[str]().union(*(part.groups[number] for part in parts if number in part.groups))
+            result = guarded(rule, lambda: _checked(rule.decide(facts, sums), groups))  # noqa: B023
+            if not isinstance(result, Failure):
+                notes += [(number, draft) for draft in result if isinstance(draft, Note)]
+                own = [draft for draft in result if not isinstance(draft, Note)]
+                drafts |= {(number, draft.device.row, draft.id, draft.key): draft for draft in own}
                 continue
-            place = part.place[key]
-            compact.claims[place] = with_border_gap(compact.claims[place], places, compact.border)
+            failure = result
+        notes.append((number, failure.note))
+    return drafts, notes
 
-    def rules_with_texts(self, keys: Iterable[Key]) -> dict[Window, set[int]]:
-        """Return the numbers of the rules whose texts each slice shows, for some drafts."""
-        numbers: dict[Window, set[int]] = {part.window: set() for part in self.slices}
-        for key in keys:
-            numbers[self.first[key]].add(key[0])
-        return numbers
 
-    def prices(self) -> tuple[dict[Key, Price], dict[Key, Price]]:
-        """Grant the claims of all drafts. Return the prices of findings, and those of drafts that become notes."""
-        prices, noted = {}, {}
-        for key, draft in self.drafts.items():
-            uncut = [self._grant(part, key, None) for part in self.slices]
-            shares = self._shares(key, uncut, draft.at_most)
-            grants = [
-                whole if share is None else self._grant(part, key, share)
-                for part, share, whole in zip(self.slices, shares, uncut, strict=True)
-            ]
-            sums = [
-                NOTHING if grant is None else part.ledgers[key[1]].sums(grant)
-                for part, grant in zip(self.slices, grants, strict=True)
-            ]
-            price = Price.from_sums(self.context.uses[key[1]], _sum_grants(sums))
-            if price.is_enough_for(draft):
-                prices[key] = price
-                self._deduct(key, shares, uncut, grants)
-            elif draft.note_without_cost:
-                noted[key] = price
-        return prices, noted
+def _checked(drafts: Iterable[FindingDraft | Note], groups: frozenset[str]) -> list[FindingDraft | Note]:
+    """Return the drafts of a rule. Raises UnfitRuleError for a claim on a group that no part collected."""
+    drafts = list(drafts)
+    named = {claim.group for draft in drafts if isinstance(draft, FindingDraft) for claim in draft.claims}
+    unknown = sorted(name for name in named if name is not None and name not in {STEADY, *groups})
+    if unknown:
+        raise UnfitRuleError(f"it claims the group {unknown[0]!r}, which collect does not return")
+    return drafts
 
-    def _grant(self, part: SliceClaims, key: Key, ns: int | None) -> Grant | None:
+
+def _describe(
+    context: FindingContext,
+    request: Request,
+    parts: Runner,
+    pricing: _Pricing,
+    drafts: Mapping[Key, FindingDraft],
+    prices: Mapping[Key, Price],
+    notes: Sequence[Note],
+) -> list[tuple[FindingDraft, Finding]]:
+    """Return the findings with their drafts."""
+    if not prices:
+        return []
+    shown = {key: replace(drafts[key], device=None, advice="") for key in prices}  # type: ignore[arg-type]
+    if request.compact:
+        decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
+        run = partial(details_in_part, decisions=decisions, request=request, drafts=shown)
+        details = list(parts.over_slices(run))
+    else:  # the grants have all members
+        details = [parts.in_slice(0, partial(details_of_grants, request=request, grants=pricing.grants, drafts=shown))]
+    doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
+    facts, pairs = context.facts({}), []
+    for key, price in prices.items():
+        merged = merge_details([part[key] for part in details if key in part], context.analysis.host_time)
+        finding = describe(facts, drafts[key], context.uses[key[1]].id, price, merged)
+        pairs.append((drafts[key], replace(finding, unsure_because=stated_doubt(drafts[key], doubts))))
+    return pairs
+
+
+@dataclass
+class _Pricing:
+    """Grants the claims of drafts over all parts, in the order of rules."""
+
+    context: FindingContext
+    request: Request
+    runner: Runner
+    parts: list[PartClaims]
+
+    def __post_init__(self) -> None:
+        """Start without decisions. `noted` has the prices of drafts that become notes, `grants` the grants."""
+        self.decisions: list[list[Decision]] = [[] for _ in self.parts]
+        self.noted: dict[Key, Price] = {}
+        self.grants: dict[Key, Grant] = {}
+
+    def price(self, key: Key, draft: FindingDraft) -> Price | None:
+        """Grant the claims of a draft. Return its price, or None if it costs too little; then nothing is granted."""
+        uncut = [self._grant(part, key, None) for part in self.parts]
+        shares = _shares(uncut, draft.at_most)
+        grants = [
+            whole if share is None else self._grant(part, key, share)
+            for part, share, whole in zip(self.parts, shares, uncut, strict=True)
+        ]
+        sums = [
+            NOTHING if grant is None else part.ledgers[key[1]].sums(grant)
+            for part, grant in zip(self.parts, grants, strict=True)
+        ]
+        cut = _cut_part(shares, uncut) if self.request.compact else -1
+        again = None if cut < 0 else self._part_after(cut, Decision(key, shares[cut]))
+        if again is not None:
+            sums[cut] = again.granted
+        price = Price.from_sums(self.context.uses[key[1]], _sum_grants(sums))
+        if price.is_enough_for(draft):
+            self._deduct(key, shares, grants, cut)
+            if grants[-1] is not None:
+                self.grants[key] = grants[-1]
+            if again is not None:
+                self.parts[cut] = again
+            return price
+        if draft.note_without_cost:
+            self.noted[key] = price
+        return None
+
+    def _grant(self, part: PartClaims, key: Key, ns: int | None) -> Grant | None:
         if key not in part.place:
             return None
-        compact = part.ledgers[key[1]]
-        return compact.ledger.grant(compact.claims[part.place[key]], ns)
+        own = part.ledgers[key[1]]
+        return own.ledger.grant(own.claims[part.place[key]], ns)
 
-    def _shares(self, key: Key, uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:
-        """Return the ns that each slice gets of what a draft can give at most; None for all that it claims."""
-        total = sum(grant.total for grant in uncut if grant is not None)
-        if at_most is None or total <= at_most:
-            return [None] * len(uncut)
-        amounts = self._amounts(uncut)
-        left, shares = at_most, [0] * len(uncut)
-        for column in amounts:
-            for number, ns in enumerate(column):
-                given = min(ns, left)
-                shares[number] += given
-                left -= given
-        return list(shares)
+    def _part_after(self, number: int, decision: Decision) -> PartClaims:
+        """Return the claims of a part after one more decision, with what it grants there.
 
-    def _amounts(self, uncut: Sequence[Grant | None]) -> list[list[int]]:
-        """Return the ns of each slice by account, in the order in which accounts are granted."""
-        first = next(grant for grant in uncut if grant is not None)
-        exposed = [
-            [0 if grant is None else intervals.length(grant.exposed_grants[at][1]) for grant in uncut]
-            for at in range(len(first.exposed_grants))
-        ]
-        idle = [[0 if grant is None else grant.causes[at][1] for grant in uncut] for at in range(len(first.causes))]
-        return [*exposed, *idle]
+        Groups of gaps and of exposed time do not show which of their ns come first.
+        """
+        decisions = (*self.decisions[number], decision)
+        return self.runner.in_slice(number, partial(claims_of_part, request=self.request, decisions=decisions))
 
-    def _deduct(
-        self, key: Key, shares: Sequence[int | None], uncut: Sequence[Grant | None], grants: Sequence[Grant | None]
-    ) -> None:
-        """Deduct what a draft gets, and look again at the slice in which its grant ends inside an account."""
-        cut = -1
-        if any(share is not None for share in shares):
-            left = sum(share or 0 for share in shares)
-            for column in self._amounts(uncut):
-                for number, ns in enumerate(column):
-                    if 0 < left < ns:
-                        cut = number
-                    left -= min(ns, left)
-        for number, (part, share, grant) in enumerate(zip(self.slices, shares, grants, strict=True)):
+    def _deduct(self, key: Key, shares: Sequence[int | None], grants: Sequence[Grant | None], cut: int) -> None:
+        """Deduct what a draft gets, except in the part `cut`, which is looked at again."""
+        for number, (part, share, grant) in enumerate(zip(self.parts, shares, grants, strict=True)):
             self.decisions[number].append(Decision(key, share))
             if grant is not None and number != cut:
                 part.ledgers[key[1]].ledger.deduct(grant)
-        if cut >= 0:
-            after = self.borders[cut + 1] if cut + 1 < len(self.slices) else {}
-            again = partial(claims_of_slice, context=self.context, decisions=tuple(self.decisions[cut]), borders=after)
-            self.slices[cut] = self.in_slice(cut, again)
-            if after:
-                self._join_border(cut)
+
+
+def _shares(uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:
+    """Return the ns that each part gets of what a draft can give at most; None for all that it claims."""
+    total = sum(grant.total for grant in uncut if grant is not None)
+    if at_most is None or total <= at_most:
+        return [None] * len(uncut)
+    left, shares = at_most, [0] * len(uncut)
+    for column in _amounts(uncut):
+        for number, ns in enumerate(column):
+            given = min(ns, left)
+            shares[number] += given
+            left -= given
+    return list(shares)
+
+
+def _cut_part(shares: Sequence[int | None], uncut: Sequence[Grant | None]) -> int:
+    """Return the number of the part in which a limited grant ends inside an account, -1 for none."""
+    cut = -1
+    if any(share is not None for share in shares):
+        left = sum(share or 0 for share in shares)
+        for column in _amounts(uncut):
+            for number, ns in enumerate(column):
+                if 0 < left < ns:
+                    cut = number
+                left -= min(ns, left)
+    return cut
+
+
+def _amounts(uncut: Sequence[Grant | None]) -> list[list[int]]:
+    """Return the ns of each part by account, in the order in which accounts are granted."""
+    first = next(grant for grant in uncut if grant is not None)
+    exposed = [
+        [0 if grant is None else intervals.length(grant.exposed_grants[at][1]) for grant in uncut]
+        for at in range(len(first.exposed_grants))
+    ]
+    idle = [[0 if grant is None else grant.causes[at][1] for grant in uncut] for at in range(len(first.causes))]
+    return [*exposed, *idle]
 
 
 def _sum_grants(grants: Sequence[GrantSums]) -> GrantSums:

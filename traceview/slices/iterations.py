@@ -7,13 +7,12 @@ parts add up. An operation belongs to the slice in which it starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -30,7 +29,7 @@ from traceview.model.trace import Trace, Window
 from traceview.slices.slice import OverSlices, Slice
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SliceLaunches:
     """What a slice launches. `times` is the result of gpu_times, `counts` that of compute_counts.
 
@@ -187,7 +186,7 @@ def _ends_in_slice(part: Slice, process: int, start: Times, devices: Collection[
     return last_ends(own_operations(part.trace), process, start, devices)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationPart:
     """The figures of a slice's part of the iterations from number `first` on."""
 

@@ -15,18 +15,26 @@ import polars as pl
 
 from traceview.intervals import EMPTY, Times, distinct_rows
 from traceview.model.devices import CAUSES, DeviceUse
+from traceview.model.sums import sum_mappings
 from traceview.model.trace import PROJECTED, Window
-from traceview.report.timeline.binned import DeviceSums, StoredSums, bin_edges, bin_shift
 from traceview.report.timeline.blocks import LanePart, write_lane
 from traceview.report.timeline.index import NamePlaces
 from traceview.report.timeline.marks import Marks, Names, Numbers, concatenated
 from traceview.report.timeline.merging import GroupCounts
-from traceview.report.timeline.name_sums import NameSums, added
 from traceview.report.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, largest
-from traceview.report.timeline.source import ClassTimes, PageSource, call_places, costliest
+from traceview.report.timeline.source import ClassTimes, PageSource, call_places, costliest, names_of_events
 from traceview.report.timeline.stored import AllMarks, SliceBlocks, StoredMarks
-from traceview.report.timeline.summary import MAX_BINS, DeviceLanes, device_sums
-from traceview.slices.merge import sum_mappings
+from traceview.report.timeline.sums import (
+    MAX_DEVICE_BINS,
+    DeviceLanes,
+    DeviceSums,
+    NameSums,
+    StoredSums,
+    added,
+    bin_edges,
+    bin_shift,
+    device_sums,
+)
 from traceview.slices.timeline import NAME_BINS, SliceMarks, idle_id, overlap_id
 
 JOINED_FILE = "joined.marks"
@@ -43,7 +51,7 @@ def stored_source(slices: Sequence[SliceMarks], span: Window, folder: Path) -> P
 
     The files in `folder` must exist as long as the source is used.
     """
-    names = Names()
+    names = names_of_events(text for part in slices for text in part.names)
     lanes = StoredLanes(slices, names, folder, span.start)
     exposed: dict[int, tuple[ClassTimes, ClassTimes]] = {}
     for part in slices:
@@ -74,7 +82,7 @@ def merged_projection(slices: Sequence[SliceMarks]) -> pl.DataFrame:
 
 def _stored_sums(slices: Sequence[SliceMarks], span: Window, lanes: StoredLanes, names: int) -> StoredSums:
     """Return the sums of the capture, and the places of its `names` names, from those of its slices."""
-    shift = bin_shift(span.length, MAX_BINS)
+    shift = bin_shift(span.length, MAX_DEVICE_BINS)
     devices: dict[str, DeviceSums] = {}
     for part in slices:
         for lane, own in part.devices.items():
@@ -127,7 +135,7 @@ class StoredLanes:
 
     def __init__(self, slices: Sequence[SliceMarks], names: Names, folder: Path, zero: int) -> None:
         self.names = [np.array([names.number(text) for text in part.names], np.int32) for part in slices]
-        self.shapes, shapes = distinct_rows([part.shapes for part in slices])
+        self.shapes, shapes = distinct_rows([part.shapes for part in slices], ordered=True)
         lanes: dict[str, list[SliceBlocks]] = {}
         joins = _GapJoins(folder / JOINED_FILE, zero)
         for part, number, shape in zip(slices, self.names, shapes, strict=True):

@@ -9,29 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.intervals.arrays import Positions, first_equal_rows, number_distinct, row_hashes
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing.describe import GrantSums
-from traceview.pricing.ledger import Claim, ComputeClaim, ExposedClaim, Grant, IdleClaim, Ledger
+from traceview.pricing.ledger import Claim, GapClaim, Grant, KernelClaim, Ledger, TimeClaim
 
 NO_LIMIT = np.int64(1 << 62)
 MAX_SINGLE = 1_000  # gaps of a limited claim that stay single
 MAX_PATTERNS = 6  # claims on one kernel whose combinations stay apart
 Claims = Sequence[Sequence[Claim]]  # by draft
-Kind = TypeVar("Kind", IdleClaim, ExposedClaim, ComputeClaim)
+Kind = TypeVar("Kind", GapClaim, TimeClaim, KernelClaim)
 
 
-@frozen
-class AmountClaim(ComputeClaim):
+@dataclass(frozen=True, slots=True)
+class AmountClaim(KernelClaim):
     """A claim on groups of kernels: `amounts` are the ns that it asks of each of `rows`."""
 
     amounts: Times = field(default_factory=lambda: EMPTY.start)
@@ -41,21 +40,48 @@ class AmountClaim(ComputeClaim):
         return self.amounts
 
 
+class PartLedger(Protocol):
+    """The accounts of a device in a part, with the claims of each draft on them."""
+
+    ledger: Ledger
+    claims: list[tuple[Claim, ...]]
+
+    def sums(self, grant: Grant) -> GrantSums:
+        """Return the sums of a grant on this ledger."""
+
+
+@dataclass(slots=True)
+class WholeLedger:
+    """A ledger with an entry for each member. `steady_gaps` begin in the steady part, whose window is `steady`."""
+
+    ledger: Ledger
+    claims: list[tuple[Claim, ...]]
+    steady_gaps: slice
+    steady: Window
+
+    def sums(self, grant: Grant) -> GrantSums:
+        """Return the sums of a grant on this ledger."""
+        return GrantSums(grant.total, grant.gaps, grant.total_inside(self.steady_gaps, self.steady), grant.causes)
+
+
+def whole_ledger(ledger: Ledger, claims: Claims, steady_gaps: slice, steady: Window) -> WholeLedger:
+    """Return a ledger with an entry for each member."""
+    return WholeLedger(ledger, [tuple(each) for each in claims], steady_gaps, steady)
+
+
 @dataclass(slots=True)
 class CompactLedger:
-    """The accounts of a device in a slice, by groups.
+    """A ledger with an entry for each group of members that all claims treat alike.
 
     `weights` is the number of gaps of each group, `steady` marks groups of gaps in the steady part, and
-    `steady_exposed` has the exposed times in it. `claims` has those of each draft. `border` is the row of the gap that
-    ends where the slice ends, -1 for none.
+    `steady_exposed` has the exposed times in it. `claims` has those of each draft.
     """
 
     ledger: Ledger
+    claims: list[tuple[Claim, ...]]
     weights: Times
     steady: NDArray[np.bool_]
     steady_exposed: Intervals
-    claims: list[tuple[Claim, ...]]
-    border: int
 
     def sums(self, grant: Grant) -> GrantSums:
         """Return the sums of a grant on this ledger."""
@@ -72,23 +98,21 @@ class _Groups(NamedTuple):
     idle: dict[str, Times]
     weights: Times
     steady: NDArray[np.bool_]
-    claims: dict[tuple[int, int], IdleClaim]
-    border: int
+    claims: dict[tuple[int, int], GapClaim]
 
 
-def compact_ledger(ledger: Ledger, claims: Claims, steady: slice, part: Window, border: int) -> CompactLedger:
+def compact_ledger(ledger: Ledger, claims: Claims, steady_gaps: slice, steady: Window) -> CompactLedger:
     """Return a ledger with one entry for each group of members that every claim treats alike.
 
-    `steady` are the gaps that begin in the steady part and `part` is its window. `border` is the gap that ends where
-    the slice ends, -1 for none.
+    `steady_gaps` begin in the steady part, whose window is `steady`.
     """
-    groups = _group_gaps(ledger, claims, steady, border)
-    exposed, exposed_claims, steady_exposed = _group_exposed(ledger, claims, part)
+    groups = _group_gaps(ledger, claims, steady_gaps)
+    exposed, exposed_claims, steady_exposed = _group_exposed(ledger, claims, steady)
     left, compute_claims = _group_kernels(ledger, claims)
     every: dict[tuple[int, int], Claim] = {**groups.claims, **exposed_claims, **compute_claims}
     compact = Ledger(len(groups.weights), groups.idle, exposed, left, left)
     of_drafts = [tuple(every[number, place] for place in range(len(draft))) for number, draft in enumerate(claims)]
-    return CompactLedger(compact, groups.weights, groups.steady, steady_exposed, of_drafts, groups.border)
+    return CompactLedger(compact, of_drafts, groups.weights, groups.steady, steady_exposed)
 
 
 def _numbered(claims: Claims, kind: type[Kind]) -> list[tuple[int, int, Kind]]:
@@ -101,8 +125,8 @@ def _numbered(claims: Claims, kind: type[Kind]) -> list[tuple[int, int, Kind]]:
     ]
 
 
-def _group_gaps(ledger: Ledger, claims: Claims, steady: slice, border: int) -> _Groups:
-    count, idle = ledger.count, _numbered(claims, IdleClaim)
+def _group_gaps(ledger: Ledger, claims: Claims, steady: slice) -> _Groups:
+    count, idle = ledger.count, _numbered(claims, GapClaim)
     words = _claim_bits([slice(None) if claim.rows is None else claim.rows for _, _, claim in idle], count)
     limit: dict[int, Times] = {}
     for at, (_, _, claim) in enumerate(idle):
@@ -111,8 +135,6 @@ def _group_gaps(ledger: Ledger, claims: Claims, steady: slice, border: int) -> _
             limit[at][claim.rows] = claim.at_most
     single, layered = _layers(idle, words, limit)
     row = np.where(single, np.arange(count), -1)
-    if border >= 0:
-        row[border] = border
     in_steady = np.zeros(count, np.bool_)
     in_steady[steady] = True
     # Split gaps: what the limited claim takes, and behind all gaps the rest, which it cannot take.
@@ -143,13 +165,12 @@ def _group_gaps(ledger: Ledger, claims: Claims, steady: slice, border: int) -> _
         at_most = None
         if at in limit:
             at_most = np.where(row[first[rows]] >= 0, limit[at].take(first[rows], mode="clip"), NO_LIMIT)
-        grouped[number, place] = IdleClaim(claim.causes, rows, at_most)
+        grouped[number, place] = GapClaim(claim.causes, rows, at_most)
     return _Groups(
         {cause: _sums(group, len(first), accounts.get(cause, 0)) for cause in CAUSES},
         np.bincount(group[:count], minlength=len(first)),
         in_steady[first],
         grouped,
-        int(group[border]) if border >= 0 else -1,
     )
 
 
@@ -179,7 +200,7 @@ def _sums(group: Positions, count: int, ns: Times | int) -> Times:
 
 
 def _layers(
-    idle: Sequence[tuple[int, int, IdleClaim]], words: NDArray[np.uint64], limit: Mapping[int, Times]
+    idle: Sequence[tuple[int, int, GapClaim]], words: NDArray[np.uint64], limit: Mapping[int, Times]
 ) -> tuple[NDArray[np.bool_], dict[int, Times]]:
     """Return the gaps that stay single, and by limited claim those that can be split into two layers.
 
@@ -204,9 +225,9 @@ def _layers(
 
 def _group_exposed(
     ledger: Ledger, claims: Claims, part: Window
-) -> tuple[dict[str, Intervals], dict[tuple[int, int], ExposedClaim], Intervals]:
+) -> tuple[dict[str, Intervals], dict[tuple[int, int], TimeClaim], Intervals]:
     """Return the exposed times by account, the claims on them and the steady ones, on an axis of their own."""
-    exposed = _numbered(claims, ExposedClaim)
+    exposed = _numbered(claims, TimeClaim)
     within: list[list[tuple[int, int]]] = [[] for _ in exposed]
     steady: list[tuple[int, int]] = []
     accounts, position = {}, 0
@@ -223,7 +244,7 @@ def _group_exposed(
                     (steady if at < 0 else within[at]).append(piece)
         accounts[key] = _intervals(pieces)
     grouped = {
-        (number, place): ExposedClaim(claim.keys, None if claim.within is None else _intervals(within[at]))
+        (number, place): TimeClaim(claim.keys, None if claim.within is None else _intervals(within[at]))
         for at, (number, place, claim) in enumerate(exposed)
     }
     return accounts, grouped, _intervals(steady)
@@ -246,7 +267,7 @@ def _intervals(pieces: Sequence[tuple[int, int]]) -> Intervals:
 
 def _group_kernels(ledger: Ledger, claims: Claims) -> tuple[Times, dict[tuple[int, int], AmountClaim]]:
     """Return what is left of groups of kernels, and the claims on them."""
-    compute = _numbered(claims, ComputeClaim)
+    compute = _numbered(claims, KernelClaim)
     left, count = ledger.compute, len(ledger.compute)
     claimed = _claim_bits([claim.rows for _, _, claim in compute], count)[0]
     amounts = np.zeros((len(compute), count), np.int64)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.measure.activity import window_of_range
 from traceview.model.analysis import Analysis
 from traceview.model.times import window_between
@@ -22,13 +21,13 @@ from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
-from traceview.slices.workers import WorkerProcesses
+from traceview.workers import Processes
 
 MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LimitedCapture:
     """A capture that is analyzed within `memory` bytes; `folder` gets what is kept of it on disk.
 
@@ -38,12 +37,10 @@ class LimitedCapture:
     source: SliceSource
     memory: int
     folder: Path
-    workers: WorkerProcesses | None = None
+    workers: Processes | None = None
 
     @classmethod
-    def open(
-        cls, path: Path, memory: int, folder: Path, workers: WorkerProcesses | None = None
-    ) -> LimitedCapture | str:
+    def open(cls, path: Path, memory: int, folder: Path, workers: Processes | None = None) -> LimitedCapture | str:
         """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
         if not is_sqlite(path):
             return "only SQLite exports are read in slices"
@@ -127,9 +124,9 @@ class LimitedCapture:
         )
 
 
-def worker_processes(path: Path, memory: int) -> AbstractContextManager[WorkerProcesses | None]:
+def worker_processes(path: Path, memory: int) -> AbstractContextManager[Processes | None]:
     """Return the processes that measure a capture; None for a small one, which this process measures."""
     cores = min(os.cpu_count() or 1, MAX_PROCESSES, memory // MIN_MEMORY)
     if cores < 2 or not is_sqlite(path) or path.stat().st_size < MIN_BYTES_FOR_PROCESSES:
         return nullcontext()
-    return WorkerProcesses(cores, __name__)  # they import this module while this process reads the small tables
+    return Processes(cores, __name__)  # they import this module while this process reads the small tables

@@ -7,19 +7,16 @@ operation and every blocking call lies in one slice. Only gaps cross borders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices, chosen_devices
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
-from traceview.measure.charts import ChartTotals, chart_totals
-from traceview.measure.charts.device import stream_pairs
 from traceview.measure.devices import (
     count_unmatched,
     gap_candidates,
@@ -35,24 +32,30 @@ from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse
-from traceview.model.trace import Trace, Window
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse
+from traceview.model.rows import StreamUse
+from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
-from traceview.report.timeline.source import timeline_span
+from traceview.pricing.part import streams_in_part
 from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
-from traceview.slices.slice import EVERYTHING, Slice
-from traceview.slices.timeline import SliceMarks, write_slice
+from traceview.slices.slice import Slice
+
+if TYPE_CHECKING:
+    from traceview.measure.charts import ChartTotals
+    from traceview.measure.nvtx.projection import Projection
+    from traceview.measure.places.locate import Places
+    from traceview.slices.timeline import SliceMarks
 
 MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
 NO_ROWS = pl.DataFrame()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Extents:
     """The time from the first start to the last end of each device and each stream in the analyzed window.
 
-    The keys are rows of Trace.devices and Trace.streams. `events` is the time of all events (see timeline_span).
+    The keys are rows of Trace.devices and Trace.streams. `events` is the time of all events (see Trace.span).
     """
 
     devices: Mapping[int, Window]
@@ -70,7 +73,7 @@ class Extents:
             for row in np.unique(own).tolist():
                 members = np.flatnonzero(own == row)
                 streams[row] = Window(int(work.start[members[0]]), int(work.end[members].max()))
-        return cls(devices, streams, timeline_span(trace))
+        return cls(devices, streams, trace.span)
 
     def select(self, resident: Trace, device: str | None) -> Extents:
         """Return the extents of the device that `device` names, or all (see chosen_devices, also for errors)."""
@@ -83,7 +86,7 @@ class Extents:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SlicePlan:
     """What all slices of a capture share: they have equal figures of the whole capture, and none of each other.
 
@@ -100,6 +103,7 @@ class SlicePlan:
     flops_per_iteration: int | None
     folder: Path | None = None  # for the marks of a timeline; None makes none
     slices: int = 1
+    keeps_rows: bool = False  # results have the frames of gaps and calls
 
     @property
     def devices(self) -> list[int]:
@@ -117,14 +121,27 @@ class SlicePlan:
         return steady_window(self.iterations, self.extents.devices[device])
 
 
-@frozen
+class PagePart(NamedTuple):
+    """What a page needs of a part: its marks, and the totals of charts of each device.
+
+    These are without `edge_gaps`, the device's pieces of gaps at the edges of the part.
+    """
+
+    marks: SliceMarks
+    charts: Mapping[int, ChartTotals]
+    edge_gaps: Mapping[int, pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
 class SliceResult:
     """The figures of a slice, which are small: no frame has a row for each event.
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
     the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
-    that go on in the next slice. `calls` shows which events are lost. `messages` is the result of count_messages.
-    `charts` has the totals of each device without `edge_gaps`, its pieces of gaps; both are empty without a page.
+    that go on in the next slice. `calls` shows which events are lost, None if a complete trace
+    shows it. `messages` is the result of count_messages.
+    `steady_streams` has the streams of each device in its steady part (see streams_in_part).
+    `page` is None without a page.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -133,11 +150,10 @@ class SliceResult:
     tables: Mapping[str, Table]
     iterations: IterationPart | None
     unmatched: Unmatched
-    calls: CallPart
+    calls: CallPart | None
     messages: tuple[int, int]
-    marks: SliceMarks | None = None
-    charts: Mapping[int, ChartTotals] = field(default_factory=dict)
-    edge_gaps: Mapping[int, pl.DataFrame] = field(default_factory=dict)
+    steady_streams: Mapping[int, tuple[StreamUse, ...]]
+    page: PagePart | None = None
 
 
 def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
@@ -147,11 +163,17 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
     devices = measure_devices(trace, threads, activities, places, plan.extents.streams, part.idle_gaps)
+    for device in devices:
+        part.keep_gaps(device.device, device.window, device.gaps)
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     iterations = None
     if plan.where is not None:
         iterations = measure_iteration_part(trace, threads, measured, plan.devices, plan.where)
     parts = [work.clip(plan.steady(work.device).within(work.window)) for work in activities]
+    steady_streams = {
+        device.device: tuple(streams_in_part(trace, device.streams, work, part))
+        for device, work, part in zip(devices, activities, parts, strict=True)
+    }
     devices = tuple(
         with_steady_part(trace, threads, device, part, places, totals_only=True)
         for device, part in zip(devices, parts, strict=True)
@@ -171,38 +193,59 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
     continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
-    marks, charts, edges = None, {}, {}
-    if plan.folder is not None:
-        own = trace.window is not None and trace.window.start > plan.window.start
-        marks = write_slice(trace, devices, host, projection, own, plan.folder, plan.extents.events)
-        for device in devices:
-            gaps, edges[device.device] = _split_pieces(device, continues[device.device])
-            streams = plan.paired_streams(trace, device.device)
-            charts[device.device] = chart_totals(
-                trace, device, gaps, places, whole=plan.whole, streams=streams, slices=plan.slices
-            )
+    page = None if plan.folder is None else _page_part(trace, plan, devices, host, projection, places, continues)
     rows = own_rows(trace)
     return SliceResult(
-        devices=tuple(
-            _without_frames(device, plan.steady(device.device), continues[device.device]) for device in devices
-        ),
+        devices=devices
+        if plan.keeps_rows
+        else tuple(_without_frames(device, plan.steady(device.device), continues[device.device]) for device in devices),
         gaps={device.device: _candidates(trace, device, plan.top, continues[device.device]) for device in devices},
-        host=replace(
-            host, sync=replace(host.sync, frame=NO_ROWS), implicit_sync=replace(host.implicit_sync, frame=NO_ROWS)
-        ),
+        host=host if plan.keeps_rows else _host_without_frames(host),
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        calls=_calls_in_slice(trace),
+        calls=None if plan.keeps_rows else _calls_in_slice(trace),
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
-        marks=marks,
-        charts=charts,
-        edge_gaps=edges,
+        steady_streams=steady_streams,
+        page=page,
     )
+
+
+def _page_part(
+    trace: Trace,
+    plan: SlicePlan,
+    devices: tuple[DeviceUse, ...],
+    host: HostUse,
+    projection: Projection,
+    places: Places,
+    continues: Mapping[int, bool],
+) -> PagePart:
+    """Return what a page needs of a part."""
+    from traceview.measure.charts import chart_totals  # these modules are needed for a page alone
+    from traceview.slices.timeline import write_slice
+
+    assert plan.folder is not None, "a page has a folder"
+    own = trace.window is not None and trace.window.start > plan.window.start
+    marks = write_slice(trace, devices, host, projection, own, plan.folder, plan.extents.events)
+    charts, edges = {}, {}
+    for device in devices:
+        gaps, edges[device.device] = _split_pieces(device, continues[device.device])
+        streams = plan.paired_streams(trace, device.device)
+        charts[device.device] = chart_totals(
+            trace, device, gaps, places, whole=plan.whole, streams=streams, slices=plan.slices
+        )
+    return PagePart(marks, charts, edges)
+
+
+def _host_without_frames(host: HostUse) -> HostUse:
+    sync, implicit = (replace(use, frame=NO_ROWS) for use in (host.sync, host.implicit_sync))
+    return replace(host, sync=sync, implicit_sync=implicit)
 
 
 def pair_streams(part: Slice, extents: Mapping[int, Window], streams: Mapping[int, Sequence[int]]) -> pl.DataFrame:
     """Return the result of stream_pairs for `streams` of devices; the keys are rows of Trace.devices."""
+    from traceview.measure.charts.device import stream_pairs
+
     windows = {row: extents[row].within(part.trace.window or EVERYTHING) for row in streams}
     return pl.concat(stream_pairs(part.trace, row, window, streams[row]) for row, window in windows.items())
 
@@ -218,8 +261,13 @@ def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Act
 
     The keys of `extents` are rows of Trace.devices.
     """
-    inside = {row: extent.within(part.trace.window or EVERYTHING) for row, extent in extents.items()}
-    works = ((part.work(row), window) for row, window in inside.items() if window.length)
+    outer = part.trace.window or EVERYTHING
+    inside = {row: extent.within(outer) for row, extent in extents.items()}
+    for row, extent in extents.items():
+        # A device whose work all has no length stays in the slice where its extent starts.
+        if not inside[row].length and (extent.length or not outer.start <= extent.start < outer.end):
+            del inside[row]
+    works = ((part.work(row), window) for row, window in inside.items())
     return tuple(work.clip(window) for work, window in works if work is not None)
 
 
@@ -272,7 +320,7 @@ def _with_continues(gaps: pl.DataFrame, device: DeviceUse, continues: bool) -> p
 def _without_frames(device: DeviceUse, steady: Window, continues: bool) -> DeviceUse:
     """Return the device without frames. A gap that continues is counted by the slice in which it ends."""
 
-    def small(part: DevicePart, extent: Window) -> dict[str, Any]:
+    def small(part: DeviceFigures, extent: Window) -> dict[str, Any]:
         beyond = continues and part.window.length > 0 and extent.end > part.window.end == device.window.end
         gaps = replace(part.gaps, count=part.gaps.count - beyond, frame=NO_ROWS)
         return {"gaps": gaps}

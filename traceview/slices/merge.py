@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import polars as pl
 
 from traceview.measure import all_measures
-from traceview.measure.base import CaptureInput, Measure, PartContext
+from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
 from traceview.model.analysis import Analysis, HostUse, Iterations, NotMeasured, SyncUse, Unmatched
-from traceview.model.columns import METADATA_KEY, Merge, Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gaps, HostStates
-from traceview.model.rows import ApiTotal
+from traceview.model.columns import Merge, Table
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gaps, HostStates
+from traceview.model.rows import ApiTotal, StreamUse
+from traceview.model.sums import sum_mappings
 from traceview.model.trace import Trace, Window
 from traceview.normalise.sizes import unknown_messages
 from traceview.slices.measure import SlicePlan, SliceResult
@@ -88,6 +90,17 @@ def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> 
     return tuple(merged)
 
 
+def merge_steady_streams(results: Sequence[SliceResult]) -> dict[int, tuple[StreamUse, ...]]:
+    """Return the streams of each device in its steady part (see steady_streams)."""
+    rows: dict[int, list[StreamUse]] = {}
+    for result in results:
+        for device, streams in result.steady_streams.items():
+            rows.setdefault(device, []).extend(streams)
+    return {
+        device: tuple(sorted(_merge_rows(StreamUse, streams), key=STREAM_ORDER)) for device, streams in rows.items()
+    }
+
+
 def join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
     """Return gap_candidates or edge_gaps of all slices, in order of time, with the pieces of a gap joined."""
     begins = ~candidates["continues"].shift(1, fill_value=False)
@@ -99,11 +112,11 @@ def join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _merge_parts(context: PartContext, parts: Sequence[DevicePart]) -> dict[str, Any]:
-    """Return the fields of DevicePart, of all slices together."""
+def _merge_parts(context: PartContext, parts: Sequence[DeviceFigures]) -> dict[str, Any]:
+    """Return the fields of DeviceFigures, of all slices together."""
     figures: dict[str, Any] = {
         field.name: sum(getattr(part, field.name) for part in parts)
-        for field in fields(DevicePart)
+        for field in fields(DeviceFigures)
         if isinstance(getattr(parts[0], field.name), int)
     }
     window = Window(parts[0].window.start, parts[-1].window.end)
@@ -128,15 +141,6 @@ def merge_host_states(states: Sequence[HostStates]) -> HostStates:
     return HostStates(sum_mappings(each.ns for each in states), longest)
 
 
-def sum_mappings(mappings: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of the values of each key, in the order in which the keys first appear."""
-    sums: dict[str, int] = {}
-    for mapping in mappings:
-        for name, value in mapping.items():
-            sums[name] = sums.get(name, 0) + value
-    return sums
-
-
 def _merge_tables(context: Any, slices: Sequence[Mapping[str, Table]]) -> dict[str, Table]:
     measures = {measure.table.name: measure for measure in all_measures()}
     return {name: merge_table(measures[name], context, [tables[name] for tables in slices]) for name in slices[0]}
@@ -145,32 +149,23 @@ def _merge_tables(context: Any, slices: Sequence[Mapping[str, Table]]) -> dict[s
 def merge_table(measure: Measure, context: Any, tables: Sequence[Table]) -> Table:
     """Return the table of a capture from those of its slices, in order of time."""
     measured = [table for table in tables if table.not_measured is None]
-    if not measured:
-        return tables[0]
+    if not measured or any(table.failed for table in tables):
+        return next((table for table in tables if table.failed), tables[0])
     if measure.totals is not None:
-        rules = {**merge_rules(measure.table.row_type), **measure.merge}
         return measure.from_totals(
-            context, merge_totals(rules, [table.totals.frame for table in measured if table.totals is not None])
+            context, merge_totals(measure, [table.totals.frame for table in measured if table.totals is not None])
         )
-    rows = _merge_rows(measure.table.row_type, [row for table in measured for row in table.rows])
-    return measured[0].with_rows(tuple(sorted(rows, key=measure.order) if measure.order else rows))
+    return measure.from_rows(_merge_rows(measure.table.row_type, [row for table in measured for row in table.rows]))
 
 
-def merge_rules(row_type: type) -> dict[str, Merge]:
-    """Return how each field of a row type merges; other fields are keys."""
-    return {
-        field.name: field.metadata[METADATA_KEY][3] if METADATA_KEY in field.metadata else "key"
-        for field in fields(row_type)
-    }
-
-
-def merge_totals(rules: Mapping[str, Merge], frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return one frame of totals: rows with equal keys are one row. A column without a rule is a key."""
+def merge_totals(measure: Measure, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return one frame of a measure's totals: rows with equal keys are one row."""
     filled = [frame for frame in frames if not frame.is_empty()]
     if len(filled) < 2:
         return (filled or frames)[0]
     every = pl.concat(filled, how="vertical_relaxed")
-    keys = [name for name in every.columns if rules.get(name, "key") == "key"]
+    rules = measure.merge_rules(every)
+    keys = [name for name, rule in rules.items() if rule == "key"]
     values = [name for name in every.columns if name not in keys]
     merged = every.group_by(keys, maintain_order=True).agg(_merged_column(name, rules[name]) for name in values)
     return merged.select(every.columns)
@@ -185,7 +180,7 @@ def _merged_column(name: str, rule: Merge) -> pl.Expr:
 
 def _merge_rows(row_type: type, rows: Sequence[Any]) -> list[Any]:
     """Return rows merged field by field, in the order in which their keys occur first."""
-    rules = merge_rules(row_type)
+    rules: dict[str, Merge] = {name: rule or "none" for name, rule in merges_of_fields(row_type).items()}
     keys = [name for name, rule in rules.items() if rule == "key"]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in rows:

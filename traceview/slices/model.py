@@ -20,9 +20,8 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.sizes import WorkSizes
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
-from traceview.slices.slice import EVERYTHING
 from traceview.whatif.constants import MAX_MODELLED
 from traceview.whatif.outcome import RunModel
 from traceview.whatif.prediction import model_of_run, with_predictions

@@ -14,11 +14,13 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
+from traceview.normalise.clocks import TIMED_TABLES
 from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, storms
 from traceview.slices.slice import FIRST, LAST
-from traceview.slices.survey import TIMED_TABLES
-from traceview.slices.traces import SliceSource
-from traceview.slices.workers import WorkerProcesses
+from traceview.slices.traces import NEIGHBOURS, SliceSource
+from traceview.speedups import FINDABLE, KernelSequence
+from traceview.speedups.steps import Candidates
+from traceview.workers import ThisProcess, Workers
 
 # Memory, measured on 1 to 100 million kernels. Slices are in worker processes, which share their packages.
 BYTES_PER_EVENT = 320  # a slice in progress
@@ -30,18 +32,19 @@ MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, an
 KEPT_SHARE = 8  # at least an eighth of the memory is for slices that are kept from pass to pass
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
-FARTHEST = 16  # times NEAR_EVENTS: how far the search for a border outside loops of tiny operations goes
+FARTHEST = 16  # times NEAR_EVENTS: how far the search for a border that cuts no sequence goes
+TRIED_STEP = 1.5  # the search tries the first moment, and each time one that is this much farther
 
 
 def quiet_moments(trace: Trace) -> Times:
     """Return the starts of operations in the trace's window at which a slice may begin, ascending.
 
-    No operation runs at such a moment, and it lies neither inside a wait nor inside a restart gap. Where what is
-    outside the window might forbid a moment, it is left out.
+    All GPUs are idle just before such a moment, and it lies neither inside a wait nor inside a restart gap. Where what
+    is outside the window might forbid a moment, it is left out.
     """
     operations = trace.operations.filter(pl.col("end") > pl.col("start"))
     start, end = (operations[name].to_numpy() for name in ("start", "end"))
-    moments = start[start >= _reach(end)]  # everything before has ended
+    moments = start[start > _reach(end)]  # work that touches is one mark of a timeline
     if trace.window is not None:
         moments = moments[(moments >= trace.window.start) & (moments < trace.window.end)]
     moments = intervals.sorted_unique(moments)
@@ -84,14 +87,14 @@ def _bytes_beside_slices(source: SliceSource, processes: int) -> int:
     return FIRST_PROCESS_BYTES + FIRST_PROCESS_BYTES_PER_EVENT * source.events + processes * worker
 
 
-def plan_slices(source: SliceSource, count: int, workers: WorkerProcesses | None = None) -> tuple[Window, ...]:
+def plan_slices(source: SliceSource, count: int, workers: Workers | None = None) -> tuple[Window, ...]:
     """Return up to `count` adjoining windows with about the same number of events, whose borders are quiet moments.
 
     With `workers`, these processes find the borders.
     """
     stretches = pairwise([*_targets(source, count), LAST])
-    run = partial(workers.map, _quiet_moment, source) if workers else partial(map, partial(_quiet_moment, source))
-    borders = [moment for moment in run(stretches) if moment is not None]
+    moments = (workers or ThisProcess()).in_order(partial(_quiet_moment, source), stretches)
+    borders = [moment for moment in moments if moment is not None]
     return tuple(Window(*edges) for edges in pairwise([FIRST, *borders, LAST]))
 
 
@@ -154,6 +157,54 @@ def _are_in_storms(trace: Trace, moments: Times) -> NDArray[np.bool_]:
     return inside
 
 
+def whole_moment(trace: Trace, moments: Times) -> int | None:
+    """Return the first of some quiet moments that cuts no sequence of operations; None if those tried all do.
+
+    Rules look at loops of tiny operations, and at chains of kernels that can be fused. Of chains, parts see NEIGHBOURS
+    operations of each device on each side of a border.
+    """
+    outside = moments[~_are_in_storms(trace, moments)]
+    each = _device_kernels(trace) if len(outside) else []
+    place = 0
+    while place < len(outside):
+        moment = int(outside[place])
+        if all(_reach_is_enough(*kernels, moment) for kernels in each):
+            return moment
+        place = max(place + 1, int(place * TRIED_STEP))
+    return None
+
+
+def _device_kernels(trace: Trace) -> list[tuple[Times, KernelSequence]]:
+    """Return the starts of each device's operations, and its compute kernels."""
+    start, device = (trace.operations[name].to_numpy() for name in ("start", "device"))
+    rows = [np.flatnonzero(device == row) for row in np.unique(device).tolist()]
+    return [(start[own], KernelSequence.from_rows(trace, int(device[own[0]]), own)) for own in rows]
+
+
+def _reach_is_enough(start: Times, kernels: KernelSequence, moment: int) -> bool:
+    """Return whether changes affect the same kernels where a part sees only NEIGHBOURS operations beyond a border."""
+    border = int(np.searchsorted(start, moment))
+    low, middle, high = np.searchsorted(kernels.places, (border - NEIGHBOURS, border, border + NEIGHBOURS)).tolist()
+    before, after = kernels.inside(slice(0, high)), kernels.inside(slice(low, len(kernels.ns)))
+    return all(
+        _are_equal(speedup.candidates(kernels, slice(0, middle)), speedup.candidates(before, slice(0, middle)))
+        and _are_equal(
+            speedup.candidates(kernels, slice(middle, len(kernels.ns))),
+            speedup.candidates(after, slice(middle - low, len(after.ns))),
+        )
+        for speedup in FINDABLE
+    )
+
+
+def _are_equal(candidates: Candidates, others: Candidates) -> bool:
+    """Return whether a change affects the same kernels in the same way."""
+    (place, labels, left), (other, own, rest) = (
+        (each.kernels.places[each.rows], each.labels, each.left) for each in (candidates, others)
+    )
+    same_left = rest is None if left is None else rest is not None and np.array_equal(left, rest)
+    return np.array_equal(place, other) and np.array_equal(labels, own) and same_left
+
+
 def _targets(source: SliceSource, count: int) -> list[int]:
     """Return the moments at which equal numbers of the capture's events have begun, about, without the first."""
     parts = [survey.parts for name, survey in source.surveys.items() if name in TIMED_TABLES and survey.rows]
@@ -169,10 +220,10 @@ def _targets(source: SliceSource, count: int) -> list[int]:
 
 
 def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
-    """Return the first quiet moment of a stretch of time [target, limit); None if there is none.
+    """Return a quiet moment of a stretch of time [target, limit) that cuts no sequence (see whole_moment), or None.
 
-    It lies after the first GPU work, because rules look at the host only in slices with GPU work. It lies outside loops
-    of tiny operations if such a moment is near.
+    It lies after the first GPU work, because rules look at the host only in slices with GPU work. Where a sequence is
+    so long that slices could need too much memory, the first quiet moment cuts it.
     """
     work, limit = source.whole.work, stretch[1]
     target = max(stretch[0], work.start + 1)
@@ -180,12 +231,13 @@ def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
     farthest = around * FARTHEST
     end = min(limit, work.end)
     while True:
-        trace = source.trace(Window(target - around, target + around))
+        trace = source.trace(Window(target - around, target + 2 * around))
         moments = quiet_moments(trace)
-        moments = moments[(moments >= target) & (moments < end)]
-        outside = moments[~_are_in_storms(trace, moments)]
-        is_last = target + around >= end
-        if len(outside) or is_last or (len(moments) and around > farthest):
-            chosen = outside if len(outside) else moments
-            return int(chosen[0]) if len(chosen) else None
+        moments = moments[(moments >= target) & (moments < min(end, target + around))]
+        if (chosen := whole_moment(trace, moments)) is not None:
+            return chosen
+        if target + around >= end:
+            return None
+        if len(moments) and around > farthest:
+            return int(moments[0])
         around *= WIDER

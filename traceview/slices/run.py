@@ -6,37 +6,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from traceview.intervals import Times, distinct_rows
 from traceview.measure import measure_counters
-from traceview.measure.charts import ChartTotals, merged_charts
-from traceview.measure.charts.device import busiest_streams, gap_totals
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.measure.iterations.figures import FIGURES, build_iterations
 from traceview.measure.notes import with_tables
+from traceview.measure.nvtx.projection import project_operations, project_ranges
+from traceview.measure.places.locate import locate_operations
+from traceview.measure.threads import started_beside
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.charts import Charts
 from traceview.model.devices import CAUSES
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Trace, Window
+from traceview.model.trace import EVERYTHING, Note, Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.rules.answer import with_answer
-from traceview.slices.findings import findings_of_slices
+from traceview.slices.findings import find
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
-from traceview.slices.lanes import merged_projection, stored_source
-from traceview.slices.measure import Extents, SlicePlan, SliceResult, measure_slice, pair_streams
-from traceview.slices.merge import join_pieces, merge_slices
+from traceview.slices.measure import Extents, PagePart, SlicePlan, measure_slice, pair_streams
+from traceview.slices.merge import join_pieces, merge_slices, merge_steady_streams
 from traceview.slices.model import model_capture
-from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.slice import EVERYTHING, OverSlices, Slice
+from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
+from traceview.slices.slice import OverSlices, Slice
 from traceview.whatif.prediction import with_known_predictions
+
+if TYPE_CHECKING:
+    from traceview.model.charts import Charts
 
 
 def analyze_slices(
@@ -53,17 +56,22 @@ def analyze_slices(
     costs: ProfilerCosts | None = None,
     unprofiled_ns: int | None = None,
     trace_of: Callable[[Window], Trace] | None = None,
+    complete: Trace | None = None,
 ) -> Analysis:
     """Analyze a capture in slices. The figures are those of pipeline.analyze.
 
     `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. `folder`
     gets the events of the timeline: the analysis can have a page as long as it exists. `trace_of` returns the trace of
-    a window; without it nothing is predicted and the time without the profiler is unknown. The other parameters and
-    the errors are those of `analyze`.
+    a window; without it nothing is predicted and the time without the profiler is unknown. With `complete`, the only
+    part is this trace, and the analysis keeps it. The other parameters and the errors are those of `analyze`.
     """
     over_slices = runner.over_slices
     devices = sorted(extents.devices)
-    located = find_iterations_in_slices(resident, devices, over_slices, pattern=iteration, skip=skip)
+    launches = over_slices
+    if complete is not None and complete.window is not None:  # what ranges launch outside the window counts, too
+        source = TraceInMemory(replace(complete, window=None))
+        launches = SliceRunner(source, (EVERYTHING,)).over_slices
+    located = find_iterations_in_slices(resident, devices, launches, pattern=iteration, skip=skip)
     plan = SlicePlan(
         resident.window or EVERYTHING,
         extents,
@@ -74,6 +82,7 @@ def analyze_slices(
         flops_per_iteration,
         folder,
         runner.count,
+        complete is not None,
     )
     results = list(over_slices(partial(measure_slice, plan=plan)))
     iterations: Iterations | NotMeasured
@@ -83,10 +92,14 @@ def analyze_slices(
         where, finish = located
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
-    resident = _with_event_checks(resident, [result.calls for result in results], over_slices)
+    if complete is None:
+        calls = [result.calls for result in results if result.calls is not None]
+        resident = _with_event_checks(resident, calls, over_slices)
     analysis = with_tables(*merge_slices(resident, plan, iterations, results))
-    findings_of = partial(findings_of_slices, over_slices=over_slices, in_slice=runner.in_slice)
-    modelled = runner.beside(partial(model_capture, analysis, trace_of, costs, unprofiled_ns))
+    if complete is not None:
+        analysis = runner.in_slice(0, partial(_with_rows, analysis=analysis, complete=complete))
+    findings_of = partial(find, steady=merge_steady_streams(results), parts=runner)
+    modelled = started_beside(partial(model_capture, analysis, trace_of, costs, unprofiled_ns))
     findings, notes = findings_of(analysis, priced=lambda: modelled().analysis)
     findings, analysis = modelled().with_predictions(findings), modelled().analysis
     if any(device.steady.window != device.window for device in analysis.devices):
@@ -94,14 +107,37 @@ def analyze_slices(
     analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
     if folder is None:
         return analysis
-    marks = [result.marks for result in results if result.marks is not None]
+    from traceview.slices.lanes import merged_projection, stored_source  # needed for a page alone
+
+    marks = [result.page.marks for result in results if result.page is not None]
     projected = partial(merged_projection, marks)
     return replace(
         analysis,
         events=stored_source(marks, extents.events, folder),
         projected=projected,
         counters=partial(measure_counters, resident),
-        charts=partial(_charts, analysis, plan, results, over_slices),
+        charts=partial(_charts, analysis, plan, [result.page for result in results if result.page], over_slices),
+    )
+
+
+def _with_rows(part: Slice, analysis: Analysis, complete: Trace) -> Analysis:
+    """Return the analysis with the trace of its only part, whose charts are measured at their first use."""
+
+    def charts() -> Charts:
+        from traceview.measure.charts import measure_charts
+
+        places = locate_operations(complete, project_operations(complete))
+        return measure_charts(
+            complete, analysis.devices, analysis.iterations, places, part.host_idle, whole=analysis.whole
+        )
+
+    return replace(
+        analysis,
+        trace=replace(complete, info=analysis.info),
+        charts=charts,
+        projected=lambda: project_ranges(complete, project_operations(complete)),
+        host_time=part.host_idle,
+        counters=partial(measure_counters, complete),
     )
 
 
@@ -136,13 +172,16 @@ def _other_part(
     return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
 
 
-def _charts(analysis: Analysis, plan: SlicePlan, results: Sequence[SliceResult], over_slices: OverSlices) -> Charts:
+def _charts(analysis: Analysis, plan: SlicePlan, pages: Sequence[PagePart], over_slices: OverSlices) -> Charts:
     """Return the charts, for a page. Devices with many streams need one more pass over slices."""
+    from traceview.measure.charts import ChartTotals, merged_charts
+    from traceview.measure.charts.device import busiest_streams, gap_totals
+
     totals: dict[int, list[ChartTotals]] = {device.device: [] for device in analysis.devices}
     for row, own in totals.items():
-        parts = [result for result in results if row in result.charts]
-        pieces = join_pieces(pl.concat([result.edge_gaps[row] for result in parts]))
-        own.extend(result.charts[row] for result in parts)
+        parts = [page for page in pages if row in page.charts]
+        pieces = join_pieces(pl.concat([page.edge_gaps[row] for page in parts]))
+        own.extend(page.charts[row] for page in parts)
         own[0] = replace(own[0], gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
     busiest = {
         device.device: busiest_streams(device)
@@ -153,7 +192,7 @@ def _charts(analysis: Analysis, plan: SlicePlan, results: Sequence[SliceResult],
         pairs = pl.concat(over_slices(partial(pair_streams, extents=plan.extents.devices, streams=busiest)))
         for row in busiest:
             totals[row][0] = replace(totals[row][0], streams=pairs)
-    shapes, _ = distinct_rows([result.marks.shapes for result in results if result.marks is not None])
+    shapes, _ = distinct_rows([page.marks.shapes for page in pages], ordered=True)
     idle, host_idle = analysis.tables["lines"].totals, analysis.host_time
     return merged_charts(
         analysis.devices,

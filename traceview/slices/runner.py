@@ -6,19 +6,17 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import fields, replace
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from threading import Thread
 from typing import Any, Protocol
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.model.trace import Trace, Window
 from traceview.slices.slice import Result, Slice
-from traceview.slices.workers import WorkerProcesses, result_of
+from traceview.workers import Processes
 
 DERIVED_SHARE = 2  # bytes of a slice for each byte of its trace
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
@@ -35,7 +33,7 @@ class CaptureSource(Protocol):
         """Return the trace of a window."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceInMemory:
     """A complete trace as the source of slices."""
 
@@ -71,10 +69,6 @@ class SliceRunner:
         """Yield the results for all slices in the order of time."""
         return (self.in_slice(number, function) for number in range(len(self.windows)))
 
-    def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Return a function that calls `function` at the first call, and returns its result."""
-        return cache(function)
-
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
         return function(self.kept.get(number) or self._slice(number))
@@ -93,7 +87,7 @@ class SliceRunner:
         return part
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _PassedFiles:
     """What passes leave for later ones, in files beside that of the trace. No other user can write there."""
 
@@ -161,32 +155,19 @@ def _read_trace(file: Path, resident: Trace) -> Trace:
 class ProcessRunner:
     """Runs functions of a slice in worker processes. Each process has slices of its own, which it may keep."""
 
-    def __init__(self, runner: SliceRunner, workers: WorkerProcesses) -> None:
+    def __init__(self, runner: SliceRunner, workers: Processes) -> None:
         """Send `runner` to the processes: it has the slices, and the bytes that each process may keep."""
         self.count, self.workers = len(runner.windows), workers
         workers.in_each(_keep_runner, runner)
 
     def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:
         """Yield the results for all slices in the order of time. All slices begin at once."""
-        return self.workers.map(_run_in_worker, function, range(self.count))
-
-    def beside(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `function` in a thread of this process. Return a function that waits for its result."""
-        future: Future[Result] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
-        Thread(target=run, daemon=True).start()
-        return future.result
+        return self.workers.in_order(partial(_run_in_worker, function), range(self.count))
 
     def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
         """Return the result for one slice."""
-        future: Future[Result] = self.workers.submit(number, _run_in_worker, function, number)
-        return result_of(future)
+        future: Future[Result] = self.workers.submit_to(number, _run_in_worker, function, number)
+        return self.workers.result(future)
 
 
 _runner: SliceRunner | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.gaps.causes import IdleGaps, attribute
+from traceview.measure.devices import clip_gaps
+from traceview.measure.gaps.causes import IdleGaps, attribute, device_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
-from traceview.model.devices import CAUSES
-from traceview.model.trace import Trace, Window
+from traceview.model.devices import CAUSES, Gaps
+from traceview.model.trace import EVERYTHING, Trace, Window
 
-FIRST, LAST = -(1 << 62), 1 << 62  # the first slice begins before, and the last ends after, any event
-EVERYTHING = Window(FIRST, LAST)
+FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first slice begins before, and the last ends after, any event
 
 Result = TypeVar("Result")
 Made = TypeVar("Made")
@@ -35,6 +35,17 @@ class Passed(Protocol):
         """Leave a value, or replace it."""
 
 
+class NothingPassed:
+    """Passes nothing on, because a slice that is kept still has its results."""
+
+    def get(self, _name: str, /) -> Any:
+        """Return None."""
+        return None
+
+    def __setitem__(self, _name: str, _value: Any, /) -> None:
+        """Drop the value."""
+
+
 class Slice:
     """The trace of a slice, whose window is that of the slice. Derived parts are made once, when they are needed.
 
@@ -43,8 +54,9 @@ class Slice:
 
     def __init__(self, trace: Trace, passed: Passed | None = None) -> None:
         self.trace = trace
-        self.passed: Passed = {} if passed is None else passed
+        self.passed: Passed = NothingPassed() if passed is None else passed
         self._made: dict[Hashable, tuple[Hashable, Any]] = {}
+        self._gaps: dict[int, tuple[Window, Gaps]] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made], about: Hashable = None) -> Made:
         """Return what `make` returned at the last call with this key, or make it anew if `about` has changed."""
@@ -62,21 +74,40 @@ class Slice:
         """Return the work of a device, also around the slice; None if it has none."""
         return self.once(("work", device), lambda: device_activity(self.complete, device))
 
+    def keep_gaps(self, device: int, window: Window, gaps: Gaps) -> None:
+        """Keep the measured gaps of a device in the part of its time that the slice has, for later passes."""
+        self._gaps[device] = window, gaps
+
+    def gaps(self, work: Activity) -> Gaps:
+        """Return the gaps of a device in a part of its time."""
+        window, known = self._gaps.get(work.device, (None, None))
+        if window is None or known is None or work.window.within(window) != work.window:
+            return device_gaps(self.trace, self.idle_gaps(work))
+        return known if window == work.window else clip_gaps(self.trace, self.threads, known, work.window)
+
     def idle_gaps(self, work: Activity) -> IdleGaps:
         """Return the gaps of a device in a part of its time. Gaps that an earlier pass attributed keep their causes."""
-        name = f"causes {work.device}"
-        known: tuple[Window, dict[int, Times]] | None = self.passed.get(name)
         gaps, operation = work.idle_gaps()
         causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
+        known = self._known_causes(work.device)
         new = np.arange(len(gaps.start)) if known is None else self._fill_known(causes, work, *known)
         if len(new):
             causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
-        if known is None or known[0] != work.window:
+        if work.device not in self._gaps and (known is None or known[0] != work.window):
             occurring = np.flatnonzero(causes.any(axis=1)).tolist()
-            self.passed[name] = work.window, {code: _narrow(causes[code]) for code in occurring}
+            self.passed[f"causes {work.device}"] = work.window, {code: _narrow(causes[code]) for code in occurring}
         return IdleGaps(gaps, operation, causes)
 
-    def _fill_known(self, causes: NDArray[np.int64], work: Activity, part: Window, known: dict[int, Times]) -> Times:
+    def _known_causes(self, device: int) -> tuple[Window, Mapping[int, Times]] | None:
+        """Return the time in which the causes of a device's gaps are known, and the ns of each by code."""
+        if device in self._gaps:
+            window, gaps = self._gaps[device]
+            codes = (code for code, cause in enumerate(CAUSES) if gaps.causes[cause])
+            return window, {code: gaps.frame[CAUSES[code]].to_numpy() for code in codes}
+        known: tuple[Window, dict[int, Times]] | None = self.passed.get(f"causes {device}")
+        return known
+
+    def _fill_known(self, causes: NDArray[np.int64], work: Activity, part: Window, known: Mapping[int, Times]) -> Times:
         """Fill in the causes of gaps that are known from another part of the device's time; return the other gaps."""
         gaps, operation = work.idle_gaps()
         whole, count = self.work(work.device), len(gaps.start)
@@ -108,15 +139,20 @@ def _narrow(ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return ns if ns.min(initial=0) < 0 else ns.astype(np.min_scalar_type(int(ns.max(initial=0))))
 
 
+class Runner(Protocol):
+    """Runs functions over the parts of a capture."""
+
+    count: int
+
+    def over_slices(self, function: Callable[[Slice], Result], /) -> Iterable[Result]:
+        """Return the results for all parts in the order of time."""
+
+    def in_slice(self, number: int, function: Callable[[Slice], Result], /) -> Result:
+        """Return the result for the part with this number, from 0 in the order of time."""
+
+
 class OverSlices(Protocol):
     """Runs a function over all slices."""
 
     def __call__(self, function: Callable[[Slice], Result], /) -> Iterable[Result]:
         """Return the results in the order of time."""
-
-
-class InSlice(Protocol):
-    """Runs a function over one slice."""
-
-    def __call__(self, number: int, function: Callable[[Slice], Result], /) -> Result:
-        """Return the result for the slice with this number, from 0 in the order of time."""

@@ -7,27 +7,36 @@ it needs, also where the rows of a table are not in the order of time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
+from traceview.model.times import MAX_DISTANCE
 from traceview.model.trace import Window
 from traceview.normalise import EventSummary
+from traceview.normalise.clocks import (
+    CLOCK_TABLES,
+    COPY_COLUMNS,
+    TIMED_TABLES,
+    clock_rows,
+    sampled_bits,
+)
+from traceview.normalise.clocks import (
+    COLUMNS as CLOCK_COLUMNS,
+)
 from traceview.normalise.codes import MAX_COUNT_SPAN, integers
 from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
 from traceview.normalise.health import NORMAL_RESULTS
 from traceview.normalise.threads import process_ids
-from traceview.normalise.valid_rows import MAX_DISTANCE, MAX_TIME
+from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
-from traceview.read.sqlite.parts import DecodedFrames, PartedTable
-from traceview.read.sqlite.store import StoredGroup, StoredTable, store_parts
-from traceview.slices.workers import WorkerProcesses
+from traceview.read.sqlite.parts import DecodedFrames, PartedTable, StoredGroup, StoredTable, store_parts
+from traceview.workers import ThisProcess, Workers
 
-TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
 LINKED_TABLES = (raw.SYNCHRONIZATION, raw.CUDA_EVENT)  # without times: found by the correlation ids of calls
 PARTED_TABLES = (*TIMED_TABLES, *LINKED_TABLES)
 CORRELATION = "correlationId"
@@ -37,7 +46,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(LINKED_TABLES, ("globalPid",)),
 }
 NAMES = {raw.KERNEL: ("shortName",), raw.RUNTIME: ("nameId",)}
-NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64})
+NO_NAMES = pl.DataFrame(schema={"name": pl.Int64, "ns": pl.Int64, "count": pl.Int64})
 KEY_BITS = 10  # correlation ids that differ only in these lowest bits are not told apart
 PARTS_AT_ONCE = 16  # 16 MiB: larger groups cost hardly less for each row
 
@@ -49,7 +58,7 @@ class NotInPartsError(Exception):
     """The capture must be read as a whole; the message says why."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KeyBlocks:
     """The correlation ids of some rows without their KEY_BITS lowest bits, by process: ascending and distinct."""
 
@@ -67,20 +76,21 @@ class KeyBlocks:
         return cls(blocks)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TableSurvey:
     """A table's parts.
 
     `ids` has a row for each part (its number, `part`) and for each value of IDENTITY in it: `rows`, the `first` and
     `last` start, the last `end`, the `low` and the `high` correlation id; tables without times have no times.
     `parts` has the same for each part. `names` has the summed time by the id of the name of kernels and calls (name,
-    ns). `failed` has the calls that failed, and `stacked` those with a stack, with raw columns; None if the export does
-    not record results or stacks.
+    ns). `clock` has the rows that show the clocks (see clock_rows). `failed` has the calls that failed, and `stacked`
+    those with a stack, with raw columns; None if the export does not record results or stacks.
     """
 
     ids: pl.DataFrame
     parts: pl.DataFrame
     names: pl.DataFrame
+    clock: pl.DataFrame
     failed: pl.DataFrame | None
     stacked: pl.DataFrame | None
 
@@ -94,7 +104,8 @@ class TableSurvey:
         return cls(
             ids,
             parts,
-            names.group_by("name").agg(pl.col("ns").sum()),
+            names.group_by("name").agg(pl.col("ns", "count").sum()),
+            pl.concat(group.clock for group in groups),
             pl.concat(failed) if failed else None,
             pl.concat(stacked) if stacked else None,
         )
@@ -134,13 +145,14 @@ class SurveyedGroup(NamedTuple):
 
     ids: pl.DataFrame
     names: pl.DataFrame
+    clock: pl.DataFrame
     failed: pl.DataFrame | None
     stacked: pl.DataFrame | None
     stored: StoredGroup | None = None
 
 
 def survey_tables(
-    tables: Mapping[str, PartedTable | pl.DataFrame], store: Path | None = None, workers: WorkerProcesses | None = None
+    tables: Mapping[str, PartedTable | pl.DataFrame], store: Path | None = None, workers: Workers | None = None
 ) -> tuple[dict[str, TableSurvey], dict[str, Table]]:
     """Survey tables in parts, and small tables (frames), which are one part each; return the surveys and the tables.
 
@@ -148,8 +160,10 @@ def survey_tables(
     NotInPartsError if a row has an invalid time, or the table of an event is not ordered by time.
     """
     jobs = [(name, first) for name, table in tables.items() for first in _firsts(table)]
-    survey = _Survey(tables, store)
-    done = workers.map(_Survey.group, survey, jobs) if workers else map(survey.group, jobs)
+    survey = _Survey(
+        tables, store, sampled_bits(sum(_row_count(tables[name]) for name in TIMED_TABLES if name in tables))
+    )
+    done = (workers or ThisProcess()).in_order(survey.group, jobs)
     groups: dict[str, list[SurveyedGroup]] = {name: [] for name in tables}
     for (name, _), group in zip(jobs, done, strict=True):
         groups[name].append(group)
@@ -164,31 +178,37 @@ def survey_tables(
     }
 
 
+def _row_count(table: PartedTable | pl.DataFrame) -> int:
+    """Return the number of rows of a table; more if row ids are missing."""
+    return len(table) if isinstance(table, pl.DataFrame) else sum(part.last - part.after for part in table.parts)
+
+
 def _firsts(table: Table) -> range:
     return range(0, len(table.parts) if isinstance(table, PartedTable) else 1, PARTS_AT_ONCE)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Survey:
-    """The survey of `tables`; `store` is the folder for their compact copy, if one is made."""
+    """The survey of `tables`; `store` is the folder for their compact copy, if one is made. `bits`: see clock_rows."""
 
     tables: Mapping[str, PartedTable | pl.DataFrame]
     store: Path | None
+    bits: int
 
     def group(self, job: tuple[str, int]) -> SurveyedGroup:
         """Survey the parts of a table (name, first part)."""
         name, first = job
         table = self.tables[name]
         if isinstance(table, pl.DataFrame):
-            return _survey_frame(name, table, np.zeros(1, np.int64), 0)
-        columns = {CORRELATION, *IDENTITY[name], *(raw.TIMES if name in TIMED_TABLES else ()), *NAMES.get(name, ())}
-        light = table.with_columns([*columns, *(CALL_READERS.keys() & set(table.decoder.columns))])
+            return _survey_frame(name, table, np.zeros(1, np.int64), 0, self.bits)
+        columns = {CORRELATION, *IDENTITY[name], *CLOCK_COLUMNS.get(name, ()), *NAMES.get(name, ())}
+        light = table.with_columns([*columns, *({*CALL_READERS, *COPY_COLUMNS} & set(table.decoder.columns))])
         frames, edges = _read_group(light if self.store is None else table, first)
         stored = None if self.store is None else store_parts(self.store / f"{name}.{first}", frames, edges)
         rows = frames.columns
         if frames.groups is not None:
             rows = rows.with_columns(frames.groups["shortName"][rows[raw.SHAPE]].alias("shortName"))
-        return _survey_frame(name, rows, edges, first)._replace(stored=stored)
+        return _survey_frame(name, rows, edges, first, self.bits)._replace(stored=stored)
 
 
 def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
@@ -202,8 +222,8 @@ def _read_group(table: PartedTable, first: int) -> tuple[DecodedFrames, Times]:
     return frames, np.cumsum([0, *counts])
 
 
-def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> SurveyedGroup:
-    """Survey adjoining parts of a table. Part `first` + i begins at row `edges[i]`."""
+def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int, bits: int) -> SurveyedGroup:
+    """Survey adjoining parts of a table. Part `first` + i begins at row `edges[i]`. `bits`: see clock_rows."""
     values = {column: integers(frame[column]) for column in (CORRELATION, *IDENTITY[name])}
     extremes = [("low", values[CORRELATION], np.minimum), ("high", values[CORRELATION], np.maximum)]
     if name in TIMED_TABLES:
@@ -222,7 +242,8 @@ def _survey_frame(name: str, frame: pl.DataFrame, edges: Times, first: int) -> S
     ids = pl.DataFrame(columns).group_by(keys).agg(_combined(list(columns)))
     names = _names(frame, *NAMES[name]) if name in NAMES else NO_NAMES
     failed, stacked = (read(frame) if column in frame.columns else None for column, read in CALL_READERS.items())
-    return SurveyedGroup(ids, names, failed, stacked)
+    clock = clock_rows(name, frame, bits) if name in CLOCK_TABLES else pl.DataFrame()
+    return SurveyedGroup(ids, names, clock, failed, stacked)
 
 
 def _valid_times(name: str, frame: pl.DataFrame) -> tuple[Times, Times]:
@@ -255,12 +276,14 @@ CALL_READERS = {"returnValue": _failed, raw.STACK_ID: _stacked}
 
 
 def _names(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Return the summed time of kernels or calls by the id of their name."""
+    """Return the summed time and the number of kernels or calls by the id of their name."""
     names, length = integers(frame[column]), (frame["end"] - frame["start"]).to_numpy()
     if len(names) and names.min() >= 0 and names.max() < MAX_COUNT_SPAN:
-        used = np.flatnonzero(np.bincount(names))
-        return pl.DataFrame({"name": used, "ns": np.bincount(names, length)[used].astype(np.int64)})
-    return pl.DataFrame({"name": names, "ns": length}).group_by("name").agg(pl.col("ns").sum())
+        counts = np.bincount(names)
+        used = np.flatnonzero(counts)
+        ns = np.bincount(names, length)[used].astype(np.int64)
+        return pl.DataFrame({"name": used, "ns": ns, "count": counts[used]})
+    return pl.DataFrame({"name": names, "ns": length, "count": 1}).group_by("name").agg(pl.col("ns", "count").sum())
 
 
 def _check(surveys: Mapping[str, TableSurvey]) -> None:
@@ -282,6 +305,17 @@ def extent(surveys: Mapping[str, TableSurvey], names: Collection[str] = TIMED_TA
     return Window(int(parts["first"].to_numpy().min()), int(parts["end"].to_numpy().max()))
 
 
+def with_corrected_times(surveys: Mapping[str, TableSurvey], offset: int) -> dict[str, TableSurvey]:
+    """Return the surveys with the times of GPU work on the host's clock, which their clock is `offset` ns ahead of."""
+    times = pl.col("first", "last", "end") - offset
+    return {
+        name: replace(survey, ids=survey.ids.with_columns(times), parts=survey.parts.with_columns(times))
+        if name in GPU_TABLES
+        else survey
+        for name, survey in surveys.items()
+    }
+
+
 def event_summary(surveys: Mapping[str, TableSurvey]) -> EventSummary:
     """Return what the events of all parts refer to."""
     work = {name: surveys[name] for name in GPU_TABLES if name in surveys}
@@ -291,10 +325,11 @@ def event_summary(surveys: Mapping[str, TableSurvey]) -> EventSummary:
         stream_ids={name: survey.ids.select(RAW_COLUMNS).unique() for name, survey in work.items()},
         global_tids=calls.ids["globalTid"].unique() if calls else no_ids,
         kernels=kernels.names if kernels else NO_NAMES,
-        calls=calls.names["name"] if calls else no_ids,
+        calls=calls.names if calls else NO_NAMES,
         failed=calls.failed if calls else None,
         stacked=calls.stacked if calls else None,
+        clock={name: surveys[name].clock for name in CLOCK_TABLES if name in surveys and surveys[name].rows},
         operations=sum(survey.rows for survey in work.values()),
         work=extent(surveys, GPU_TABLES),
-        end=extent(surveys).end,
+        calls_end=extent(surveys, (raw.RUNTIME,)).end if calls and calls.rows else None,
     )

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.nvtx.projection import Projection, project_ranges
 from traceview.model.analysis import Analysis, HostUse, NotMeasured, Unmatched
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
-from traceview.report.timeline.bands import bands
-from traceview.report.timeline.binned import DeviceSums, bin_edges, bin_shift
 from traceview.report.timeline.blocks import LanePart, MarkBlock, write_blocks, write_lane
 from traceview.report.timeline.index import NamePlaces
 from traceview.report.timeline.lanes import TraceLanes
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.name_sums import NameSums, sums_of_row
-from traceview.report.timeline.rows import TimelineRow
+from traceview.report.timeline.rows import TimelineRow, bands
 from traceview.report.timeline.source import ClassTimes, exposed_times, worst_calls
-from traceview.report.timeline.summary import MAX_BINS, DeviceLanes, device_sums
+from traceview.report.timeline.sums import (
+    MAX_DEVICE_BINS,
+    DeviceLanes,
+    DeviceSums,
+    NameSums,
+    bin_edges,
+    bin_shift,
+    device_sums,
+    sums_of_row,
+)
 
 NAME_BINS = 1 << 10  # bins of the whole timeline; a page has at most half as many
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceBins:
     """The sums of a device (by id) in a slice, in bins of the whole timeline from bin `first` on."""
 
@@ -38,7 +44,7 @@ class DeviceBins:
     sums: DeviceSums
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SliceMarks:
     """The marks of a slice in a file, by id of their lane.
 
@@ -153,7 +159,7 @@ def _own_bins(start: int, end: int, span: Window, shift: int) -> tuple[int, Time
 
 def _device_bins(device: DeviceLanes, window: Window | None, span: Window) -> DeviceBins:
     inside = window or span
-    first, edges = _own_bins(inside.start, inside.end, span, bin_shift(span.length, MAX_BINS))
+    first, edges = _own_bins(inside.start, inside.end, span, bin_shift(span.length, MAX_DEVICE_BINS))
     return DeviceBins(device.id, first, device_sums(device, edges))
 
 

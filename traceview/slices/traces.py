@@ -5,7 +5,8 @@ It holds every row that a measure of the window needs:
 - operations that overlap the window, or whose call does; NEIGHBOURS of each device on each side; for each stream
   the last one before the window and the first one after it;
 - the calls of these operations, all calls from the earliest launch of an operation in the window to the next
-  operation of each device after it, and NEIGHBOURS of each thread on each side;
+  operation of each device after it, all calls during gaps that end in the window, and NEIGHBOURS of each thread on each
+  side;
 - whole: devices, streams, threads, ranges, allocations and GPU metrics, so that their row numbers are those of the
   capture, and the evidence on host threads.
 
@@ -14,7 +15,7 @@ Measures count only what is inside Trace.window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,28 +28,31 @@ from polars.dataframe.group_by import GroupBy
 
 from traceview.intervals import Times
 from traceview.model.trace import Trace, Window
-from traceview.normalise import WholeCapture, normalise
+from traceview.normalise import SeveralClocksError, WholeCapture, normalise
+from traceview.normalise.clocks import TIMED_TABLES, common_offset
 from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
 from traceview.normalise.links import Links
 from traceview.normalise.operations import stream_keys
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite.parts import PAGES_PER_PART
+from traceview.read.sqlite.parts import PAGES_PER_PART, PartedTable
 from traceview.read.sqlite.reader import read_in_parts
 from traceview.slices.survey import (
     CORRELATION,
     LINKED_TABLES,
     PARTED_TABLES,
-    TIMED_TABLES,
+    PARTS_AT_ONCE,
     KeyBlocks,
+    NotInPartsError,
     Table,
     TableSurvey,
     event_summary,
     extent,
     survey_tables,
+    with_corrected_times,
 )
-from traceview.slices.workers import WorkerProcesses
+from traceview.workers import Workers
 
 # Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
 NEIGHBOURS = 128
@@ -60,13 +64,15 @@ KEYS = {"process": pl.Int32, "correlation": pl.UInt32}
 class SliceSource:
     """An SQLite export of which any time window can be read; it can be pickled.
 
-    `rest` has the tables that every window reads whole.
+    `rest` has the tables that every window reads whole. The times of GPU work in `surveys` are on the host's clock,
+    and `offset` ns smaller than in `tables`.
     """
 
     tables: Mapping[str, Table]
     surveys: Mapping[str, TableSurvey]
     rest: RawCapture
     whole: WholeCapture
+    offset: int = 0
 
     @classmethod
     def open(
@@ -74,7 +80,7 @@ class SliceSource:
         path: Path,
         pages_per_part: int = PAGES_PER_PART,
         store: Path | None = None,
-        workers: WorkerProcesses | None = None,
+        workers: Workers | None = None,
     ) -> SliceSource:
         """Survey an export. Raises ReportError, or NotInPartsError if it must be read as a whole.
 
@@ -84,12 +90,22 @@ class SliceSource:
         capture, parted = read_in_parts(path, PARTED_TABLES, pages_per_part)
         frames = {name: frame for name, frame in capture.tables.items() if name in PARTED_TABLES and frame.width}
         in_parts = {name: parted.get(name, frame) for name, frame in frames.items()}
+        traced, graphs = 0, in_parts.get(raw.GRAPH)
+        if graphs is not None and raw.KERNEL in in_parts:
+            in_parts[raw.GRAPH], traced = _without_traced_graphs(graphs, in_parts[raw.KERNEL])
         surveys, tables = survey_tables(in_parts, store, workers)
         others = {name: frame for name, frame in capture.tables.items() if name not in frames}
-        whole, rest = WholeCapture.build(replace(capture, tables=others), event_summary(surveys))
+        try:
+            whole, rest = WholeCapture.build(replace(capture, tables=others), event_summary(surveys))
+        except SeveralClocksError as error:
+            raise NotInPartsError(str(error)) from None
         rows = {name: surveys[name].rows if name in surveys else len(frame) for name, frame in capture.tables.items()}
+        if traced:
+            rows[raw.GRAPH] += traced
         info = replace(whole.trace.info, tables=rows)
-        return cls(tables, surveys, rest, replace(whole, trace=replace(whole.trace, info=info)))
+        offset = common_offset(whole.located.devices.frame) or 0
+        surveys = with_corrected_times(surveys, offset) if offset else surveys
+        return cls(tables, surveys, rest, replace(whole, trace=replace(whole.trace, info=info)), offset)
 
     @property
     def events(self) -> int:
@@ -121,6 +137,41 @@ class SliceSource:
         return WindowReader(self, window).trace()
 
 
+def _without_traced_graphs(
+    graphs: PartedTable | pl.DataFrame, kernels: PartedTable | pl.DataFrame
+) -> tuple[PartedTable | pl.DataFrame, int]:
+    """Return a table without the graphs whose kernels were also traced, and their number.
+
+    All parts must agree on them, and a part need not have their kernels (normalise.operations leaves them out).
+    """
+    rows = graphs if isinstance(graphs, pl.DataFrame) else graphs.read(0, len(graphs.parts))[0]
+    if rows.is_empty():
+        return graphs, 0
+    keys = _with_keys(rows).select(list(KEYS))
+    traced = pl.concat([keys.clear(), *(keys.join(some, on=list(KEYS), how="semi") for some in _kernel_keys(kernels))])
+    if traced.is_empty():
+        return graphs, 0
+    kept = _with_keys(rows).join(traced.unique(), on=list(KEYS), how="anti", maintain_order="left").drop(KEYS)
+    return kept, len(rows) - len(kept)
+
+
+def _kernel_keys(kernels: PartedTable | pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the distinct KEYS of kernels, without those that no call launched."""
+    if isinstance(kernels, pl.DataFrame):
+        frames: Iterable[pl.DataFrame] = [kernels]
+    else:
+        some, count = kernels.with_columns(("globalPid", CORRELATION)), len(kernels.parts)
+        frames = (some.read(first, min(first + PARTS_AT_ONCE, count))[0] for first in range(0, count, PARTS_AT_ONCE))
+    for frame in frames:
+        yield _with_keys(frame).select(list(KEYS)).filter(pl.col("correlation") != 0).unique()
+
+
+def _with_keys(rows: pl.DataFrame, process: str = "globalPid") -> pl.DataFrame:
+    """Return rows with the columns KEYS; the column `process` has their process."""
+    correlation = pl.col(CORRELATION).cast(pl.UInt32, strict=False).fill_null(0)
+    return rows.with_columns(process_of(process).alias("process"), correlation.alias("correlation"))
+
+
 class _Run(NamedTuple):
     """Adjoining parts of a table, with the columns process and correlation. `groups` are RawCapture.shapes."""
 
@@ -137,6 +188,7 @@ class _Calls(NamedTuple):
     links: Links
     chosen: NDArray[np.bool_]
     keys: KeyBlocks
+    begun: KeyBlocks  # those of the chosen calls that begin in the window or after it
 
     def launched(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
         """Return a mask of the rows that belong to a chosen call."""
@@ -187,15 +239,16 @@ class WindowReader:
         """Read the parts that were not read before, and return whether there are any."""
         table, runs = self.source.tables[name], self.runs[name]
         missing = np.setdiff1d(parts, [part for run in runs for part in range(run.first, run.stop)])
-        process = process_of("globalTid" if name == raw.RUNTIME else "globalPid").alias("process")
-        correlation = pl.col(CORRELATION).cast(pl.UInt32, strict=False).fill_null(0).alias("correlation")
+        process = "globalTid" if name == raw.RUNTIME else "globalPid"
         for adjoining in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else ():
             first, stop = int(adjoining[0]), int(adjoining[-1]) + 1
             frame, groups = (table, None) if isinstance(table, pl.DataFrame) else table.read(first, stop)
             if groups is not None:
                 before = sum(len(run.groups) for run in runs if run.groups is not None)
                 frame = frame.with_columns(pl.col(raw.SHAPE) + before)
-            runs.append(_Run(first, stop, frame.with_columns(process, correlation), groups))
+            if self.source.offset and name in GPU_TABLES:
+                frame = frame.with_columns(pl.col(raw.TIMES) - self.source.offset)
+            runs.append(_Run(first, stop, _with_keys(frame, process), groups))
         return len(missing) > 0
 
     def _rows(self, name: str) -> pl.DataFrame:
@@ -232,9 +285,9 @@ class WindowReader:
         """Return the calls that launched this work, and all calls while the host prepared the work of the window."""
         name, window = raw.RUNTIME, self.window
         if name not in self.runs:
-            nothing = pl.DataFrame(schema=KEYS)
-            return _Calls(nothing, Links.from_api(nothing), np.zeros(0, np.bool_), KeyBlocks({}))
-        survey, columns = self.source.surveys[name], [*KEYS, "start", "deviceId"]
+            nothing = pl.DataFrame(schema={**KEYS, "start": pl.Int64})
+            return _Calls(nothing, Links.from_api(nothing), np.zeros(0, np.bool_), KeyBlocks({}), KeyBlocks({}))
+        survey, columns = self.source.surveys[name], [*KEYS, "start", "end", "deviceId"]
         work = pl.concat([_chosen_rows(self._rows(own).select(columns), chosen) for own, chosen in near.items()])
         inside = survey.overlapping(window.start, window.end)
         linked, nearest = (
@@ -246,26 +299,51 @@ class WindowReader:
         links = Links.from_api(rows)
         launch = links.rows(work)
         launches = launch.filter(work["start"].is_between(window.start, window.end, closed="left")).drop_nulls()
-        first = rows["start"].to_numpy()[launches.to_numpy()].min(initial=window.start)
-        after = work.filter(pl.col("start") >= window.end).group_by("process", "deviceId").agg(pl.col("start").min())
-        prepared = Window(int(first), max([window.end, *after["start"].to_list()]))
+        idle = self._idle_around(work)
+        first = rows["start"].to_numpy()[launches.to_numpy()].min(initial=idle.start)
+        prepared = Window(int(first), idle.end)
         if self._read(name, survey.overlapping(prepared.start, prepared.end)):
             rows = self._rows(name)
             links = Links.from_api(rows)
             launch = links.rows(work)
         chosen = self._are_near(rows, ("globalTid",), window=prepared)
         chosen[launch.drop_nulls().to_numpy()] = True
-        return _Calls(rows, links, chosen, KeyBlocks.from_rows(_chosen_rows(rows.select(list(KEYS)), chosen)))
+        every, begun = (
+            KeyBlocks.from_rows(_chosen_rows(rows.select(list(KEYS)), some))
+            for some in (chosen, chosen & (rows["start"] >= window.start).to_numpy())
+        )
+        return _Calls(rows, links, chosen, every, begun)
+
+    def _idle_around(self, work: pl.DataFrame) -> Window:
+        """Return the window with the gaps of devices that reach into it from before, and the gaps that follow it."""
+        first, last = self.window.start, self.window.end
+        pairs = self.source.whole.located.devices.pairs
+        nonempty = work.filter(pl.col("end") > pl.col("start")).join(pairs, on=["process", "deviceId"])
+        edges = nonempty.group_by("device").agg(
+            reach=pl.col("end").filter(pl.col("start") < first).max(),
+            works=pl.col("start").is_between(first, last, closed="left").any(),
+            following=pl.col("start").filter(pl.col("start") >= last).min(),
+        )
+        before = edges.filter("works")["reach"].drop_nulls().to_list()
+        return Window(min([first, *before]), max([last, *edges["following"].drop_nulls().to_list()]))
 
     def _with_queued(self, name: str, near: NDArray[np.bool_], calls: _Calls) -> pl.DataFrame:
-        """Return the work near the window, and that after it which one of these calls launched."""
+        """Return the work near the window, and other work that one of these calls launched.
+
+        Work before the window counts if its call begins in the window: the clocks of GPU and host differ.
+        """
         survey = self.source.surveys[name]
         later = survey.parts.filter(pl.col("last") >= self.window.end)["part"].to_numpy()
-        if self._read(name, np.intersect1d(survey.linked("globalPid", calls.keys), later)):
+        linked = np.intersect1d(survey.linked("globalPid", calls.keys), later)
+        if self._read(name, np.union1d(linked, survey.linked("globalPid", calls.begun))):
             near = self._near_work(name)
         rows = self._rows(name)
-        late = np.flatnonzero(rows["start"].to_numpy() >= self.window.end)
-        near[late[calls.launched(rows[late])]] = True
+        other = np.flatnonzero(~near)
+        call = calls.links.rows(rows[other]).fill_null(-1).to_numpy()
+        begins = np.append(calls.rows["start"].to_numpy(), self.window.start - 1)[call]
+        is_late = rows["start"].to_numpy()[other] >= self.window.end
+        fits = np.append(calls.chosen, False)[call] & (is_late | (begins >= self.window.start))
+        near[other[fits]] = True
         return _chosen_rows(rows, near)
 
     def _linked(self, name: str, calls: _Calls) -> pl.DataFrame:

@@ -3,11 +3,12 @@
 SPEEDUPS are those that `traceview whatif` predicts. FINDABLE are those that findings price, the most specific first.
 """
 
-from traceview.speedups.base import Estimate, KernelSequence, Speedup
+from traceview.speedups.base import KernelSequence
 from traceview.speedups.fusion import COMPILE, FUSED_OPTIMIZER, SDPA
 from traceview.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
 from traceview.speedups.precision import BF16, FP16, TF32
 from traceview.speedups.shapes import BATCH, CHANNELS_LAST, PAD
+from traceview.speedups.steps import Estimate, Speedup
 
 SPEEDUPS: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, BF16, COMPILE)
 MOVES = (ZEROED, EMBEDDING, CASTS, CONCATENATE, STRIDED_COPY)

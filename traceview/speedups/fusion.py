@@ -8,18 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.intervals import Times, index_ranges
-from traceview.speedups.base import (
-    FUSIBLE,
-    ODD_PRODUCT,
-    Estimate,
-    KernelSequence,
-    Mask,
-    Speedup,
-    grouped,
-    marked,
-    per_run,
-)
+from traceview.intervals import Times
+from traceview.speedups.base import FUSIBLE, ODD_PRODUCT, Factors, KernelSequence, Mask, marked, per_run
+from traceview.speedups.steps import Members, Speedup, SpeedupDecision, Totals
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
@@ -36,62 +27,73 @@ MIN_UPDATES = 8  # updates of single tensors in a chain that make it an optimize
 UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
 
-def compile_chains(kernels: KernelSequence) -> Estimate | str:
-    """Return what fusing chains of memory-bound kernels leaves."""
+def _chains(kernels: KernelSequence) -> Members:
+    """Choose chains of memory-bound kernels, and kernels of attention: they become slower."""
     first, last = kernels.runs(kernels.in_families(*FUSIBLE))
     long = last - first >= MIN_CHAIN
-    if not long.any():
-        return "no two memory-bound kernels follow each other"
     first, last = first[long], last[long]
-    total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
-    length = last - first
-    count, part = kernels.shown_part("chained", index_ranges(first, length))
-    chains, _ = kernels.shown_part("chains", first)
-    detail = f"{count:,} kernels in {chains:,} chains take {part} of the kernel time"
-    left = [
-        np.clip(times * longest / np.maximum(total, 1), floor, 1.0)
-        for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
-    ]
-    # Kernels of attention become slower: each is a chain by itself.
-    attention = np.flatnonzero(kernels.in_families("attention"))
-    first, length = np.append(first, attention), np.append(length, np.ones(len(attention), np.int64))
-    order = np.argsort(first)
-    first, length = first[order], length[order]
-    low, middle, high = (
-        np.repeat(np.append(chains, np.full(len(attention), slower))[order], length)
-        for chains, slower in zip(left, COMPILED_ATTENTION, strict=True)
-    )
-    gone = np.ones(int(length.sum()), np.bool_)
-    gone[np.cumsum(length) - length] = False
-    return Estimate(index_ranges(first, length), low, middle, high, gone, detail)
+    begins, attention = np.zeros(len(kernels.ns), np.bool_), kernels.in_families("attention")
+    begins[first] = True
+    chained = marked(first, last, len(begins))
+    left = _left_of_chains(kernels.ns, first, last, chained[chained | attention])
+    return Members({"first": begins, "later": chained & ~begins, "attention": attention}, left)
 
 
-def sdpa(kernels: KernelSequence) -> Estimate | str:
-    """Return what a fused attention kernel leaves of softmax, masks, dropout and copies around two matrix products."""
+def _left_of_chains(ns: Times, first: Times, last: Times, chained: Mask) -> Factors:
+    """Return what is left of each kernel in a chain, and of each kernel of attention: where `chained` is false."""
+    total, longest = (per_run(ns, first, last, combine) for combine in (np.add, np.maximum))
+    left = np.empty((3, len(chained)))
+    for case, times, floor, slower in zip(left, CHAIN_LEFT, CHAIN_FLOOR, COMPILED_ATTENTION, strict=True):
+        case[:] = slower
+        case[chained] = np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), last - first)
+    return left
+
+
+def _decide_chains(totals: Totals) -> SpeedupDecision | str:
+    chains = totals.count("first")
+    if not chains:
+        return "no two memory-bound kernels follow each other"
+    return SpeedupDecision(totals.detail(f"kernels in {chains:,} chains", "first", "later"))
+
+
+def _attention(kernels: KernelSequence) -> Members:
+    """Choose softmax, masks, dropout and copies around two matrix products, which a fused attention kernel replaces."""
     softmax = kernels.in_families("softmax") & ~kernels.matches("LogSoftMax|nll_loss|cross_entropy")
     if not softmax.any():
-        return "no softmax runs between two matrix products"
+        return Members({})
     product, count = kernels.in_families("gemm"), len(softmax)
     first, last = kernels.runs(~product)
     chosen = (first > 0) & (last < count) & (per_run(softmax, first, last, np.maximum) > 0)
     first, last = first[chosen], last[chosen]
     if len(first) == 0:
-        return "no softmax runs between two matrix products"
+        return Members({})
     backward = kernels.matches("[bB]ackward")[_softmax_in(softmax, first, last)]
     # The backward pass has two products on each side of the softmax.
-    begin, end = first - 1 - (backward & product[first - 2]), last + 1 + (backward & product[(last + 1) % count])
+    begin = first - 1 - (backward & (first > 1) & product[first - 2])
+    end = last + 1 + (backward & (last + 1 < count) & product[(last + 1) % count])
     products = marked(begin, end, count) & product
     around = _runs_that_touch(kernels, kernels.in_families("copy"), begin - 1, end)
-    inner = (marked(first, last, count) | around) & ~products
-    groups = (
-        (products, FORWARD_LEFT),
-        (products & marked(begin[backward], end[backward], count), BACKWARD_LEFT),
-        (products & kernels.matches(ODD_PRODUCT), ODD_LEFT),
-        (inner, ATTENTION_LEFT),
+    layers = np.zeros(count, np.bool_)
+    layers[first] = True
+    return Members(
+        {
+            "product": products,
+            "backward": products & marked(begin[backward], end[backward], count),
+            "odd": products & kernels.matches(ODD_PRODUCT),
+            "inner": (marked(first, last, count) | around) & ~products,
+            "layer": layers,
+        }
     )
-    (layers, _), (_, part) = kernels.shown_part("layers", first), kernels.shown_part("attention", inner | products)
+
+
+def _decide_attention(totals: Totals) -> SpeedupDecision | str:
+    layers = totals.count("layer")
+    if not layers:
+        return "no softmax runs between two matrix products"
+    part = totals.share("inner", "product")
     detail = f"{layers:,} attention layers of several kernels each take {part} of the kernel time"
-    return grouped(kernels, groups, detail, gone=inner)
+    left = {"product": FORWARD_LEFT, "backward": BACKWARD_LEFT, "odd": ODD_LEFT, "inner": ATTENTION_LEFT}
+    return SpeedupDecision(detail, left)
 
 
 def _softmax_in(softmax: Mask, first: Times, last: Times) -> Times:
@@ -112,16 +114,20 @@ def _runs_that_touch(kernels: KernelSequence, members: Mask, *places: Times) -> 
     return marked(first[touched], last[touched], len(members))
 
 
-def fused_optimizer(kernels: KernelSequence) -> Estimate | str:
-    """Return what a fused optimizer leaves of one that runs operation by operation."""
+def _updates(kernels: KernelSequence) -> Members:
+    """Choose the kernels of an optimizer: several tensors in each, or one."""
     single = _single_tensor_updates(kernels)
-    chosen = single | (kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES))
-    is_adam = kernels.total_count("adam", chosen & kernels.matches("addcdiv|PointwiseOp")) > 0
-    if not chosen.any():
+    several = kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES)
+    adam = (single | several) & kernels.matches("addcdiv|PointwiseOp")
+    return Members({"several": several, "single": single, "adam": adam})
+
+
+def _decide_optimizer(totals: Totals) -> SpeedupDecision | str:
+    """Return what a fused optimizer leaves of one that runs operation by operation."""
+    if not totals.count():
         return "no optimizer runs operation by operation"
-    count, part = kernels.shown_part("optimizer", chosen)
-    detail = f"{count:,} kernels of the optimizer take {part} of the kernel time"
-    return grouped(kernels, [(chosen, ADAM_LEFT if is_adam else SGD_LEFT)], detail, gone=single)
+    left = ADAM_LEFT if totals.count("adam") else SGD_LEFT
+    return SpeedupDecision(totals.detail("kernels of the optimizer"), {"several": left, "single": left})
 
 
 def _single_tensor_updates(kernels: KernelSequence) -> Mask:
@@ -136,7 +142,29 @@ def _single_tensor_updates(kernels: KernelSequence) -> Mask:
 
 
 COMPILE = Speedup(
-    "compile", "Fuse chains of elementwise kernels (torch.compile)", "shapes that seldom change", compile_chains
+    "compile",
+    "Fuse chains of elementwise kernels (torch.compile)",
+    "shapes that seldom change",
+    ("first", "later", "attention"),
+    _chains,
+    _decide_chains,
+    gone=("later",),
 )
-SDPA = Speedup("sdpa", "Attention as one kernel", "a supported head size, and no use of the attention weights", sdpa)
-FUSED_OPTIMIZER = Speedup("fused-optimizer", "A fused optimizer", "the same update up to rounding", fused_optimizer)
+SDPA = Speedup(
+    "sdpa",
+    "Attention as one kernel",
+    "a supported head size, and no use of the attention weights",
+    ("product", "backward", "odd", "inner", "layer"),
+    _attention,
+    _decide_attention,
+    gone=("inner",),
+)
+FUSED_OPTIMIZER = Speedup(
+    "fused-optimizer",
+    "A fused optimizer",
+    "the same update up to rounding",
+    ("several", "single", "adam"),
+    _updates,
+    _decide_optimizer,
+    gone=("single",),
+)

@@ -6,9 +6,12 @@ fractions are estimates, so the ranges are wide.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from traceview.speedups.base import Estimate, KernelSequence, Mask, Range, Speedup, grouped, marked, per_run
+from traceview.speedups.base import KernelSequence, marked, per_run
+from traceview.speedups.steps import Members, Range, Speedup, SpeedupDecision, Totals
 from traceview.units import share
 
 MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
@@ -24,60 +27,86 @@ CONCATENATION_LEFT = (0.0, 0.2, 0.6)
 STRIDED_LEFT = (0.0, 0.4, 0.8)
 
 
-def zeroed_gradients(kernels: KernelSequence) -> Estimate | str:
-    """Return what is left if gradients are dropped instead of set to zero: nothing."""
+def _zeroed_gradients(kernels: KernelSequence) -> Members:
     fills, chosen = kernels.matches(FILL), kernels.matches("ZeroFunctor")
     if fills.any():
         first, last = kernels.runs(fills)
         long = last - first >= MIN_FILLS
         chosen = chosen | marked(first[long], last[long], len(fills))
-    if not chosen.any():
+    return Members({"zeroed": chosen})
+
+
+def _decide_zeroed(totals: Totals) -> SpeedupDecision | str:
+    """Return what is left if gradients are dropped instead of set to zero: nothing."""
+    count = totals.count()
+    if not count:
         return "no gradients are set to zero"
-    count, part = kernels.shown_part("zeroed", chosen)
-    detail = f"{count:,} kernels that set gradients to zero take {part} of the time"
-    return grouped(kernels, [(chosen, (0.0, 0.0, 0.0))], detail, gone=chosen)
+    detail = f"{count:,} kernels that set gradients to zero take {totals.share()} of the time"
+    return SpeedupDecision(detail, {"zeroed": (0.0, 0.0, 0.0)})
 
 
-def embedding_gradients(kernels: KernelSequence) -> Estimate | str:
-    """Return what is left of dense gradients of embeddings, which sort the indices and add up equal ones."""
-    gradient = kernels.matches(EMBEDDING_GRADIENT)
-    if not kernels.total_count("embedding", gradient):
-        return "no dense gradient of an embedding is computed"
-    first, last = kernels.runs(gradient | kernels.in_families("sort_scan", "indexing", "copy", "reduction"))
+def _embedding_gradients(kernels: KernelSequence) -> Members:
+    """Choose dense gradients of embeddings, with the kernels that sort their indices."""
+    gradient, sort = kernels.matches(EMBEDDING_GRADIENT), kernels.in_families("sort_scan")
+    if not gradient.any():
+        return Members({})
+    first, last = kernels.runs(gradient | sort | kernels.in_families("indexing", "copy", "reduction"))
     sorts = per_run(gradient, first, last, np.maximum) > 0
-    sorted_runs = marked(first[sorts], last[sorts], len(gradient))
-    chosen = gradient | (sorted_runs & kernels.in_families("sort_scan"))
-    return _share_left(kernels, chosen, EMBEDDING_LEFT, "kernels for dense gradients of embeddings")
+    return Members({"gradient": gradient, "sort": marked(first[sorts], last[sorts], len(gradient)) & sort})
 
 
-def casts(kernels: KernelSequence) -> Estimate | str:
-    """Return what is left of conversions between precisions."""
-    return _share_left(kernels, kernels.matches(CAST), CAST_LEFT, "casts between precisions")
+def _decide_embedding(totals: Totals) -> SpeedupDecision | str:
+    if not totals.count("gradient"):
+        return "no dense gradient of an embedding is computed"
+    return _decide_share("kernels for dense gradients of embeddings", EMBEDDING_LEFT, totals)
 
 
-def concatenations(kernels: KernelSequence) -> Estimate | str:
-    """Return what is left of concatenations if the parts are written in place."""
-    return _share_left(kernels, kernels.matches(CONCATENATION), CONCATENATION_LEFT, "concatenations")
-
-
-def strided_copies(kernels: KernelSequence) -> Estimate | str:
-    """Return what is left of copies that only change the order of elements."""
-    return _share_left(kernels, kernels.matches(STRIDED), STRIDED_LEFT, "copies of strided tensors")
-
-
-def _share_left(kernels: KernelSequence, chosen: Mask, left: Range, what: str) -> Estimate | str:
-    """Return an estimate for the chosen kernels, or a reason if they take less than MIN_PART of the kernel time."""
-    if kernels.total_ns(what, chosen) <= MIN_PART * kernels.total_ns():
+def _decide_share(what: str, left: Range, totals: Totals) -> SpeedupDecision | str:
+    """Return what is left of all groups, or a reason if they take less than MIN_PART of the kernel time."""
+    if totals.ns() <= MIN_PART * totals.kernel_ns:
         return f"{what} take less than {share(MIN_PART)} of the kernel time"
-    count, part = kernels.shown_part(what, chosen)
-    detail = f"{count:,} {what} take {part} of the kernel time"
-    return grouped(kernels, [(chosen, left)], detail)
+    return SpeedupDecision(totals.detail(what), dict.fromkeys(totals.groups, left))
+
+
+def _move(name: str, title: str, rests_on: str, pattern: str, what: str, left: Range) -> Speedup:
+    """Return a change to the kernels whose names match a pattern."""
+    decide = partial(_decide_share, what, left)
+    return Speedup(
+        name, title, rests_on, ("moves",), lambda kernels: Members({"moves": kernels.matches(pattern)}), decide
+    )
 
 
 ZEROED = Speedup(
-    "zeroed-gradients", "Gradients dropped, not zeroed", "gradients that are written next", zeroed_gradients
+    "zeroed-gradients",
+    "Gradients dropped, not zeroed",
+    "gradients that are written next",
+    ("zeroed",),
+    _zeroed_gradients,
+    _decide_zeroed,
+    gone=("zeroed",),
 )
-EMBEDDING = Speedup("embedding", "Embedding gradients without a sort", "a sparse or fused update", embedding_gradients)
-CASTS = Speedup("casts", "Fewer casts", "tensors that keep one precision", casts)
-CONCATENATE = Speedup("concatenate", "Parts written in place", "a result that is allocated once", concatenations)
-STRIDED_COPY = Speedup("contiguous", "Fewer strided copies", "kernels that accept strides", strided_copies)
+EMBEDDING = Speedup(
+    "embedding",
+    "Embedding gradients without a sort",
+    "a sparse or fused update",
+    ("gradient", "sort"),
+    _embedding_gradients,
+    _decide_embedding,
+)
+CASTS = _move("casts", "Fewer casts", "tensors that keep one precision", CAST, "casts between precisions", CAST_LEFT)
+CONCATENATE = _move(
+    "concatenate",
+    "Parts written in place",
+    "a result that is allocated once",
+    CONCATENATION,
+    "concatenations",
+    CONCATENATION_LEFT,
+)
+STRIDED_COPY = _move(
+    "contiguous",
+    "Fewer strided copies",
+    "kernels that accept strides",
+    STRIDED,
+    "copies of strided tensors",
+    STRIDED_LEFT,
+)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from traceview.measure.kernels.families import KernelKind
+from traceview.measure.kernels.families import MATRIX, KernelKind
 from traceview.model.peaks import peak_flops
-from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Range, Speedup, grouped
-from traceview.speedups.shapes import unpadded_vocabulary
+from traceview.speedups.base import KernelSequence, Mask
+from traceview.speedups.shapes import has_unpadded_vocabulary, head_products
+from traceview.speedups.steps import Members, Range, Speedup, SpeedupDecision, Totals
 
 MEASURED = ("H100", "H200", "GH200", "H800")  # GPUs of the generation on which the fractions were measured
 
@@ -41,42 +42,13 @@ HALVED, ATTENTION_LEFT = (0.45, 0.5, 0.58), (0.14, 0.18, 0.26)
 NORMALIZATION_LEFT, ELEMENTWISE_LEFT = (1.25, 1.4, 1.48), (0.48, 0.5, 0.6)
 
 
-def tf32(kernels: KernelSequence) -> Estimate | str:
-    """Return what TF32 leaves of FP32 matrix kernels that do not use tensor cores."""
-    chosen = kernels.where(_is_fp32_matrix)
-    if not chosen.any():
-        return "no matrix product or convolution runs in FP32 without tensor cores"
-    groups = _groups(kernels, chosen, "tf32", TF32_LEFT, ELSEWHERE[0])
-    if groups is None or groups[0][1][1] > 0.9:
-        return f"the gain of TF32 on this GPU ({kernels.gpu or 'unknown'}) is not known"
-    return grouped(kernels, groups, _evidence(kernels, chosen, "FP32 without tensor cores"))
+FP32_GROUPS, VOCABULARY = ("fp32", "transposed", "head", "convolution"), ("loss", "fill")
+BF16_GROUPS = (*FP32_GROUPS, "tensor", "attention", "normalization", "elementwise", "nchw", *VOCABULARY)
 
 
-def bf16(kernels: KernelSequence) -> Estimate | str:
-    """Return what autocast to bfloat16 leaves of matrix kernels in FP32 or TF32, casts included."""
-    fp32 = kernels.where(_is_fp32_matrix)
-    tensor = kernels.where(lambda kind: kind.family in MATRIX and kind.precision == "tf32")
-    if not (fp32 | tensor).any():
-        return "no matrix product or convolution runs in FP32 or TF32"
-    groups = _groups(kernels, fp32, "bf16", BF16_LEFT, ELSEWHERE[1])
-    if groups is None:
-        return f"the gain of bfloat16 on this GPU ({kernels.gpu or 'unknown'}) is not known"
-    groups += [(tensor, HALVED), (tensor & kernels.in_families("attention"), ATTENTION_LEFT)]
-    if kernels.matches("nchwToNhwc|_NCHW<").any():
-        groups.append((kernels.matches("bn_(fw|bw)|batch_norm"), NORMALIZATION_LEFT))
-        groups.append((kernels.in_families("elementwise"), ELEMENTWISE_LEFT))
-    return grouped(kernels, groups, _evidence(kernels, fp32 | tensor, "FP32 or TF32"))
-
-
-def fp16(kernels: KernelSequence) -> Estimate | str:
-    """Return what autocast to FP16 leaves of FP32 matrix kernels on a GPU without TF32 (Volta, Turing)."""
-    chosen = kernels.where(_is_fp32_matrix)
-    if not chosen.any():
-        return "no matrix product or convolution runs in FP32"
-    groups = _groups(kernels, chosen, "fp16", ELSEWHERE[1], ELSEWHERE[1])
-    if groups is None or peak_flops(kernels.gpu, "tf32") is not None:
-        return "FP16 is not the only precision of this GPU's tensor cores"
-    return grouped(kernels, groups, _evidence(kernels, chosen, "FP32 without tensor cores"))
+def _fp32_products(kernels: KernelSequence) -> Members:
+    """Choose FP32 matrix kernels that do not use tensor cores, in groups by their names."""
+    return Members(_fp32_groups(kernels, kernels.where(_is_fp32_matrix)))
 
 
 def _is_fp32_matrix(kind: KernelKind) -> bool:
@@ -85,37 +57,117 @@ def _is_fp32_matrix(kind: KernelKind) -> bool:
     return kind.family in MATRIX and kind.precision == "fp32" and kind.tensor_core is False
 
 
-def _groups(
-    kernels: KernelSequence, chosen: Mask, precision: str, spread: FractionsLeft, elsewhere: FractionsLeft
-) -> list[tuple[Mask, Range]] | None:
-    """Return the chosen FP32 kernels in groups by their names, with the time left of each; None on an unknown GPU."""
-    fp32, tensor = (peak_flops(kernels.gpu, name) for name in ("fp32", precision))
+def _fp32_groups(kernels: KernelSequence, fp32: Mask) -> dict[str, Mask]:
+    head = head_products(kernels)
+    return {
+        **head,
+        "fp32": fp32,
+        "transposed": fp32 & kernels.matches(r"_nt(_|$)"),
+        "head": fp32 & head["head"],
+        "convolution": fp32 & ~kernels.in_families("gemm", "attention"),
+    }
+
+
+def _products_below_bf16(kernels: KernelSequence) -> Members:
+    """Choose matrix kernels in FP32 or TF32, and kernels of an image network that run faster in bfloat16."""
+    fp32 = kernels.where(_is_fp32_matrix)
+    tensor = kernels.where(lambda kind: kind.family in MATRIX and kind.precision == "tf32")
+    groups = _fp32_groups(kernels, fp32)
+    groups["head"] |= tensor & head_products(kernels)["head"]
+    return Members(
+        {
+            **groups,
+            "tensor": tensor,
+            "attention": tensor & kernels.in_families("attention"),
+            "normalization": kernels.matches("bn_(fw|bw)|batch_norm"),
+            "elementwise": kernels.in_families("elementwise"),
+            "nchw": kernels.matches("nchwToNhwc|_NCHW<"),
+        }
+    )
+
+
+def _products_on_old_gpu(kernels: KernelSequence) -> Members:
+    return _fp32_products(kernels) if peak_flops(kernels.gpu, "tf32") is None else Members({})
+
+
+def _decide_tf32(totals: Totals) -> SpeedupDecision | str:
+    """Return what TF32 leaves of FP32 matrix kernels that do not use tensor cores."""
+    if not totals.count("fp32"):
+        return "no matrix product or convolution runs in FP32 without tensor cores"
+    left = _fractions_left(totals, "tf32", TF32_LEFT, ELSEWHERE[0])
+    if left is None or left["fp32"][1] > 0.9:
+        return f"the gain of TF32 on this GPU ({totals.gpu or 'unknown'}) is not known"
+    return SpeedupDecision(_evidence(totals, "FP32 without tensor cores", "fp32"), left)
+
+
+def _decide_bf16(totals: Totals) -> SpeedupDecision | str:
+    """Return what autocast to bfloat16 leaves of matrix kernels in FP32 or TF32, casts included."""
+    if not totals.count("fp32", "tensor"):
+        return "no matrix product or convolution runs in FP32 or TF32"
+    left = _fractions_left(totals, "bf16", BF16_LEFT, ELSEWHERE[1])
+    if left is None:
+        return f"the gain of bfloat16 on this GPU ({totals.gpu or 'unknown'}) is not known"
+    left |= {"tensor": HALVED, "attention": ATTENTION_LEFT}
+    if totals.count("nchw"):
+        left |= {"normalization": NORMALIZATION_LEFT, "elementwise": ELEMENTWISE_LEFT}
+    return SpeedupDecision(_evidence(totals, "FP32 or TF32", "fp32", "tensor"), left)
+
+
+def _decide_fp16(totals: Totals) -> SpeedupDecision | str:
+    """Return what autocast to FP16 leaves of FP32 matrix kernels on a GPU without TF32 (Volta, Turing)."""
+    if not totals.count("fp32"):
+        return "no matrix product or convolution runs in FP32 on a GPU without TF32"
+    left = _fractions_left(totals, "fp16", ELSEWHERE[1], ELSEWHERE[1])
+    if left is None:
+        return f"the gain of FP16 on this GPU ({totals.gpu or 'unknown'}) is not known"
+    return SpeedupDecision(_evidence(totals, "FP32 without tensor cores", "fp32"), left)
+
+
+def _fractions_left(
+    totals: Totals, precision: str, spread: FractionsLeft, elsewhere: FractionsLeft
+) -> dict[str, Range] | None:
+    """Return the time left of each group of FP32 kernels; None on an unknown GPU."""
+    fp32, tensor = (peak_flops(totals.gpu, name) for name in ("fp32", precision))
     if fp32 is None or tensor is None:
         return None
-    used = spread if any(name in kernels.gpu for name in MEASURED) else elsewhere
-    ratio = fp32 / tensor
-    masks = (
-        chosen,
-        chosen & kernels.matches(r"_nt(_|$)"),
-        chosen & unpadded_vocabulary(kernels),
-        chosen & ~kernels.in_families("gemm", "attention"),
-    )
-    return [
-        (mask, (low * ratio, middle * ratio, high * ratio))
-        for mask, (low, middle, high) in zip(masks, used, strict=True)
-    ]
+    used, ratio = spread if any(name in totals.gpu for name in MEASURED) else elsewhere, fp32 / tensor
+    left = {"fp32": used.product, "transposed": used.transposed, "convolution": used.convolution}
+    if has_unpadded_vocabulary(totals):
+        left["head"] = used.unpadded
+    return {group: (low * ratio, middle * ratio, high * ratio) for group, (low, middle, high) in left.items()}
 
 
-def _evidence(kernels: KernelSequence, chosen: Mask, precision: str) -> str:
-    unpadded = chosen & unpadded_vocabulary(kernels)
-    part = kernels.shown_part(f"{precision} products", chosen)[1]
-    text = f"{part} of the kernel time is matrix products and convolutions in {precision}"
-    count, part = kernels.shown_part(f"{precision} vocabulary", unpadded)
-    if count:
-        text += f", {part} with a vocabulary that is not a multiple of 8, which gain less"
+def _evidence(totals: Totals, precision: str, *groups: str) -> str:
+    text = f"{totals.share(*groups)} of the kernel time is matrix products and convolutions in {precision}"
+    if has_unpadded_vocabulary(totals) and totals.count("head"):
+        text += f", {totals.share('head')} with a vocabulary that is not a multiple of 8, which gain less"
     return text
 
 
-TF32 = Speedup("tf32", "Allow TF32 for matrix products", "inputs with 10-bit mantissas", tf32)
-FP16 = Speedup("fp16", "Autocast to FP16", "a scaled loss, inputs with 10-bit mantissas", fp16)
-BF16 = Speedup("bf16", "Autocast to bfloat16", "inputs with 7-bit mantissas", bf16)
+TF32 = Speedup(
+    "tf32",
+    "Allow TF32 for matrix products",
+    "inputs with 10-bit mantissas",
+    (*FP32_GROUPS, *VOCABULARY),
+    _fp32_products,
+    _decide_tf32,
+    blocks=VOCABULARY,
+)
+FP16 = Speedup(
+    "fp16",
+    "Autocast to FP16",
+    "a scaled loss, inputs with 10-bit mantissas",
+    (*FP32_GROUPS, *VOCABULARY),
+    _products_on_old_gpu,
+    _decide_fp16,
+    blocks=VOCABULARY,
+)
+BF16 = Speedup(
+    "bf16",
+    "Autocast to bfloat16",
+    "inputs with 7-bit mantissas",
+    BF16_GROUPS,
+    _products_below_bf16,
+    _decide_bf16,
+    blocks=VOCABULARY,
+)

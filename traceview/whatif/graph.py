@@ -7,12 +7,11 @@ edges. It never removes nodes: removed work takes no time.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 
 Codes = NDArray[np.int64]
@@ -32,7 +31,7 @@ GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GraphCalls:
     """API calls that launch, wait, block or allocate. Each array has one entry for each call, sorted by start.
 
@@ -54,7 +53,7 @@ class GraphCalls:
     memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Operations:
     """GPU operations, sorted by start. `call` and `iteration` are -1 if the launch is before the modelled time."""
 
@@ -73,7 +72,7 @@ class Operations:
     family: Codes  # index in storms.FAMILIES
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Edges:
     """`weight` is the minimum time in ns from node `source` to node `target`. `kind` is one of GAP to REDUCE."""
 
@@ -98,7 +97,7 @@ class Edges:
         return Edges(*(np.concatenate([a, b]).astype(np.int64) for a, b in zip(mine, more, strict=True)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """Latencies and rates of the machine, measured in the capture where possible."""
 
@@ -111,7 +110,7 @@ class MachineFacts:
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DependencyGraph:
     """Calls, operations and the edges between them.
 
@@ -135,10 +134,6 @@ class DependencyGraph:
     def begins(self, call: Codes) -> Codes:
         """Return the nodes at which calls begin."""
         return 2 * call
-
-    def returns(self, call: Codes) -> Codes:
-        """Return the nodes at which calls return."""
-        return 2 * call + 1
 
     def starts(self, operation: Codes) -> Codes:
         """Return the nodes at which operations start."""

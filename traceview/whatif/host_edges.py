@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, clip, covered_length, union
 from traceview.measure.per_frame import launch_rows
 from traceview.model.trace import ROLES, Trace, enum_texts
@@ -89,7 +88,7 @@ def _time_before_batches(size: Times, selection: Selection, calls: GraphCalls, r
     return chosen
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Launched:
     """What the calls [low, high) of Trace.api launch.
 

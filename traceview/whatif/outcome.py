@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import length, union
 from traceview.model.trace import CLASSES, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
@@ -61,7 +60,7 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
     return math.sqrt(max(1.0, needed / limits.cap))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RunModel:
     """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
 
@@ -100,7 +99,7 @@ class RunModel:
         return self.base.per_iteration / self.measured - 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ChangedRun:
     """A changed graph, its critical path, and the predicted ns per iteration."""
 

@@ -1,4 +1,4 @@
-"""Predict the iteration time after a change: build the graph, apply the change, replay."""
+"""Predict the iteration time after a change: build the graph, apply the change, replay, and note what limits it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import polars as pl
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.findings import Finding, PredictedTime
-from traceview.model.trace import Trace
+from traceview.model.trace import Note, Trace
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.speedups import SPEEDUPS
-from traceview.units import duration
+from traceview.units import duration, rate, ratio, share, time_range
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, compute_changes, faster
 from traceview.whatif.changes.pin import PIN_HERE
 from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import DependencyGraph
-from traceview.whatif.notes import gain_notes, host_notes, model_notes, process_notes
-from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, replay_changes
+from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time, min_compute_time, replay_changes
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
 from traceview.whatif.select import LaunchedWork, select
 
@@ -34,6 +33,17 @@ MAX_PREDICTED = 3  # changes that every analysis predicts
 MAX_REPLAYED = 22_000  # operations that it replays for them, so that 1.0 million kernels take at most 5% longer
 MIN_FURTHER_GAIN = 0.005  # share of the measured time that one more change must gain
 DEFAULT_SPEEDUP = 2.0  # speedup of the kernel with the most time, if no kernel is named
+MIN_OVERHEAD = 0.05  # share of the iterations; less profiler overhead is not stated
+UNNAMED = (
+    Note(
+        "unnamed_phases",
+        "no range names the phases of an iteration: the host's pause before it copies a batch counts as loading, and "
+        "what other threads launch as the backward pass",
+        ("load", "staged", "ranks"),
+    ),
+)
+MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
+MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 
 
 def whatif(
@@ -72,7 +82,7 @@ def whatif(
         predictions=alone,
         together=_best_together(model, changes),
         left_out=left_out,
-        notes=(*model_notes(model), *process_notes(analysis.trace, selection.process)),
+        notes=(*_model_notes(model), *_process_notes(analysis.trace, selection.process)),
     )
 
 
@@ -266,7 +276,7 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     path["compute"] += max(0, min_compute_time(model, middle.graph) - sum(path.values()))
     total = max(sum(path.values()), 1)
     path = {kind: ns * middle.time // total for kind, ns in path.items()}
-    on_kernels = host_notes(outcomes) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
+    on_kernels = _host_notes(outcomes) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
     batches = math.prod(change.times for change in changes)
     margin = CAPTURE_NOISE + abs(model.error)  # at most CAPTURE_NOISE + MAX_ERROR, below 1
     return Prediction(
@@ -276,6 +286,72 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
         int(min(times) * (1 - margin)),
         int(max(times) * (1 + margin)),
         "; ".join(change.rests_on for change in changes),
-        "; ".join([*gain_notes(model, middle.time, batches), *on_kernels, *middle.graph.remarks]),
+        "; ".join([*_gain_notes(model, middle.time, batches), *on_kernels, *middle.graph.remarks]),
         path,
+    )
+
+
+def _gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
+    """Return the gain in samples, or that there is little or none."""
+    if batches > 1:
+        return (f"{batches} batches a step: {ratio(batches * model.measured / time)} times the samples per second",)
+    gain = 1 - time / model.measured
+    if gain < -MIN_GAIN:
+        return (f"alone it is {share(-gain)} slower",)
+    return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
+
+
+def _host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
+    """Return what the kernels take if they do not limit a change to the compute; `outcomes` from best to worst."""
+    least, middle, most = (kernel_time(outcome.graph) for outcome in outcomes)
+    if middle > MAX_KERNELS * outcomes[1].time:
+        return ()
+    low, high = sorted((least, most))
+    times = f"{duration(middle)} ({time_range(low, high)})"
+    return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
+
+
+def _profiler_notes(model: RunModel) -> tuple[Note, ...]:
+    if model.graphs:
+        text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
+        return (Note("profiler", text),)
+    return (
+        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
+        *_overhead_notes(model),
+    )
+
+
+def _overhead_notes(model: RunModel) -> tuple[Note, ...]:
+    overhead = model.graph.facts.overhead
+    if overhead < MIN_OVERHEAD:
+        return ()
+    return (Note("overhead", f"{share(overhead)} of the modelled time is profiler overhead, which predictions keep"),)
+
+
+def _process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
+    """Return a note if more than one process uses GPUs."""
+    count = trace.operations["process"].n_unique()
+    if count < 2:
+        return ()
+    return (
+        Note(
+            "processes",
+            f"{count} processes use GPUs here; only process {process} is modelled, and its waits for the "
+            "others stay as they are",
+        ),
+    )
+
+
+def _model_notes(model: RunModel) -> tuple[Note, ...]:
+    """Return notes on the rates of the model, and on the times that it takes unchanged from the capture."""
+    facts = model.graph.facts
+    source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"
+    return (
+        Note(
+            "rates",
+            f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
+            f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
+        ),
+        *_profiler_notes(model),
+        *(UNNAMED if model.selection.summary.source == "period" else ()),
     )

@@ -8,12 +8,12 @@ decides what that gives: a stretch that waits for the host shrinks, one that wai
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, covered_length, union
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import (
@@ -40,7 +40,7 @@ LOADER_THREADS = "^pt_data"  # names that PyTorch's DataLoader gives
 LOW, MIDDLE, HIGH = range(3)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TracedEvents:
     """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 

@@ -6,10 +6,11 @@ depends on earlier nodes. It covers a few iterations (at most select.MAX_OPERATI
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import CLASSES, Trace
 from traceview.model.whatif import PATH, PathSpan
@@ -22,7 +23,7 @@ class CycleError(ValueError):
     """The edges form a cycle."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Replay:
     """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, blocks
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
@@ -22,7 +22,7 @@ MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between sy
 FEW_OPERATIONS = 400  # in a model of very short iterations, more than MAX_ITERATIONS then
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Iterations [first, last) are counted and [begin, last) modelled. `edges` are their start times on the host.
 
@@ -45,7 +45,7 @@ class Selection:
     slowdown: Callable[[], float]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchedWork:
     """The GPU work that a process launches in each iteration, for `select`.
 

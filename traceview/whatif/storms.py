@@ -6,10 +6,11 @@ already fused. A deep model of small layers is therefore not a storm.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import CLASSES, enum_texts
 from traceview.whatif.graph import Codes, DependencyGraph, Mask
@@ -43,7 +44,7 @@ def name_families(names: pl.Series) -> Codes:
     return families
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Storm:
     """The operations of a loop, in order: one thread, one stream, one iteration. `kept` marks one round."""
 

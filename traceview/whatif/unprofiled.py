@@ -12,7 +12,7 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse
 from traceview.model.trace import Note, Trace
 from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
 from traceview.read import raw
@@ -179,7 +179,7 @@ def with_profiler_part(use: DeviceUse, shares: Mapping[str, float] | None) -> De
     """Return a device with the profiler's part of its idle time; outside the steady part it is unknown and counts 0."""
     if shares is None:
         return use
-    steady: DevicePart = use.steady
+    steady: DeviceFigures = use.steady
     profiler = {cause: int(ns * shares.get(cause, 0.0)) for cause, ns in steady.gaps.causes.items()}
     return replace(
         use,

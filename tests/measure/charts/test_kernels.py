@@ -30,7 +30,7 @@ from traceview.measure.charts.kernels import (
 from traceview.measure.kernels.families import kernel_kind
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import PLACE, locate_operations
-from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
+from traceview.model.charts import KernelGrouping, KernelInstance, SimilarKernels
 from traceview.model.trace import SHAPES, Window
 
 KERNELS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=40)
@@ -147,7 +147,7 @@ def check(
     device: int,
     window: Window,
     name_of: Callable[[Mapping[str, Any]], str | None],
-    groups: tuple[KernelGroup, ...],
+    groups: tuple[SimilarKernels, ...],
 ) -> None:
     members: dict[str | None, list[Mapping[str, Any]]] = defaultdict(list)
     for row in analysis.trace.operations.with_row_index().iter_rows(named=True):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traceview.measure.places.locate import locate_launches
-from traceview.model.scopes import SCOPE_KINDS, SCOPES
+from traceview.model.stacks import SCOPE_KINDS, SCOPES
 
 FORWARD_OPS = ("aten::linear", "aten::mm")
 OPS = (*FORWARD_OPS, "MyBackward0", "autograd::engine::evaluate_function: F", "torch::autograd::CppNode<F>")

@@ -13,8 +13,8 @@ from tests.made_trace import made_trace
 from tests.report.analysis.test_charts import goes_to
 from tests.report.browser import Opened, opened
 from traceview import Analysis, analyze
-from traceview.model.charts import KernelGroup, KernelInstance
-from traceview.model.kernels import KernelPlace
+from traceview.model.charts import KernelInstance, SimilarKernels
+from traceview.model.rows import KernelPlace
 from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
 from traceview.units import share
@@ -44,7 +44,7 @@ def page(shared_page: Opened) -> Iterator[Opened]:
     assert shared_page.complaints == []
 
 
-def groups(analysis: Analysis, by: str) -> list[KernelGroup]:
+def groups(analysis: Analysis, by: str) -> list[SimilarKernels]:
     assert analysis.charts is not None
     (device,) = analysis.charts().devices
     return [group for grouping in device.kernels if grouping.by == by for group in grouping.groups]

@@ -22,7 +22,7 @@ from traceview.report.timeline.marks import Marks, Merge, concatenated
 from traceview.report.timeline.merging import GroupCounts, merged
 from traceview.report.timeline.rows import TimelineRow
 from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.summary import device_lanes, device_sums
+from traceview.report.timeline.sums import device_lanes, device_sums
 
 SPAN = 1 << 34
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.measure.charts.device import (
     busiest_streams,
     copy_groups,
@@ -35,7 +35,7 @@ from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ChartTotals:
     """What charts of one device follow from; rows of several slices of a capture are those of the complete capture.
 

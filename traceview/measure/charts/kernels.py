@@ -7,16 +7,16 @@ capture, and all figures follow from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
-from traceview.measure.kernels import shape_kinds
+from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places.locate import PLACE, Places
-from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
+from traceview.model.charts import KernelGrouping, KernelInstance, SimilarKernels
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import SHAPES, Trace
 
@@ -30,7 +30,7 @@ IN_WINDOW, IN_BOTH, IN_STEADY = range(3)
 KEYS = ("shape", "place", "part")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelTotals:
     """The kernels of a device in a capture or in a slice of it.
 
@@ -188,7 +188,7 @@ INSTANCES = {  # rows are in the order of ns and time
 INSTANCE = ("start", "end", "stream")
 
 
-def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> tuple[KernelGroup, ...]:
+def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> tuple[SimilarKernels, ...]:
     """Return one group for each code, the costliest first, and one for all codes beyond MAX_GROUPS.
 
     `kernels` has rows of KernelTotals.sums with `row`, their order in time; it is sorted by ns and row.
@@ -204,6 +204,6 @@ def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> 
     groups = coded.group_by(pl.Series("rank", rank[code])).agg(pl.col("count", "total_ns").sum(), *figures)
     names = [*(texts[at] for at in shown.tolist()), f"({len(costliest) - len(shown)} others)"]
     return tuple(
-        KernelGroup(names[at], count, ns, *(KernelInstance(*each[i : i + len(INSTANCE)]) for i in (0, 3, 6)))
+        SimilarKernels(names[at], count, ns, *(KernelInstance(*each[i : i + len(INSTANCE)]) for i in (0, 3, 6)))
         for at, count, ns, *each in groups.sort("rank").iter_rows()
     )

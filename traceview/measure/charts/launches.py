@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from traceview.measure.charts.kernels import IN_STEADY, MAX_SUMS, KernelTotals, merge_kernels
-from traceview.measure.kernels import shape_kinds
+from traceview.measure.kernels.families import shape_kinds
 from traceview.model.charts import LaunchShape
 from traceview.model.trace import SHAPES
 

@@ -9,10 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.host.stack_times import FIGURES, StackTimes
-from traceview.model.call_tree import CallTree, node_levels
 from traceview.model.charts import StackNode, StackTree
 from traceview.model.rows import place_text
-from traceview.model.stacks import HostEvidence
+from traceview.model.stacks import CallTree, HostEvidence, node_levels
 
 MAX_NODES = 600  # nodes of the tree, those with the most time
 MAX_DEPTH = 80

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Coverage, Intervals, Rows, Times
 
 BLOCK = 1 << 14  # calls (an even number) or queries in a block: temporary arrays stay small
 MAX_CALLS_PER_QUERY = 16  # add up all calls near a block of queries if there are at most this many for each query
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CallTimeIndex:
     """The CUDA calls of one thread: `rows` of `start` and `end` (None: all), ordered by time, without overlaps.
 

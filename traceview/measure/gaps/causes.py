@@ -47,7 +47,10 @@ class IdleGaps(NamedTuple):
 
 
 class _LaunchColumns(NamedTuple):
-    """The columns of Trace.api that causes depend on, and the call that launched each operation (-1 for none)."""
+    """The columns of Trace.api that causes depend on, and the call that launched each operation (-1 for none).
+
+    The calls of operations on a device whose clock cannot be compared with the host's are unknown.
+    """
 
     start: Times
     end: Times
@@ -57,7 +60,12 @@ class _LaunchColumns(NamedTuple):
     @classmethod
     def from_trace(cls, trace: Trace) -> _LaunchColumns:
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
-        return cls(start, end, thread, launch_rows(trace.operations))
+        launch = launch_rows(trace.operations)
+        disagree = trace.devices["clock_offset"].is_null() & (trace.devices["clock_contradictions"] > 0)
+        if disagree.any():
+            unknown = disagree.fill_null(value=False).to_numpy()[trace.operations["device"].to_numpy()]
+            launch = np.where(unknown, launch.dtype.type(-1), launch)
+        return cls(start, end, thread, launch)
 
     def launch_of(self, operation: Rows) -> Rows:
         return _values_at(self.launch, operation, -1)

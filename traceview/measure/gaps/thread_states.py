@@ -7,7 +7,7 @@ a device's idle gaps; both implement `CountedStates`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import Coverage, Intervals, Rows, Times
 from traceview.measure.gaps.call_times import CallTimeIndex
 from traceview.model.trace import ROLES, Trace
@@ -56,7 +55,7 @@ class CountedStates(Protocol):
         """
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ThreadCalls:
     """When a thread was in CUDA calls.
 
@@ -106,7 +105,7 @@ class ThreadCalls:
         yield OTHER_CALLS, rows, in_calls[rows]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ThreadStates:
     """The states of every thread that called CUDA; all time counts."""
 
@@ -152,7 +151,7 @@ class _GapCalls(NamedTuple):
     calls: ThreadCalls
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IdleThreadStates:
     """The states of threads; only the time inside a device's idle gaps counts."""
 

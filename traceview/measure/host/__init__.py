@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -36,7 +35,7 @@ THREAD_STACKS = ("start", "end", "stack", "thread")
 MAX_RECENT = 2  # frames of gaps whose idle time is kept: those of a window and of its steady part
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostIdle:
     """Answers what the host did in any idle gaps (see model.HostTime)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import compress
 
@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -51,7 +50,7 @@ UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationRanges:
     """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 
@@ -71,7 +70,7 @@ class IterationRanges:
     why: str = "none"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchSource:
     """What is known of the launches of a capture, to find iterations.
 

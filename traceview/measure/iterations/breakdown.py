@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Times, sorted_unique
 from traceview.measure.activity import KERNEL, Activity, device_activity
 from traceview.measure.gaps.causes import attribute, device_gaps, find_idle_gaps
@@ -25,7 +25,7 @@ BLOCKED = "blocked_ns"
 Integer = TypeVar("Integer", bound=np.signedinteger)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Breakdown:
     """One value per period: `figures` by the field names of model.Iteration, `idle` by cause.
 
@@ -36,7 +36,7 @@ class Breakdown:
     idle: NDArray[np.int64]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MeasuredDevices:
     """The devices that count, and the gaps of each by its row of Trace.devices."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,15 +12,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.errors import RequestError
-from traceview.frozen import frozen
 from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.nvtx.names import fold_numbers, phase_names, without_library_ranges
 from traceview.measure.nvtx.projection import Projection
 from traceview.model.analysis import IterationCandidate
 from traceview.model.trace import Trace
+from traceview.patterns import names_with_match
 
 MIN_REPEATS = 3
 MAX_LISTED_NAMES = 5
+MAX_SHOWN_NAME = 200  # characters of a name in an error
 MIN_ACTIVE = 0.9  # share of a candidate's ranges that launch GPU work
 MIN_SHARE = 0.2  # share of the GPU work that the process launches, by time or count
 MIN_LISTED_SHARE = 0.01
@@ -71,21 +72,14 @@ class Phase(NamedTuple):
 def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> RepeatedRange:
     """Return the ranges whose names contain a match of `pattern`, on the thread where these take the most time.
 
-    `ranges` is model.RANGES with the column `row`. Raises RequestError, naming `file`, if `pattern` is not a regular
-    expression or matches no range.
+    `ranges` is model.RANGES with the column `row`. Raises RequestError, naming `file`, if `pattern` cannot be searched
+    or matches no range.
     """
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise RequestError(
-            f"{file}: --iteration {pattern!r} is not a regular expression ({error}); "
-            "put a backslash before a character with a special meaning"
-        ) from None
     names = ranges["name"].cast(pl.String)
-    matches = [name for name in names.unique().to_list() if expression.search(name)]
-    if not matches:
+    matches = names_with_match(names, pattern, f"{file}: --iteration")
+    if matches.is_empty():
         raise RequestError(f"{file}: no NVTX range matches --iteration {pattern!r}; {_frequent_names(names)}")
-    chosen = ranges.filter(names.is_in(matches))
+    chosen = ranges.filter(names.is_in(matches.implode()))
     best = _longest_candidate(chosen.select("row", "start", "end", "thread", pl.lit(pattern).alias("folded")))
     best_names = chosen.filter(chosen["row"].is_in(best.rows.tolist()))["name"].cast(pl.String)
     shapes = fold_numbers(best_names).unique().sort().to_list()
@@ -96,7 +90,7 @@ def _frequent_names(names: pl.Series) -> str:
     if names.is_empty():
         return "the capture has none; capture with: nsys profile -t cuda,nvtx COMMAND"
     counts = names.value_counts().sort(["count", "name"], descending=[True, False])
-    listed = ", ".join(repr(name) for name in counts["name"].head(MAX_LISTED_NAMES).to_list())
+    listed = ", ".join(repr(name[:MAX_SHOWN_NAME]) for name in counts["name"].head(MAX_LISTED_NAMES).to_list())
     return f"the most frequent are {listed}"
 
 
@@ -122,7 +116,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     return None if repeated.is_empty() else _longest_candidate(repeated)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchSums:
     """What the ranges and processes of a capture, or of a slice of it, launch. Sums of slices add up.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.per_frame import launch_rows
@@ -21,7 +20,7 @@ H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.index("sync")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchSequence:
     """The launches of a process, in launch order; a CUDA graph with traced nodes is one launch.
 
@@ -55,13 +54,13 @@ class LaunchSequence:
         return np.maximum(self.begin[1:] - latest[:-1], 0, out=np.zeros_like(self.begin[1:]))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LaunchPart:
     """The launches of a process in a trace or in a slice of it, in launch order, for `join_launches`.
 
     `nodes` is the number of operations that each launches, `copies` marks copies between host and GPU. `name` indexes
-    `names`. `synchronizations` are the starts of explicit synchronizations. The other columns are those of
-    LaunchSequence.
+    `names`. `correlation` is that of the call, 0 without calls. `synchronizations` are the starts of explicit
+    synchronizations. The other columns are those of LaunchSequence.
     """
 
     begin: Times
@@ -74,6 +73,7 @@ class LaunchPart:
     name: NDArray[np.int64]
     stream: NDArray[np.int16]
     thread: NDArray[np.int16]
+    correlation: NDArray[np.uint32]
     names: Sequence[str]
     synchronizations: Times
 
@@ -105,7 +105,8 @@ def launch_part(trace: Trace, process: int, calls: bool) -> LaunchPart:
     if not calls:
         start, end = (operations[name].to_numpy()[rows] for name in ("start", "end"))
         ones, thread = np.ones(len(rows), np.int64), np.full(len(rows), -1, np.int16)
-        return _part(trace, rows, -1, begin=start, end=end, gpu_ns=length, nodes=ones, computes=compute, thread=thread)
+        no_calls = {"thread": thread, "correlation": np.zeros(len(rows), np.uint32)}
+        return _part(trace, rows, -1, begin=start, end=end, gpu_ns=length, nodes=ones, computes=compute, **no_calls)
     launched = launch >= 0
     rows, launch, length, compute = rows[launched], launch[launched], length[launched], compute[launched]
     nodes = np.bincount(launch, minlength=len(trace.api))
@@ -118,10 +119,20 @@ def launch_part(trace: Trace, process: int, calls: bool) -> LaunchPart:
     computes[launch[compute]] = True
     first = np.empty(len(trace.api), np.int64)
     first[launch[::-1]] = rows[::-1]
-    made = np.flatnonzero(nodes)
-    start, end, thread = (trace.api[name].to_numpy()[made] for name in ("start", "end", "thread"))
-    figures = {"gpu_ns": gpu_ns[made], "nodes": nodes[made], "computes": computes[made], "thread": thread}
-    return _part(trace, first[made], process, begin=start, end=end, **figures)
+    made = _in_launch_order(trace.api, np.flatnonzero(nodes))
+    calls_made = {name: trace.api[name].to_numpy()[made] for name in ("end", "thread", "correlation")}
+    figures = {"gpu_ns": gpu_ns[made], "nodes": nodes[made], "computes": computes[made]}
+    return _part(trace, first[made], process, begin=trace.api["start"].to_numpy()[made], **calls_made, **figures)
+
+
+def _in_launch_order(api: pl.DataFrame, rows: Times) -> Times:
+    """Return the rows of calls by start, end, thread and correlation id: in an order that parts of a trace share."""
+    start, end = (api[name].to_numpy()[rows] for name in ("start", "end"))
+    if not ((np.diff(start) == 0) & (np.diff(end) == 0)).any():
+        return rows
+    thread, correlation = (api[name].to_numpy()[rows] for name in ("thread", "correlation"))
+    ordered: Times = rows[np.lexsort((correlation, thread, end, start))]
+    return ordered
 
 
 def _part(trace: Trace, rows: Times, process: int, **figures: Any) -> LaunchPart:
@@ -163,7 +174,7 @@ def _joined(parts: Sequence[LaunchPart]) -> LaunchPart:
     known = [field.name for field in fields(LaunchPart) if field.name not in ("names", "name", "synchronizations")]
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in known}
     columns["name"] = np.concatenate([own[part.name] for own, part in zip(number, parts, strict=True)])
-    calls = ("thread", "end", "begin")
+    calls = ("correlation", "thread", "end", "begin")
     if (columns["thread"] >= 0).all():
         order = np.lexsort([columns[name] for name in calls])
         columns = {name: values[order] for name, values in columns.items()}

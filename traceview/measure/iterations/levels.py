@@ -8,11 +8,11 @@ layers something else runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.patterns import (
@@ -41,7 +41,7 @@ GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
 MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PeriodLevel:
     """A period of the sequence.
 

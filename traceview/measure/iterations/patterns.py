@@ -7,11 +7,11 @@ first kernel, cuts the sequence into iterations, however many launches each has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, index_ranges
 
 LENGTHS = (1, 2, 4, 8)  # launches in a pattern
@@ -48,7 +48,7 @@ def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Anchor:
     """A pattern that recurs at regular distances: its length, its hash and where it begins.
 
@@ -119,7 +119,7 @@ def content_length(hashes: Mapping[int, Patterns]) -> int:
     return next((length for most, length in CONTENT.items() if kinds <= most), MIN_CONTENT)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What each part of a sequence contains, as sums of random codes, one code for each pattern.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, index_ranges
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import MIN_EXTRA, STRICT, PeriodLevel, choose_level, repeating_levels
@@ -34,7 +34,7 @@ MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of
 MAX_TALKING_LAYERS = 0.1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Period:
     """The repetitions of a launch sequence at one level.
 

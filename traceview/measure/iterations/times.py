@@ -7,11 +7,11 @@ starts of its iterations then say little. The times when the GPU finishes each i
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.trace import Trace, Window
@@ -20,7 +20,7 @@ from traceview.model.trace import Trace, Window
 MAX_GPU_LAG = 0.05
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IterationTimes:
     """When the iterations start and end on the host, and when the GPU finishes each; `skipped` are warm-up.
 

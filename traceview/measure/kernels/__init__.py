@@ -7,18 +7,18 @@ it can.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.frozen import frozen
 from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartContext, PartInput, PartMeasure
-from traceview.measure.kernels.families import KernelKind, kernel_kind
+from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.columns import Table, partial_row
-from traceview.model.kernels import KernelFamily, KernelUse
+from traceview.model.rows import KernelFamily, KernelUse
 from traceview.model.trace import SHAPES, Trace, Window
 
 MAX_KERNELS = 200
@@ -32,7 +32,9 @@ def kernel_uses(part: PartContext, totals: pl.DataFrame) -> tuple[KernelUse, ...
     totals = totals.sort(["total_ns", *keys], descending=[True, *[False] * len(keys)]).with_columns(*dimensions)
     total = int(totals["total_ns"].sum())
     limits = _sm_limits(part.trace, part.device)
-    rows = [_kernel_use(row, total, limits) for row in totals.head(MAX_KERNELS).iter_rows(named=True)]
+    first = totals.head(MAX_KERNELS)
+    kinds = zip(first.iter_rows(named=True), shape_kinds(first), strict=True)
+    rows = [_kernel_use(row, kind, total, limits) for row, kind in kinds]
     rest = totals[MAX_KERNELS:]
     return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
 
@@ -51,11 +53,6 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
             busy = intervals.union_length(work.start, work.end, intervals.rows_where(members[shape]))
         rows.append(KernelFamily(family, count, total, busy))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
-
-
-def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
-    """Return the kinds of Trace.shapes, from their names; the row of other operations has the label ""."""
-    return [kernel_kind(*names) for names in shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()]
 
 
 def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[int]) -> tuple[int, int]:
@@ -77,8 +74,7 @@ def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     return pl.concat([shapes, sums], how="horizontal").filter(pl.col("count") > 0)
 
 
-def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
-    kind = kernel_kind(row["name"], row["demangled"])
+def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: SmLimits | None) -> KernelUse:
     grid, block = _dimensions(row["grid"]), _dimensions(row["block"])
     return KernelUse(
         name=row["name"],
@@ -195,7 +191,7 @@ SHARED_UNIT, SHARED_UNIT_BEFORE_8 = 128, 256  # bytes
 RESERVED_SHARED = 1024  # bytes per block that CUDA keeps for itself, from compute capability 8.0 on
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SmLimits:
     """The limits of one SM (Trace.devices), and the number of SMs. `capability` is 90 for 9.0."""
 
@@ -207,7 +203,7 @@ class SmLimits:
     capability: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Occupancy:
     """Resident blocks and warps of one SM. `limit` is what bounds them; None if a launch fills all warps."""
 

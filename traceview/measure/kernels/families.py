@@ -2,19 +2,30 @@
 
 Names are those of cuBLAS, cuDNN, CUTLASS, FlashAttention, PyTorch, JAX, TensorRT, vLLM, ggml, CuPy and the compilers,
 from Volta to Blackwell, and of the libraries of AMD GPUs. Anything that a name does not contain is None.
+
+All names are searched at once, by an engine without backtracking: its time grows only linearly with the length of the
+names, whatever they contain.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from threading import Lock
+from typing import Any
 
-from traceview.frozen import frozen
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
-MAX_KINDS = 1 << 14  # names whose kinds are kept; tables, findings and predictions ask for the same ones
+MAX_KEPT = 1 << 14  # names whose kinds are kept
+SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further
 
-# The first pattern that occurs in the full name decides: specific names stand before general ones.
-FAMILIES: tuple[tuple[str, str], ...] = (
+# The first pattern that occurs in the full name decides: specific names stand before general ones. A third text says
+# what may not follow in the same word.
+FAMILIES: tuple[tuple[str, ...], ...] = (
     ("communication", r"^(void )?(nccl|rccl|nvshmem|mscclpp|deep_ep)|cross_device_reduce|multimem_|shot_all_reduce"),
     ("indexing", r"fbgemm_gpu::|_finalize_matmul_scatter|bounds_check_indices|moe::dev::(routing|finalize)"),
     ("copy", r"reshape_and_cache|store_kvcache|recat_copy"),
@@ -24,11 +35,12 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("optimizer", r"FusedOptimizer|FusedAdam|multi_tensor_(apply|adam|sgd|lamb)"),
     ("optimizer", r"adam_kernel|adamw|sgd_kernel|lamb_stage"),
     ("convolution", r"convolve|conv(olution)?_?(1d|2d|3d|depthwise)"),
-    ("convolution", r"[fdw](prop|grad)(?!\w*gemm_f(64|8))|winograd|_grad_engine"),
+    ("convolution", r"[fdw](prop|grad)", r"gemm_f(64|8)"),
+    ("convolution", r"winograd|_grad_engine"),
     ("convolution", r"(dgrad|wgrad)|scudnn|cudnn_(infer|train)"),
     ("convolution", r"conv_depthwise|ConvForward|ConvBackward|ImplicitGemmConv"),
     ("convolution", r"flip_filter|region_transform_ABC|igemm_(fwd|bwd|wrw)_|grouped_conv|xdlops_bwd_weight"),
-    ("fft", r"fft|DFT_|radix(?=\d+_)|c2r|r2c"),
+    ("fft", r"fft|DFT_|radix\d+_|c2r|r2c"),
     ("gemm", r"gemm|gemv|nvjet|splitKreduce|cutlass.*(Gemm|sgemm)|^Cijk_|^bmm_|mul_mat|epilogue::impl"),
     ("gemm", r"_mma|Kernel2?<cutlass|matmul|cublas|dot_kernel|reduce_1Block"),
     ("gemm", r"bitsandbytes|marlin|gptq|awq|deep_gemm|gemm_fusion|ampere_s?\d+|sptrsv|syrk|trsm"),
@@ -58,73 +70,67 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("elementwise", r"(^|::)(add|mul|sub|relu|gelu|silu|tanh|sigmoid|swiglu|axpy|saxpy|scal)(_|$|<)"),
     ("elementwise", r"foreach|_act_|rotary|rope_|quantize_|bin_bcast|unary_op_kernel|SubTensorOp"),
 )  # fmt: skip
-_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 
-# Matrix kernels: (pattern, precision, whether they use tensor cores), the first that occurs decides.
-_MATRIX_UNITS: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
-    (re.compile(pattern), precision, tensor)
-    for pattern, precision, tensor in (
-        (r"_ffma_|simt_sgemm|f32f32_f32f32_f32(?!\w*tensor)", "fp32", False),
-        (r"_dfma_|simt_dgemm|f64f64_f64f64_f64(?!\w*tensor)", "fp64", False),
-        (r"simt_[ch]gemm|simt_", None, False),
-        (r"bf16xmxfp4", "bf16", True),  # Triton widens the weights
-        (r"[eE]4m3|[eE]5m2|_fp8|qgmma|nvjet(_sm\d+)?_q", "fp8", True),
-        (r"e2m1|nvfp4|mxfp4|_fp4|nvjet(_sm\d+)?_o", "fp4", True),
-        (r"nvjet(_sm\d+)?_h", "fp16", True),
-        (r"nvjet(_sm\d+)?_t", "bf16", True),
-        (r"nvjet(_sm\d+)?_s", "tf32", True),
-        (r"nvjet", None, True),
-        (r"s1688f16", "fp16", True),
-        (r"s1688bf16", "bf16", True),
-        (r"tf32|tfloat32", "tf32", True),
-        (r"d884|tensorop_d|f64f64_\w*tensor", "fp64", True),
-        (r"tensorop_bf16|bf16_s\d{3,}|bf16bf16|s\d{4,}gemm_bf16|bf16gemm", "bf16", True),
-        (r"tensorop_f16|fp16_s\d{3,}|[hs]884|h1688|h16816|f16_s\d{3,}|f16f16", "fp16", True),
-        (r"s\d{4,}(gemm|fprop|dgrad|wgrad)_fp?16", "fp16", True),
-        (r"^Cijk_\w+_BBS_|igemm_\w+_bf16_|gtcx\d?_\w*bf16", "bf16", True),
-        (r"^Cijk_\w+_HHS_|igemm_\w+_fp16_", "fp16", True),
-        (r"^Cijk_\w+_MI\d|mfma|xdl", None, True),
-        (r"i8816|i16832|imma|i8i8|tensorop_i|s8_", "int8", True),
-        (r"s1688", "tf32", True),
-        (r"fmha_cutlass\w_f32_\w*sm[89]", "tf32", True),
-        (r"(wgmma|wmma|hmma|mma_sync|MmaTensorOp|OpClassTensorOp|s16816|tensorop|utcmma|tcgen05)", None, True),
-        (r"flash_(fwd|bwd)\w*kernel|pytorch_flash|fmha_v\d|fmhaSm\d", None, True),
-        (r"(volta|turing|ampere|maxwell|pascal|kernel)_sgemm|_scudnn|sgemm|winograd_nonfused.*<float", "fp32", False),
-        (r"(volta|turing|ampere|maxwell|pascal|kernel)_dgemm|dgemm", "fp64", False),
-        (r"_hgemm", "fp16", False),
-        (r"(volta|ampere|turing)_g?cgemm", "fp32", False),
-        (r"(volta|ampere|turing)_g?zgemm", "fp64", False),
-        (r"gemv|splitKreduce|dot_kernel|dgrad_(alg\d_)?engine|wgrad_alg\d_engine|gemmSN|epilogue::impl", None, False),
-        (r"flip_filter|implicit_convolve_sgemm|conv_depthwise|grouped_direct|reduce_wgrad", None, False),
-    )
+# Matrix kernels: (precision, whether they use tensor cores) and a pattern as above; the first that occurs decides.
+_MATRIX_UNITS: tuple[tuple[Any, ...], ...] = (
+    (("fp32", False), r"_ffma_|simt_sgemm"),
+    (("fp32", False), "f32f32_f32f32_f32", "tensor"),
+    (("fp64", False), r"_dfma_|simt_dgemm"),
+    (("fp64", False), "f64f64_f64f64_f64", "tensor"),
+    ((None, False), r"simt_[ch]gemm|simt_"),
+    (("bf16", True), r"bf16xmxfp4"),  # Triton widens the weights
+    (("fp8", True), r"[eE]4m3|[eE]5m2|_fp8|qgmma|nvjet(_sm\d+)?_q"),
+    (("fp4", True), r"e2m1|nvfp4|mxfp4|_fp4|nvjet(_sm\d+)?_o"),
+    (("fp16", True), r"nvjet(_sm\d+)?_h"),
+    (("bf16", True), r"nvjet(_sm\d+)?_t"),
+    (("tf32", True), r"nvjet(_sm\d+)?_s"),
+    ((None, True), r"nvjet"),
+    (("fp16", True), r"s1688f16"),
+    (("bf16", True), r"s1688bf16"),
+    (("tf32", True), r"tf32|tfloat32"),
+    (("fp64", True), r"d884|tensorop_d|f64f64_\w*tensor"),
+    (("bf16", True), r"tensorop_bf16|bf16_s\d{3,}|bf16bf16|s\d{4,}gemm_bf16|bf16gemm"),
+    (("fp16", True), r"tensorop_f16|fp16_s\d{3,}|[hs]884|h1688|h16816|f16_s\d{3,}|f16f16"),
+    (("fp16", True), r"s\d{4,}(gemm|fprop|dgrad|wgrad)_fp?16"),
+    (("bf16", True), r"^Cijk_\w+_BBS_|igemm_\w+_bf16_|gtcx\d?_\w*bf16"),
+    (("fp16", True), r"^Cijk_\w+_HHS_|igemm_\w+_fp16_"),
+    ((None, True), r"^Cijk_\w+_MI\d|mfma|xdl"),
+    (("int8", True), r"i8816|i16832|imma|i8i8|tensorop_i|s8_"),
+    (("tf32", True), r"s1688"),
+    (("tf32", True), r"fmha_cutlass\w_f32_\w*sm[89]"),
+    ((None, True), r"(wgmma|wmma|hmma|mma_sync|MmaTensorOp|OpClassTensorOp|s16816|tensorop|utcmma|tcgen05)"),
+    ((None, True), r"flash_(fwd|bwd)\w*kernel|pytorch_flash|fmha_v\d|fmhaSm\d"),
+    (("fp32", False), r"(volta|turing|ampere|maxwell|pascal|kernel)_sgemm|_scudnn|sgemm|winograd_nonfused.*<float"),
+    (("fp64", False), r"(volta|turing|ampere|maxwell|pascal|kernel)_dgemm|dgemm"),
+    (("fp16", False), r"_hgemm"),
+    (("fp32", False), r"(volta|ampere|turing)_g?cgemm"),
+    (("fp64", False), r"(volta|ampere|turing)_g?zgemm"),
+    ((None, False), r"gemv|splitKreduce|dot_kernel|dgrad_(alg\d_)?engine|wgrad_alg\d_engine|gemmSN|epilogue::impl"),
+    ((None, False), r"flip_filter|implicit_convolve_sgemm|conv_depthwise|grouped_direct|reduce_wgrad"),
 )  # fmt: skip
-_MATRIX_FAMILIES = frozenset({"gemm", "convolution", "attention"})
+MATRIX = ("gemm", "convolution", "attention")  # families whose kernels can use tensor cores
 # Families that may use tensor cores although their names do not say so. The others only move or combine elements.
-_UNKNOWN_FAMILIES = frozenset({"custom", "fused"})
-_LIBRARIES = re.compile(r"at::native|cudnn::|cub::|thrust::|^cupy_|c10::|nccl|^triton_(poi|red|per)_|_fusion(_\d+)?$")
-_ELEMENT_TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), precision)
-    for pattern, precision in (
-        (
-            r"\b(c10::BFloat16|__nv_bfloat16|cutlass::bfloat16_t|nv_bfloat16|bfloat16)\b|__hip_bfloat16|DF16b|Sum_bf16",
-            "bf16",
-        ),
-        (r"\b(c10::Half|__half|cutlass::half_t|half|float16)\b|Sum_(half|f16)", "fp16"),
-        (r"\b(double2?|float64|Float64)\b|_float64", "fp64"),
-        (r"\b(float2?|float32|Float32)\b|_float32|_f32_|Sum_float", "fp32"),
-    )
+_UNKNOWN_FAMILIES = ("custom", "fused")
+_UNIT = {"precision": pl.String, "tensor_core": pl.Boolean}
+_FIELDS = ("label", "family", "precision", "tensor_core")
+_LIBRARIES = r"at::native|cudnn::|cub::|thrust::|^cupy_|c10::|nccl|^triton_(poi|red|per)_|_fusion(_\d+)?$"
+_ELEMENT_TYPES = {
+    "bf16": r"\b(c10::BFloat16|__nv_bfloat16|cutlass::bfloat16_t|nv_bfloat16|bfloat16)\b|__hip_bfloat16|DF16b|Sum_bf16",
+    "fp16": r"\b(c10::Half|__half|cutlass::half_t|half|float16)\b|Sum_(half|f16)",
+    "fp32": r"\b(float2?|float32|Float32)\b|_float32|_f32_|Sum_float",
+    "fp64": r"\b(double2?|float64|Float64)\b|_float64",
+}
+_TEMPLATE = r"\bKernel2?<(?:cutlass::|cutlass__\w+::)?([A-Za-z_]\w*)"
+_FUNCTOR = (
+    r"(?:at::native::|<unnamed>::|binary_internal::)"
+    r"\w*(?:[fF]unctor|Ops|_kernel_cuda|_kernel_impl|KernelImpl|CUDAKernelImpl|masked_scale_kernel|scalar_kernel)\w*"
 )
-_TEMPLATE = re.compile(r"\bKernel2?<(?:cutlass::|cutlass__\w+::)?([A-Za-z_]\w*)")
-_FUNCTOR = re.compile(
-    r"(?:at::native::|<unnamed>::|\(anonymous namespace\)::|binary_internal::)"
-    r"((?!vectorized|unrolled|elementwise_kernel|gpu_kernel|reduce_kernel|multi_tensor)"
-    r"\w*(?:[fF]unctor|Ops|_kernel_cuda|_kernel_impl|KernelImpl|CUDAKernelImpl|masked_scale_kernel|scalar_kernel)\w*)"
-)
-_WRAPPERS = frozenset({"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor"})
-_GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|^Kernel2?$")
+_NO_FUNCTOR = "^(vectorized|unrolled|elementwise_kernel|gpu_kernel|reduce_kernel|multi_tensor)"
+_WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
+_GENERIC = "elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|^Kernel2?$"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelKind:
     """The kind of a kernel, from its name; None where the name does not contain it."""
 
@@ -134,58 +140,127 @@ class KernelKind:
     tensor_core: bool | None
 
 
-@lru_cache(maxsize=MAX_KINDS)
-def kernel_kind(name: str, demangled: str) -> KernelKind:
-    """Return the kind of a kernel from its short and its full name."""
-    # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
-    demangled = demangled.replace("(anonymous namespace)", "<unnamed>")
-    function = _without_parameters(demangled)
-    family = next((family for family, pattern in _COMPILED if pattern.search(function)), "custom")
-    precision, tensor_core = _matrix_unit(demangled) if family in _MATRIX_FAMILIES else (None, None)
-    is_library = tensor_core is not None or bool(_LIBRARIES.search(demangled))
-    if family not in _MATRIX_FAMILIES and (is_library or family not in _UNKNOWN_FAMILIES):
-        tensor_core = False
-    if precision is None:
-        precision = _element_type(demangled, is_library=is_library, tensor_core=tensor_core)
-    return KernelKind(_label(name, demangled), family, precision, tensor_core)
+_of_names: dict[tuple[str, str], KernelKind] = {}
+_of_frames: dict[int, tuple[weakref.ref[pl.DataFrame], list[KernelKind]]] = {}  # those with more than MAX_KEPT names
+_searching = Lock()  # tables are measured in several threads
 
 
-def _without_parameters(demangled: str) -> str:
-    """Return a function's name with its template arguments; parameter types say little about what it computes."""
-    template, call = demangled.find("<"), demangled.find("(")
-    if 0 <= template < call and ">(" in demangled:
-        return demangled[: demangled.rindex(">(") + 1]
-    return demangled[:call] if call > 0 else demangled
+def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
+    """Return the kinds of Trace.shapes, from their names; the row of other operations has the label "".
 
-
-def _matrix_unit(demangled: str) -> tuple[str | None, bool | None]:
-    for pattern, precision, tensor in _MATRIX_UNITS:
-        if pattern.search(demangled):
-            return precision, tensor
-    return None, None
-
-
-def _element_type(demangled: str, *, is_library: bool, tensor_core: bool | None) -> str | None:
-    """Return the type that occurs first in a library's name, or the only type that occurs in another name.
-
-    A float in the name of a kernel that uses tensor cores is the type that it reads or adds up in.
+    A name is searched once, because tables, findings and predictions ask for the same kinds.
     """
-    places = [(match.start(), precision) for kind, precision in _ELEMENT_TYPES if (match := kind.search(demangled))]
-    if tensor_core:
-        places = [place for place in places if place[1] != "fp32"]
-    if not places or (len(places) > 1 and not is_library):
-        return None
-    return min(places)[1]
+    with _searching:
+        known, kinds = _of_frames.get(id(shapes), (None, []))
+        if known is not None and known() is shapes:
+            return kinds
+        kinds = _kinds(shapes.select(pl.col("name", "demangled").fill_null("")))
+        if len(shapes) > MAX_KEPT:
+            key = id(shapes)
+            _of_frames[key] = weakref.ref(shapes, lambda _: _of_frames.pop(key, None)), kinds
+        return kinds
 
 
-def _label(name: str, demangled: str) -> str:
-    """Return the short name, or for a generic kernel the operation that its template arguments name."""
-    if not _GENERIC.search(name):
-        return name
-    if name in ("Kernel", "Kernel2"):
-        template = _TEMPLATE.search(demangled)
-        return template[1] if template else name
-    functors = _FUNCTOR.findall(demangled)
-    specific = [functor for functor in functors if functor not in _WRAPPERS] or functors
-    plain = name.removeprefix("vectorized_").removeprefix("unrolled_")
-    return f"{plain}<{specific[0]}>" if specific else name
+def kernel_kind(name: str, demangled: str) -> KernelKind:
+    """Return the kind of one kernel from its short and its full name."""
+    return shape_kinds(pl.DataFrame({"name": [name], "demangled": [demangled]}))[0]
+
+
+def _kinds(names: pl.DataFrame) -> list[KernelKind]:
+    """Return the kind of each row of `name` and `demangled`."""
+    distinct = names.unique(maintain_order=True)
+    if len(distinct) > MAX_KEPT:
+        known = dict(zip(distinct.iter_rows(), _search(distinct), strict=True))
+    else:
+        known = _of_names
+        new = [row for row in distinct.iter_rows() if row not in known]
+        if len(known) + len(new) > MAX_KEPT:
+            known.clear()
+            new = distinct.rows()
+        if new:
+            known.update(zip(new, _search(pl.DataFrame(new, schema=names.schema, orient="row")), strict=True))
+    return [known[row] for row in names.iter_rows()]
+
+
+def _search(names: pl.DataFrame) -> list[KernelKind]:
+    # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
+    full = names["demangled"].str.replace_all("(anonymous namespace)", "<unnamed>", literal=True)
+    family = np.array([*(name for name, *_ in FAMILIES), "custom"])[_first_match(_without_parameters(full), FAMILIES)]
+    unit = np.full(len(full), len(_MATRIX_UNITS))
+    matrix = np.isin(family, MATRIX)
+    unit[matrix] = _first_match(full.filter(pl.Series(matrix)), _MATRIX_UNITS)
+    units = pl.DataFrame([*(row[0] for row in _MATRIX_UNITS), (None, None)], schema=_UNIT, orient="row")
+    kinds = units[unit].with_columns(_labels(names["name"], full), pl.Series("family", family), full.alias("full"))
+    return list(starmap(KernelKind, kinds.with_columns(**_tensor_core_and_type()).select(_FIELDS).iter_rows()))
+
+
+def _first_match(texts: pl.Series, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.int64]:
+    """Return the number of the first row whose pattern occurs in each text; the number of rows where none does."""
+    number, left, frame = np.full(len(texts), len(rows)), np.arange(len(texts)), texts.to_frame("text")
+    for first in range(0, len(rows), SEARCHED_TOGETHER):
+        searches = [_occurs(*row[1:]).alias(str(place)) for place, row in enumerate(rows[first:][:SEARCHED_TOGETHER])]
+        occurs = frame.select(searches).to_numpy()
+        matched = occurs.any(axis=1)
+        number[left[matched]] = first + occurs[matched].argmax(axis=1)
+        left, frame = left[~matched], frame.filter(pl.Series(~matched))
+        if not len(left):
+            break
+    return number
+
+
+def _occurs(pattern: str, not_before: str = "") -> pl.Expr:
+    """Return whether a pattern occurs in `text` without the other one behind it in the same word."""
+    text = pl.col("text")
+    if not_before:
+        text = text.str.replace_all(rf"(?:{pattern})\w*(?:{not_before})", " ")
+    return text.str.contains(pattern)
+
+
+def _without_parameters(full: pl.Series) -> pl.Series:
+    """Return functions' names with template arguments; parameter types say little about what a function computes."""
+    template, call = full.str.find("<", literal=True), full.str.find("(", literal=True)
+    function = pl.when(template < call).then(full.str.extract(r"^((?s:.*)>)\("))
+    return pl.select(pl.coalesce(function, full.str.extract(r"^([^(]+)"), full)).to_series()
+
+
+def _tensor_core_and_type() -> dict[str, pl.Expr]:
+    """Return the use of tensor cores and the precision, for rows with `full`, `family` and what _MATRIX_UNITS says.
+
+    The precision of a library's kernel is the type that occurs first in its name, that of another the only one that
+    occurs. A float in the name of a kernel that uses tensor cores is the type that it reads or adds up in.
+    """
+    full, family, tensor_core = pl.col("full"), pl.col("family"), pl.col("tensor_core")
+    library = tensor_core.is_not_null() | full.str.contains(_LIBRARIES)
+    without = ~family.is_in(MATRIX) & (library | ~family.is_in(_UNKNOWN_FAMILIES))
+    tensor_core = pl.when(without).then(False).otherwise(tensor_core)
+    places = {kind: full.str.find(pattern) for kind, pattern in _ELEMENT_TYPES.items()}
+    places["fp32"] = pl.when(~tensor_core.fill_null(False)).then(places["fp32"])
+    first = pl.min_horizontal(*places.values())
+    single = pl.sum_horizontal(*(place.is_not_null() for place in places.values())) == 1
+    element = pl.coalesce(pl.when(place == first).then(pl.lit(kind)) for kind, place in places.items())
+    precision = pl.coalesce("precision", pl.when(single | library).then(element))
+    return {"tensor_core": tensor_core, "precision": precision}
+
+
+def _labels(names: pl.Series, full: pl.Series) -> pl.Series:
+    """Return the short names; for generic kernels the operations that their template arguments name."""
+    labels = pl.DataFrame({"label": names, "full": full}).with_row_index("row")
+    generic = labels.filter(pl.col("label").str.contains(_GENERIC))
+    cutlass = pl.col("label").is_in(("Kernel", "Kernel2"))
+    function = pl.col("functor").str.extract(r"(\w+)$")
+    functors = (
+        generic.filter(~cutlass)
+        .select("row", functor=pl.col("full").str.extract_all(_FUNCTOR))
+        .explode("functor")
+        .select("row", functor=function)
+        .filter(~pl.col("functor").str.contains(_NO_FUNCTOR))
+        .sort(pl.col("functor").is_in(_WRAPPERS), maintain_order=True)
+        .unique("row", keep="first", maintain_order=True)
+    )
+    plain = pl.col("label").str.strip_prefix("vectorized_").str.strip_prefix("unrolled_")
+    template = pl.when(cutlass).then(pl.col("full").str.extract(_TEMPLATE))
+    specific = generic.join(functors, on="row", how="left").select(
+        "row", specific=pl.coalesce(template, pl.format("{}<{}>", plain, "functor"))
+    )
+    named = labels.join(specific, on="row", how="left", maintain_order="left")
+    return named.select(pl.coalesce("specific", "label").alias("label")).to_series()

@@ -7,17 +7,17 @@ need one binary search each.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Nesting:
     """Ranges by (thread, start, longest first). A place is an index in this order.
 
@@ -114,7 +114,7 @@ def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Time
     return nesting.rows_at(place)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Stretches:
     """The time of every thread, cut where ranges open or close: the same ranges are open throughout a stretch.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
@@ -14,7 +15,7 @@ from traceview.measure.per_frame import launch_rows, once_per_frame
 from traceview.model.trace import PROJECTED, Trace
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Projection:
     """The ranges of each GPU operation, which are the ranges open at its launch.
 

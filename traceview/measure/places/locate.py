@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.per_frame import launch_rows
 from traceview.measure.places.op_tree import OpTree
 from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
-from traceview.model.scopes import FUNCTION, MODULE, OP
+from traceview.model.stacks import FUNCTION, MODULE, OP
 from traceview.model.trace import Trace, enum_texts
 
 MAX_MODULE_DEPTH = 64
@@ -122,7 +122,7 @@ PLACE = ("range", "module", "op", "inner_op", "line", "direction")
 CODES = ("module", "op", "inner_op", "line")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Places:
     """`table` has one row for each place: the columns of PLACE, and `ranges`, all its ranges, the outermost first.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.model.trace import enum_texts
@@ -17,7 +18,7 @@ WRAPPER = r"^autograd::engine::evaluate_function|^Torch-Compiled Region|^Compile
 UNRECORDED = "torch::autograd::CppNode<"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OpTree:
     """Ops in the order of `nesting`; -1 stands for no op.
 

@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.base import PartContext, PartInput, PartMeasure
-from traceview.measure.kernels import rounded_share, shape_kinds
+from traceview.measure.kernels import rounded_share
+from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
-from traceview.model.kernels import KernelPlace, ModuleUse
+from traceview.model.rows import KernelPlace, ModuleUse
 
 MAX_PLACES = 500
 MAX_PAIRS = 1 << 20  # pairs of a place and a shape; up to so many sums are kept in one array

@@ -12,7 +12,7 @@ from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import DIGITS
 from traceview.model.columns import Table, partial_row
-from traceview.model.rates import Collective
+from traceview.model.rows import Collective
 from traceview.model.trace import Trace
 
 MAX_COLLECTIVES = 200

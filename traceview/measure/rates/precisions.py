@@ -9,13 +9,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.base import PartContext, PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, rounded_share, shape_kinds
+from traceview.measure.kernels import DIGITS, rounded_share
+from traceview.measure.kernels.families import MATRIX, shape_kinds
 from traceview.model.columns import Table
 from traceview.model.peaks import peak_flops
-from traceview.model.rates import MatrixPrecision
+from traceview.model.rows import MatrixPrecision
 from traceview.model.trace import Trace
 
-MATRIX = ("gemm", "convolution", "attention")
 KEYS = ("precision", "tensor_core")
 GIGA = 10**9
 SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.kernels import DIGITS
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.peaks import peak_flops
-from traceview.model.rates import MatrixPrecision, SpeedOfLight
+from traceview.model.rows import MatrixPrecision, SpeedOfLight
 from traceview.model.trace import Trace
 from traceview.units import share
 
@@ -36,7 +36,7 @@ NO_PEAK = "the peak of this GPU in the precision of its matrix kernels is not kn
 NO_PRECISION = "the names of the matrix kernels do not contain their precision"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceFlops:
     """Floating-point operations of a GPU, and the time in which it does them; `missing` says why they are unknown."""
 

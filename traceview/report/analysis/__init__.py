@@ -3,8 +3,7 @@
 page.py       the page: template, styles and scripts of report/assets, filled with data
 sections.py   texts and tables of the page
 charts.py     figures of the charts
-tables.py     tables of the summary
-terminal.py   the summary
+terminal.py   the summary and its tables
 document.py   the JSON document
 ../timeline/  the rows of the timeline and their packed marks
 """

@@ -8,7 +8,7 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.devices import DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.program import Program
-from traceview.model.rates import SpeedOfLight
+from traceview.model.rows import SpeedOfLight
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.report.format import confidence_word, figure, plain
 from traceview.units import duration, share, time_range

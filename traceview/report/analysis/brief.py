@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.devices import DevicePart
+from traceview.model.devices import DeviceFigures
 from traceview.model.findings import Finding
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import OUTSIDE, covered, iteration_line, speed_lines
@@ -73,7 +73,7 @@ def _bars(analysis: Analysis, columns: int) -> list[str]:
     return [*lines, _legend(uses), *_causes(uses[0], "" if len(uses) == 1 else f" of {names[0]}", columns)]
 
 
-def _legend(uses: Sequence[DevicePart]) -> str:
+def _legend(uses: Sequence[DeviceFigures]) -> str:
     """Return what the characters of the bars mean, with the shares of a single device."""
     words = dict.fromkeys((mark, what) for use in uses for what, ns, mark in shares(use) if ns)
     known = {mark: f" {share(ns, uses[0].window.length)}" for _, ns, mark in shares(uses[0]) if len(uses) == 1}
@@ -81,7 +81,7 @@ def _legend(uses: Sequence[DevicePart]) -> str:
     return f"  {'  '.join(parts)}"
 
 
-def _causes(use: DevicePart, where: str, columns: int) -> list[str]:
+def _causes(use: DeviceFigures, where: str, columns: int) -> list[str]:
     """Return the largest causes of idle time in one line; [] without any."""
     causes = sorted(use.gaps.causes.items(), key=lambda pair: -pair[1])[:MAX_CAUSES]
     words = [
@@ -133,11 +133,15 @@ def _notes(analysis: Analysis, columns: int) -> list[str]:
     """Return the most important notes; in full lines if there are few findings."""
     notes = sorted(filter(_is_shown, analysis.notes), key=lambda note: (not note.affects, note.id not in OUTSIDE))
     most = 4 if not analysis.devices else 2 if len(analysis.findings) < MAX_FINDINGS - 1 else 1
-    return [
+    lines = [
         line
         for note in notes[:MAX_NOTES]
         for line in _first_lines(wrap(first_sentence(note), "  Note: ", "    ", columns), most)
     ]
+    if more := [note for note in notes[MAX_NOTES:] if note.affects]:
+        ids = ", ".join(dict.fromkeys(note.id for note in more))
+        lines.append(cut(f"  {quantity(len(more), 'more note')} on figures in doubt: {plain(ids, 200)} (-v)", columns))
+    return lines
 
 
 def _first_lines(lines: list[str], most: int) -> list[str]:

@@ -19,11 +19,10 @@ from traceview.model.charts import (
     StackNode,
 )
 from traceview.model.devices import DeviceUse
-from traceview.model.kernels import size_text
-from traceview.model.rows import StreamUse
+from traceview.model.rows import StreamUse, size_text
 from traceview.report.analysis.kernels import kernel_section
 from traceview.report.format import plain
-from traceview.report.timeline.bands import COPY_CLASSES
+from traceview.report.timeline.rows import COPY_CLASSES
 from traceview.report.timeline.samples import SampleStacks
 
 Json = dict[str, Any]

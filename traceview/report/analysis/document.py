@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured, Spread, SyncUse
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, HostStates
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, HostStates
 from traceview.model.findings import Finding, Place
 from traceview.report.json import Json, plain_values, rounded, row_text, unprofiled_values
 
@@ -54,6 +54,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
         "name": use.name,
         "process_ids": list(use.process_ids),
         "window_ns": [use.window.start, use.window.end],
+        "clock": _clock(analysis.trace.devices.row(use.device, named=True)),
         "kernel_count": use.kernel_count,
         "busy_ns": use.busy_ns,
         "compute_ns": use.compute_ns,
@@ -71,7 +72,11 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
     }
 
 
-def _steady(use: DevicePart) -> Json:
+def _clock(device: Mapping[str, Json]) -> Json:
+    return {f"{name}_ns": device[f"clock_{name}"] for name in ("offset", "low", "high")}
+
+
+def _steady(use: DeviceFigures) -> Json:
     return {
         "window_ns": [use.window.start, use.window.end],
         "kernel_count": use.kernel_count,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
+from traceview.model.charts import KernelGrouping, KernelInstance, SimilarKernels
 from traceview.model.columns import Column, columns
 from traceview.model.devices import DeviceUse
-from traceview.model.kernels import KernelUse
+from traceview.model.rows import KernelUse
 from traceview.report.analysis.answer import covered
 from traceview.report.format import plain
 
@@ -42,7 +42,7 @@ def kernel_section(analysis: Analysis, device: DeviceUse, groupings: tuple[Kerne
         each = {"share": ns / total if total else 0.0, "per_iteration_ns": ns // (times or 1), "mean_ns": ns // count}
         return [(each | {"count": count, "total_ns": ns})[name] for name in figures]
 
-    def row(group: KernelGroup, use: KernelUse | None) -> Json:
+    def row(group: SimilarKernels, use: KernelUse | None) -> Json:
         return {
             "name": plain((use.label if use else group.name) or "", MAX_NAME),
             "full": plain(use.demangled or "", 2 * MAX_NAME) if use else "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
+from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, HostStates
 from traceview.model.findings import Finding, Place, PredictedTime
 from traceview.model.trace import MEMORIES, Window
 from traceview.report.analysis.answer import (
@@ -127,7 +127,7 @@ def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, Cl
     }
 
 
-def _covered_figures(use: DevicePart, exposed: ClassTimes, covers: str) -> Json:
+def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,
@@ -152,7 +152,7 @@ def _host_states(states: HostStates) -> list[Json]:
     ]
 
 
-def _parts(use: DevicePart, exposed: ClassTimes) -> list[Json]:
+def _parts(use: DeviceFigures, exposed: ClassTimes) -> list[Json]:
     """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
         {

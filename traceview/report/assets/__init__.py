@@ -21,10 +21,9 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from traceview.frozen import frozen
 
 try:
     from isal import isal_zlib as packer  # same format, a fifth of the time
@@ -46,7 +45,7 @@ PLOTLY_STYLE = rb'getElementById\("([0-9a-f]{64})"\)'
 COMPRESSION_LEVEL = 2
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PageFiles:
     """The files of one page, as paths in this folder."""
 
@@ -117,7 +116,7 @@ FLEET = PageFiles(
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Library:
     """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison
@@ -10,12 +11,15 @@ from traceview.report.comparison.tables import TextTable, host_table, kernel_tab
 from traceview.report.format import plain
 
 SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
+# GitHub makes links of addresses and references, escaped or not, unless a comment divides them.
+LINK = re.compile(r"((?:https?|ftp|mailto|xmpp)(?=:)|www(?=\.)|\bgh(?=-)|[@#](?=\w))", re.IGNORECASE)
+DIVIDER = "<!-- -->"
 
 
 def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
     """Return the comparison as GitHub's Markdown; `top` bounds the kernels.
 
-    Names from a trace are in code spans, so that they are not read as markup.
+    Names from a trace are in code spans, so that they are not read as markup; in sentences, markup is escaped.
     """
     parts = [line for against in comparison.against for line in _against(comparison, against, top)]
     note_lines = [f"- {_text(note)}" for note in notes(comparison)]
@@ -56,7 +60,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _text(text: str) -> str:
-    return plain(text, 2000).translate(SPECIAL)
+    return LINK.sub(rf"\1{DIVIDER}", plain(text, 2000).translate(SPECIAL))
 
 
 def _code(name: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from traceview.frozen import frozen
 from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
-from traceview.model.kernels import size_text
-from traceview.model.rows import place_text
+from traceview.model.rows import place_text, size_text
 from traceview.report.comparison.phrases import interval, own_share, part_words, shown_parts
 from traceview.report.format import plain
 from traceview.units import duration, durations, number, signed_duration
@@ -27,7 +26,7 @@ HOST_WORDS = {
 PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TextTable:
     """A table of texts. The first cell of a row names it; `code` says that it is a name from a capture."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.report.timeline.marks import Marks, Numbers, counted, used
 from traceview.report.timeline.merging import MAX_SHIFT, GroupCounts, merged
@@ -85,7 +85,7 @@ def _stored(name: str, values: Numbers, differences: bool) -> tuple[BlockColumn,
     return BlockColumn(name, chosen, least, len(large), first), b"".join(parts)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MarkBlock:
     """Marks of a lane that follow each other, in a file. `columns` are those that are not 0 everywhere."""
 
@@ -112,7 +112,7 @@ class MarkBlock:
         return values
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LanePart:
     """The marks of a lane in one slice: their blocks, those of their levels by shift, and how they merge.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -10,22 +11,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY
 from traceview.model.analysis import Analysis, Iterations
-from traceview.report.timeline.binned import bin_shift, sums_of_devices, sums_of_names
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.counters import counter_rows
 from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lanes
 from traceview.report.timeline.index import Index
 from traceview.report.timeline.lanes import HostRows, projected_rows, stream_rows
-from traceview.report.timeline.levels import Lane, merged_lanes
+from traceview.report.timeline.levels import Lane, kept_marks, merged_lanes, places
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.name_sums import name_bins, packed_sums
-from traceview.report.timeline.places import kept_marks, places
-from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
-from traceview.report.timeline.source import PageSource, timeline_span
-from traceview.report.timeline.summary import device_lanes, tally, tally_bins
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, counter_rows
+from traceview.report.timeline.source import PageSource
+from traceview.report.timeline.sums import (
+    bin_shift,
+    device_lanes,
+    name_bins,
+    packed_sums,
+    sums_of_devices,
+    sums_of_names,
+    tally,
+    tally_bins,
+)
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
@@ -48,7 +53,7 @@ PATH_LOOKS = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PackedTimeline:
     """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
 
@@ -59,7 +64,7 @@ class PackedTimeline:
 
 def origin(analysis: Analysis) -> int:
     """Return the page's zero time: the first event, or the start of the window."""
-    return timeline_span(analysis.trace).start
+    return analysis.trace.span.start
 
 
 def rows(analysis: Analysis, source: PageSource, path: Sequence[PathSpan] = ()) -> list[Group]:
@@ -85,7 +90,7 @@ def rows(analysis: Analysis, source: PageSource, path: Sequence[PathSpan] = ()) 
     return [*groups, *host.groups()]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MergedRows:
     """All rows, and the lanes of each row with their levels."""
 

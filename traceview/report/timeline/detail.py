@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.levels import Lane, Level, coarser
@@ -92,7 +91,7 @@ GPU_FINER = 2  # doublings by which the rows of the GPU are finer than those of 
 SHARES = {True: 2 / 3, False: 1.0}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Extra:
     """The parts of a page that does not hold every event.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.report.timeline.columns import Columns, Packed
 from traceview.report.timeline.marks import Marks, Numbers, counted
@@ -23,7 +22,7 @@ ALL_EVENTS = -1  # the width of a rare name: each of its events is a place
 MAX_BITS = 64
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NamePlaces:
     """Places of names, in order of (name, start, row): all events of a rare name, and the first of each bin of others.
 
@@ -108,7 +107,7 @@ def _first_of_bins(name: Numbers, start: Times, width: Times, most: int) -> Time
     return np.flatnonzero(bits > width[name])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Index:
     """Places of names as columns, in order of (name, start). `rows` are ids of rows; `row` indexes them."""
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import ROLES, Window
-from traceview.report.timeline.bands import Bands, work_codes
 from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
-from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, idle_lane, overlap_lanes
+from traceview.report.timeline.rows import LOOKS, Bands, Group, TimelineRow, idle_lane, overlap_lanes, work_codes
 from traceview.report.timeline.samples import sample_marks
 from traceview.report.timeline.stored import AllMarks
 
@@ -34,7 +33,7 @@ def _rows_inside(window: Window | None, own: bool, start: Times, end: Times) -> 
     return np.flatnonzero((start < window.end) & ((start if own else end) >= window.start))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Owners:
     """The events inside the window, and the row of the stream or thread that owns each."""
 
@@ -79,7 +78,7 @@ class EventLanes(Protocol):
         """Return how many API calls each of `threads` rows of Trace.threads has."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceLanes:
     """The lanes of a capture in memory."""
 
@@ -190,7 +189,7 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
     return numbers
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostRows:
     """The rows of threads: API calls, stack samples and NVTX ranges."""
 

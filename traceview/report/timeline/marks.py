@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, blocks, is_sorted
 from traceview.report.timeline.columns import Columns, Packed
 
@@ -20,7 +19,7 @@ Rows = Numbers | slice
 ALL = slice(None)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Merge:
     """Columns of marks that stand for several events each.
 
@@ -47,7 +46,7 @@ class Merge:
         return Merge(count, busy, top, self.looks, tuple(shares))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Marks:
     """Columns of equal length: ns on the capture's clock, the name's number, the class's number.
 
@@ -154,10 +153,11 @@ class Marks:
             "name": columns.add(self.name),
             "look": columns.add(self.look),
         }
-        for key, column in self.sums.items():
+        # In order of their keys: a file's columns have another order than those in memory.
+        for key, column in sorted(self.sums.items()):
             if has_nonzero(column):
                 places[key] = columns.add(column)
-        for key, detail in self.details.items():
+        for key, detail in sorted(self.details.items()):
             if has_nonzero(detail):
                 places[key] = columns.add_steps(detail)
         if self.merge is not None:
@@ -223,10 +223,17 @@ class Names:
     texts: list[str] = field(default_factory=list)
     _known: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def from_texts(cls, texts: Iterable[str]) -> Names:
+        """Number names in alphabetical order, so that their numbers do not depend on the order of events."""
+        names = cls()
+        for text in sorted(set(map(_shortened, texts))):
+            names.number(text)
+        return names
+
     def number(self, text: str) -> int:
         """Return the number of a name; a name above MAX_NAME_LENGTH is cut."""
-        if len(text) > MAX_NAME_LENGTH:
-            text = text[: MAX_NAME_LENGTH - 1] + "…"
+        text = _shortened(text)
         if text not in self._known:
             self._known[text] = len(self.texts)
             self.texts.append(text)
@@ -234,15 +241,14 @@ class Names:
 
     def column(self, names: pl.Series) -> NameColumn:
         """Give a number to every name in a column of categories."""
-        codes = names.to_physical().to_numpy()
         texts = _categories(names)
         lookup = np.zeros(max(len(texts), 1), np.int32)
-        for code in np.flatnonzero(counted(codes)).tolist():
-            lookup[code] = self.number(texts[code])
-        return NameColumn(codes, lookup)
+        for code, text in _used_categories(names):
+            lookup[code] = self.number(text)
+        return NameColumn(names.to_physical().to_numpy(), lookup)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NameColumn:
     """A column of categories, and the name's number of each category."""
 
@@ -253,6 +259,20 @@ class NameColumn:
         """Return the numbers of the names of some rows."""
         numbers: NDArray[np.int32] = self.lookup[self.codes[rows]]
         return numbers
+
+
+def used_texts(names: pl.Series) -> list[str]:
+    """Return the distinct texts of a column of categories."""
+    return [text for _, text in _used_categories(names)]
+
+
+def _used_categories(names: pl.Series) -> Iterator[tuple[int, str]]:
+    texts = _categories(names)
+    return ((code, texts[code]) for code in np.flatnonzero(counted(names.to_physical().to_numpy())).tolist())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"
 
 
 def _categories(names: pl.Series) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
 from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
 
@@ -61,7 +61,7 @@ def significant_bits(numbers: Times) -> Times:
     return bits
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupCounts:
     """How many marks start a group of `merged`, in a lane or in a part of it.
 

@@ -1,21 +1,37 @@
-"""Rows and groups of the timeline, the styles of marks, and the two bands that lead each device."""
+"""Rows and groups of the timeline, the styles of marks, and the two bands that lead each device.
+
+A band is the work of a device at each moment by class. Of overlapping classes, the first of WORK_CLASSES counts.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
+from traceview import intervals
 from traceview.intervals import Intervals, Times, blocks
 from traceview.model.analysis import Analysis
+from traceview.model.counters import CounterSeries, counter_steps
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.trace import ROLES
-from traceview.report.timeline.bands import WORK_CLASSES, Band, Bands
+from traceview.model.trace import CLASSES, KINDS, ROLES, Window
 from traceview.report.timeline.marks import Marks, Names
 from traceview.report.timeline.stored import AllMarks
 
+# The look of each copy kind, by direction. Other kinds have the look "copy".
+COPY_CLASSES = {
+    "h2d": "h2d",
+    "um_h2d": "h2d",
+    "d2h": "d2h",
+    "um_d2h": "d2h",
+    "d2d": "d2d",
+    "p2p": "d2d",
+    "um_d2d": "d2d",
+}
+WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
 LOOKS = (
     *WORK_CLASSES,
     *(f"call_{role}" for role in ROLES),
@@ -39,9 +55,66 @@ WORDS = {
 
 IDLE_LOOK = np.uint8(LOOKS.index(f"idle_{CAUSES[0]}"))
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
+FRACTION_SCALE = 1000  # the page holds whole numbers: values with a fraction are multiplied
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One class of work of a device: its union, and the part that no earlier class of WORK_CLASSES covers."""
+
+    name: str
+    all: Intervals
+    exposed: Intervals
+
+    def exposed_ns(self, window: Window) -> int:
+        """Return the exposed ns in a part of the device's window."""
+        return intervals.length(intervals.clip(self.exposed, window.start, window.end))
+
+
+Bands = tuple[Band, ...]
+
+
+def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
+    """Return the index in WORK_CLASSES of each row of Trace.operations."""
+    operations = analysis.trace.operations
+    of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
+    of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
+    work = operations["class"].to_physical().to_numpy()
+    kind = operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
+    copies = np.array([*of_kind, WORK_CLASSES.index("copy")], np.uint8)[kind]
+    codes: NDArray[np.uint8] = np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+    return codes
+
+
+def bands(analysis: Analysis) -> dict[int, Bands]:
+    """Return each device's work by class inside its window, by row of Trace.devices.
+
+    The exposed parts of a device add up to its `busy_ns`.
+    """
+    codes = work_codes(analysis)
+    return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
+
+
+def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
+    operations = analysis.trace.operations
+    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
+    mine = operations["device"].to_numpy() == device.device
+    if not mine.all():
+        start, end, codes = start[mine], end[mine], codes[mine]
+    used = np.bincount(codes, minlength=len(WORK_CLASSES))
+    split: list[Band] = []
+    for code, name in enumerate(WORK_CLASSES):
+        chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
+        union = intervals.union(start[chosen], end[chosen], ordered=True)
+        union = intervals.clip(union, device.window.start, device.window.end)
+        exposed = union
+        for before in split:
+            exposed = intervals.subtract(exposed, before.all)
+        split.append(Band(name, union, exposed))
+    return tuple(split)
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineRow:
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
@@ -60,7 +133,7 @@ class TimelineRow:
     counter: Mapping[str, object] | None = None  # a counter's unit and scale
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Group:
     """Rows under one heading."""
 
@@ -128,3 +201,32 @@ def idle_lane(analysis: Analysis, device: DeviceUse, names: Names) -> Marks:
         main + IDLE_LOOK,
         causes,
     )
+
+
+def counter_rows(analysis: Analysis, names: Names, start: int, end: int) -> dict[int | None, list[TimelineRow]]:
+    """Return the counters of each device (row of Trace.devices; None for the machine) inside [start, end)."""
+    rows: dict[int | None, list[TimelineRow]] = defaultdict(list)
+    for number, counter in enumerate(analysis.counters() if analysis.counters is not None else ()):
+        row = _counter_row(counter, f"c:{number}", names, start, end)
+        if len(row.lanes[0]):
+            rows[counter.device].append(row)
+    return dict(rows)
+
+
+def _counter_row(counter: CounterSeries, row_id: str, names: Names, start: int, end: int) -> TimelineRow:
+    steps = counter_steps(counter, start, end)
+    whole = bool((steps.mean == np.rint(steps.mean)).all())
+    scale = 1 if whole or counter.unit == "bytes" else FRACTION_SCALE
+    details = {"value": steps.mean}
+    if not (steps.low == steps.high).all():
+        details |= {"low": steps.low, "high": steps.high}
+    count = len(steps.start)
+    marks = Marks(
+        steps.start,
+        steps.end,
+        np.full(count, names.number(counter.name), np.int32),
+        np.full(count, LOOKS.index("counter"), np.uint8),
+        details={key: np.rint(column * scale).astype(np.int64) for key, column in details.items()},
+    )
+    facts = {"unit": counter.unit, "scale": scale}
+    return TimelineRow("counter", row_id, counter.name, "", (marks,), counter=facts)

@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from traceview.model.analysis import Analysis
-from traceview.model.call_tree import Numbers, node_levels
 from traceview.model.rows import place_text
-from traceview.model.stacks import HostEvidence
+from traceview.model.stacks import HostEvidence, Numbers, node_levels
 from traceview.report.format import plain
 from traceview.report.timeline.marks import Marks, Names
 from traceview.report.timeline.rows import LOOKS

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.model.analysis import Analysis, SyncUse
 from traceview.model.devices import DeviceUse
-from traceview.model.trace import Trace, Window
-from traceview.report.timeline.bands import Bands, bands
-from traceview.report.timeline.binned import StoredSums
+from traceview.model.trace import Window
 from traceview.report.timeline.lanes import EventLanes, TraceLanes
-from traceview.report.timeline.marks import Names
+from traceview.report.timeline.marks import Names, used_texts
+from traceview.report.timeline.rows import WORDS, Bands, bands
+from traceview.report.timeline.sums import StoredSums
 
 MAX_CALLS = 10
 ClassTimes = Mapping[str, int]  # ns by class of work
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PageSource:
     """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
@@ -40,21 +40,17 @@ class PageSource:
         """Return the events of an analysis."""
         if analysis.events is not None:
             return analysis.events
-        work, names = bands(analysis), Names()
+        work, trace = bands(analysis), analysis.trace
+        names = names_of_events((*used_texts(trace.operations["name"]), *used_texts(trace.api["name"])))
         lanes = TraceLanes.from_analysis(analysis, work, names)
         exposed = {device.device: exposed_times(device, work[device.device]) for device in analysis.devices}
         calls = [worst_calls(use) for use in (analysis.host.sync, analysis.host.implicit_sync)]
-        return cls(timeline_span(analysis.trace), names, lanes, exposed, call_places(calls))
+        return cls(trace.span, names, lanes, exposed, call_places(calls))
 
 
-def timeline_span(trace: Trace) -> Window:
-    """Return the time from the first to the last event, or the window."""
-    if trace.window is not None:
-        return trace.window
-    frames = (trace.operations, trace.api, trace.ranges)
-    starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
-    ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
-    return Window(min(starts, default=0), max(ends, default=1))
+def names_of_events(texts: Iterable[str]) -> Names:
+    """Return the names of operations and calls, and of the bands of devices. Names of other rows get higher numbers."""
+    return Names.from_texts((*texts, *WORDS.values(), ""))
 
 
 def exposed_times(device: DeviceUse, work: Bands) -> tuple[ClassTimes, ClassTimes]:

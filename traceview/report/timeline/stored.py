@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times
 from traceview.report.timeline.blocks import BUSY, COUNT, DETAIL, LENGTH, LOOK, NAME, SHARE, START, SUM, TOP, LanePart
 from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
@@ -19,7 +19,7 @@ CACHED_BLOCKS = 8  # blocks of a lane that a request reads with the cache
 MAX_CACHED_BLOCKS = 48  # blocks of all lanes, 200 MB
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SliceBlocks:
     """The part of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
 

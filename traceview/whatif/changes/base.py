@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import DependencyGraph, Mask
+from traceview.whatif.graph import Codes, DependencyGraph, Mask
 
 Apply = Callable[[DependencyGraph, Constants], "DependencyGraph | str"]
 H2D, D2H = COPIES.index("h2d"), COPIES.index("d2h")
 COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
 LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
+MIN_BACKWARD_KERNELS = 10  # a shorter pass is a part of the pass around it
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GraphChange:
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
@@ -51,3 +51,28 @@ def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
     calls = graph.operations.call[operations]
     mask[calls[calls >= 0]] = True
     return mask
+
+
+def _is_backward(graph: DependencyGraph) -> Mask:
+    """Return the mask of kernels in backward passes."""
+    ops = graph.operations
+    mask = np.zeros(len(ops.row), np.bool_)
+    launched = (ops.call >= 0) & (ops.iteration >= 0) & (ops.code == COMPUTE)
+    mask[launched] = graph.calls.backward[ops.call[launched]]
+    return mask
+
+
+def backward_passes(graph: DependencyGraph, iteration: int) -> list[Codes]:
+    """Return the kernels of each backward pass of an iteration, in launch order."""
+    ops = graph.operations
+    rows = np.flatnonzero((ops.iteration == iteration) & (ops.code == COMPUTE) & (ops.call >= 0))
+    rows = rows[np.argsort(ops.call[rows], kind="stable")]
+    back = _is_backward(graph)[rows]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], back.view(np.int8), [0]])))
+    begin, end = edges[::2], edges[1::2]
+    if not len(begin):
+        return []
+    apart = begin[1:] - end[:-1] >= MIN_BACKWARD_KERNELS
+    first, last = begin[np.concatenate([[True], apart])], end[np.concatenate([apart, [True]])]
+    parts = [rows[start:stop][back[start:stop]] for start, stop in zip(first.tolist(), last.tolist(), strict=True)]
+    return [part for part in parts if len(part) >= MIN_BACKWARD_KERNELS]

@@ -14,8 +14,7 @@ import numpy as np
 
 from traceview.intervals import Times, covered_length, union
 from traceview.units import size
-from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange
-from traceview.whatif.changes.passes import backward_passes
+from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes
 from traceview.whatif.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
 from traceview.whatif.graph import REDUCE, RUN, Codes, DependencyGraph
 from traceview.whatif.replay import replay

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.whatif.changes.base import COMPUTE, MEMSET, GraphChange
-from traceview.whatif.changes.passes import backward_passes
+from traceview.whatif.changes.base import COMPUTE, MEMSET, GraphChange, backward_passes
 from traceview.whatif.constants import Constants
 from traceview.whatif.graph import RUN, STREAM, DependencyGraph
 

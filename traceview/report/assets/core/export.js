@@ -3,13 +3,15 @@ import { el } from "./dom.js";
 import { page } from "./page.js";
 
 // A spreadsheet may run a cell that begins with = + - @ or their full-width forms, white space in front included:
-// such a text gets an apostrophe in front. The same rule as in export/csv.py; numbers stay numbers.
+// such a text gets an apostrophe in front. So does such a sign after a semicolon, a tab or a line end, where some
+// spreadsheets begin a new cell. The same rule as in export/tables.py; numbers stay numbers.
 const FORMULA = /^(?:['\t\r\n]|[\s\u0000-\u001f\u200b\ufeff]*[=+\-@\uff0b\uff0d\uff1d\uff20])/;
+const NEXT_CELL = /([;\t\r\n][\s\u0000-\u001f\u200b\ufeff]*'*)([=+\-@\uff0b\uff0d\uff1d\uff20])/g;
 
 function csvCell(value) {
   if (typeof value === "number" || typeof value === "boolean") return String(value);
-  const text = FORMULA.test(value) ? "'" + value : String(value);
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const text = (FORMULA.test(value) ? "'" : "") + String(value).replaceAll(NEXT_CELL, "$1'$2");
+  return /[",;\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
 function csvText(columns, rows) {

@@ -1,0 +1,83 @@
+"""The gate: everything that a capture shows is the same however many parts it is measured in.
+
+`shown_in_memory` and `shown_in_parts` return the JSON and the page of a capture, byte for byte what the command writes:
+as one part that is in memory, and as parts that are read from the file.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traceview.model.analysis import Analysis
+from traceview.model.trace import Trace, Window
+from traceview.model.unprofiled import ESTIMATE
+from traceview.pipeline import analyze, open_trace
+from traceview.report.analysis import page
+from traceview.report.analysis.document import to_json
+from traceview.slices.measure import Extents
+from traceview.slices.plan import plan_slices, quiet_moments, whole_moment
+from traceview.slices.run import analyze_slices
+from traceview.slices.runner import SliceRunner, TraceInMemory
+from traceview.slices.slice import FIRST, LAST
+from traceview.slices.survey import NotInPartsError
+from traceview.slices.traces import SliceSource
+
+PAGES_PER_PART = 2
+
+
+class Shown(NamedTuple):
+    """What a capture shows, and in how many parts it was measured."""
+
+    json: str
+    page: str
+    parts: int
+
+
+def shown_in_memory(path: Path, **options: Any) -> Shown:
+    """Return what a capture shows that is one part in memory. The options are those of `analyze`."""
+    return _shown(analyze(path, costs=ESTIMATE, **options), 1)
+
+
+def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = None, **options: Any) -> Shown:
+    """Return what a capture shows that is measured in at most `count` parts; `folder` gets its events."""
+    source, windows = _parts(path, count)
+    extents = Extents(*source.extents) if isinstance(source, SliceSource) else Extents.from_trace(source.complete)
+    analysis = analyze_slices(
+        SliceRunner(source, windows, 1 << 40),
+        source.resident,
+        extents.select(source.resident, device),
+        folder=folder,
+        costs=ESTIMATE,
+        trace_of=source.trace,
+        **options,
+    )
+    return _shown(analysis, len(windows))
+
+
+def _shown(analysis: Analysis, parts: int) -> Shown:
+    return Shown(to_json(analysis), page.render(analysis), parts)
+
+
+def _parts(path: Path, count: int) -> tuple[SliceSource | TraceInMemory, tuple[Window, ...]]:
+    """Return the source of parts of a capture, and their windows."""
+    if path.suffix == ".sqlite":
+        try:
+            source = SliceSource.open(path, PAGES_PER_PART)
+            return source, plan_slices(source, count)
+        except NotInPartsError:
+            pass
+    trace = open_trace(path)
+    return TraceInMemory(trace), tuple(quiet_windows(trace, count))
+
+
+def quiet_windows(trace: Trace, count: int) -> list[Window]:
+    """Return at most `count` adjoining windows of about equal length, whose borders are quiet."""
+    quiet, start = quiet_moments(trace), trace.operations["start"].to_numpy()
+    targets = np.linspace(start[0], start[-1], count + 1)[1:] if len(start) else ()
+    chosen = [whole_moment(trace, quiet[(quiet >= low) & (quiet < high)]) for low, high in pairwise(targets)]
+    first, last = (FIRST, LAST) if trace.window is None else (trace.window.start, trace.window.end)
+    return [Window(*edges) for edges in pairwise([first, *(border for border in chosen if border is not None), last])]

@@ -1,0 +1,123 @@
+"""The gate (tests/slices/gate.py): one part in memory, one that is read, and five show the same JSON and the same page.
+
+Every measure, rule and chart runs, and those of packages: docs/example_package and the examples of
+docs/extending.md. TRACEVIEW_GATE=all tests every capture; TRACEVIEW_GATE=100:200 tests these seeds of made captures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build_export import Call, Graph, Kernel, build_export
+from tests.captures import ALL, SAMPLES, sample, shared
+from tests.docs_examples import examples
+from tests.slices.gate import Shown, shown_in_memory, shown_in_parts
+from tests.slices.made_captures import make_capture
+from tests.test_plugins import EXAMPLE, example_entry_points, install
+from traceview.plugins import MEASURES, RULES
+
+SOME = (
+    "cudagraph.sqlite",
+    "fsdp_tp/rank0.json.gz",
+    "openacc/heat_as_2024.2.sqlite",
+    "scenarios/graph_nodes.sqlite",
+    "scenarios/many_streams.sqlite",
+    "trainer/staged.sqlite",  # with stacks
+)
+SMALL_COPIES = ("openacc/heat_as_2024.2.sqlite",)  # have the finding of docs/extending.md
+WANTED = os.environ.get("TRACEVIEW_GATE", "")
+EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.gz") for path in SAMPLES.rglob(kind))
+EQUAL = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (1, 4, 5, 7, 10, 11, 13))
+DIFFERENT = {} if ":" in WANTED else {0: "events on streams without work whose calls are lost are read in no part"}
+DOCS_EXAMPLES = (
+    ("longest_kernels", "A measure", MEASURES, "LONGEST_KERNELS"),
+    ("small_copies", "A finding", RULES, "small_copies"),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Install the packages."""
+    folder = tmp_path_factory.mktemp("packages")
+    install(folder, "traceview_example", (EXAMPLE / "traceview_example.py").read_text(), example_entry_points())
+    for name, section, group, extension in DOCS_EXAMPLES:
+        install(folder, f"docs_{name}", examples(section)[0], {group: {name: extension}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+start_of = attrgetter("start")
+
+
+def check(path: Path, folder: Path, least: int = 1, counts: Sequence[int] = (1, 5), **options: Any) -> Shown:
+    """Compare what a capture shows, and return it as measured in the last of `counts` parts, `least` or more."""
+    whole = shown_in_memory(path, **options)
+    for count in counts:
+        (own := folder / str(count)).mkdir()
+        parts = shown_in_parts(path, count, own, **options)
+        assert parts.json == whole.json, f"{path.name}: the JSON of {parts.parts} parts differs"
+        assert parts.page == whole.page, f"{path.name}: the page of {parts.parts} parts differs"
+    assert parts.parts >= least
+    return parts
+
+
+@pytest.mark.parametrize("name", EVERY if WANTED == "all" else SOME)
+def test_samples(name: str, tmp_path: Path) -> None:
+    shown = check(sample(name), tmp_path)
+    assert '"short_kernels": [' in shown.json and '"longest_kernels": [' in shown.json
+    if name in SMALL_COPIES:
+        assert shown.parts > 1 and '"id": "small_copies"' in shown.json
+        assert '"remedy": "Copy small values together, once per iteration."' in shown.json
+
+
+@pytest.mark.parametrize("options", [{"whole": True}, {"device": "1", "skip": 5, "flops_per_iteration": 10**12}])
+def test_options(options: dict[str, Any], tmp_path: Path) -> None:
+    check(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
+
+
+@pytest.mark.parametrize("name", ALL if WANTED == "all" else ALL[:0])
+def test_shared_captures(name: str, tmp_path: Path) -> None:
+    check(shared(name), tmp_path)
+
+
+def test_graph_whose_kernels_are_traced_too(tmp_path: Path) -> None:
+    """The row of the graph lasts longer than its kernels, which lie in another part."""
+    starts = range(0, 40_000_000, 20_000)
+    api = [Call(start, start + 5_000, correlation=at) for at, start in enumerate(starts, 1)]
+    kernels = [Kernel(start + 6_000, start + 16_000, f"kernel {at % 7}", at) for at, start in enumerate(starts, 1)]
+    api.append(Call(12_050_000, 12_055_000, "cudaGraphLaunch_v10000", correlation=9_000))
+    kernels += [Kernel(12_056_100, 12_058_000, correlation=9_000), Kernel(12_060_000, 12_070_000, correlation=9_000)]
+    graphs = [Graph(12_056_000, 90_000_000, correlation=9_000)]
+    api, kernels = sorted(api, key=start_of), sorted(kernels, key=start_of)  # otherwise it is read as a whole
+    path = build_export(tmp_path / "made.sqlite", api=api, kernels=kernels, graphs=graphs)
+    check(path, tmp_path, least=5)
+
+
+@pytest.mark.parametrize("shift", [-9_000_000, -400_000, 700_000])
+def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path: Path) -> None:
+    starts = range(20_000_000, 60_000_000, 20_000)
+    api = [Call(start, start + 5_000, correlation=at) for at, start in enumerate(starts, 1)]
+    kernels = [
+        Kernel(start + shift, start + shift + 9_000, f"kernel {at % 7}", at) for at, start in enumerate(starts, 1)
+    ]
+    shown = check(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
+    assert "lost_launches" not in shown.json
+
+
+def seeds() -> Iterator[object]:
+    """Yield the seeds to test. One that becomes equal fails until it moves to EQUAL."""
+    yield from EQUAL
+    for seed, reason in DIFFERENT.items():
+        yield pytest.param(seed, marks=pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError))
+
+
+@pytest.mark.parametrize("seed", list(seeds()))
+def test_made_captures(seed: int, tmp_path: Path) -> None:
+    check(make_capture(tmp_path / "made.sqlite", seed), tmp_path)

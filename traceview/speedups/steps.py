@@ -1,0 +1,279 @@
+"""The two steps of a speedup: find the kernels that a change may affect, then decide what the change leaves of them.
+
+The first step sees the kernels of one part of a capture and puts them into groups. The second step sees sums over the
+kernels of each group in the whole capture, and returns the fractions of time that the change leaves of each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Rows, Times, blocks, rows_where
+from traceview.model.sums import Counts
+from traceview.speedups.base import Factors, KernelSequence, Mask
+from traceview.units import share
+
+Range = tuple[float, float, float]  # a fraction of a time: at best, expected and at worst
+SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an H200
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The kernels of a sequence that a change may affect, as masks by group; a kernel can be in several groups.
+
+    `left` has the fractions that the change leaves of each member (columns) from the best to the worst case (rows), if
+    the kernels nearby determine them. Without it, Speedup.decide returns fractions by group.
+    """
+
+    groups: Mapping[str, Mask]
+    left: Factors | None = None
+
+
+class Savings(NamedTuple):
+    """The ns that a change saves, negative if kernels become slower; `gross` is expected of those that become faster.
+
+    The saving of each kernel is rounded.
+    """
+
+    least: int = 0
+    expected: int = 0
+    most: int = 0
+    gross: int = 0
+
+    @classmethod
+    def from_kernels(cls, ns: Times, left: Factors, count: Times | int = 1) -> Savings:
+        """Return the savings of `count` kernels of each length, from the fractions left of them (3 rows)."""
+        sums = np.zeros(4, np.int64)
+        for block in blocks(len(ns)):
+            saved = np.rint(ns[block] * (1 - left[:, block])).astype(np.int64)
+            saved *= count[block] if isinstance(count, np.ndarray) else count
+            sums += (*saved.sum(axis=1), np.maximum(saved[1], 0).sum())
+        most, expected, least, gross = sums.tolist()
+        return cls(least, expected, most, gross)
+
+
+class SpeedupSums(NamedTuple):
+    """Sums over the kernels that a change may affect: numbers and ns by label, and numbers of blocks by group.
+
+    `lengths` counts the lengths in ns by label. With Members.left it is empty, and `saved` is known.
+    """
+
+    numbers: dict[int, int]
+    ns: dict[int, int]
+    lengths: dict[int, Counts]
+    blocks: dict[str, Counts]
+    saved: Savings
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the kernels of a device in the whole capture, for Speedup.decide.
+
+    `kernel_ns` is the time of all its kernels.
+    """
+
+    sums: SpeedupSums
+    groups: Sequence[str]
+    kernel_ns: int
+    gpu: str
+
+    def count(self, *groups: str) -> int:
+        """Return the number of kernels in at least one of these groups; by default in any group."""
+        return self._sum(self.sums.numbers, groups)
+
+    def ns(self, *groups: str) -> int:
+        """Return the ns of the kernels in at least one of these groups."""
+        return self._sum(self.sums.ns, groups)
+
+    def share(self, *groups: str) -> str:
+        """Return the share of these groups in the kernel time, as "25.1%"."""
+        return share(self.ns(*groups), max(self.kernel_ns, 1))
+
+    def detail(self, what: str, *groups: str) -> str:
+        """Return how many kernels of these groups take which share of the kernel time, as a sentence."""
+        return f"{self.count(*groups):,} {what} take {self.share(*groups)} of the kernel time"
+
+    def blocks(self, group: str) -> Mapping[int, int]:
+        """Return the numbers of kernels of a group by their numbers of blocks, ascending."""
+        counts = self.sums.blocks.get(group)
+        return {} if counts is None else dict(zip(counts.values.tolist(), counts.counts.tolist(), strict=True))
+
+    def _sum(self, by_label: Mapping[int, int], groups: Sequence[str]) -> int:
+        bits = sum(1 << self.groups.index(group) for group in groups or self.groups)
+        return sum(value for label, value in by_label.items() if label & bits)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedupDecision:
+    """What a change leaves of the kernels of each group; a kernel takes the last of its groups in Speedup.groups.
+
+    Kernels outside these groups keep their time. A change with Members.left needs no groups. `detail` states the
+    evidence.
+    """
+
+    detail: str
+    left: Mapping[str, Range] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The kernels that a change may affect: `rows` are ascending indices into a KernelSequence.
+
+    `labels` has a bit for each group that a kernel is in. `left` are their own fractions, or None (see Members).
+    """
+
+    kernels: KernelSequence
+    rows: Rows
+    labels: NDArray[np.uint16]
+    left: Factors | None
+
+    @property
+    def ns(self) -> Times:
+        """The length of each kernel."""
+        return self.kernels.ns[self.rows]
+
+    @property
+    def floors(self) -> Factors:
+        """The fraction of each kernel that is left at least if it is still launched, by case."""
+        return _floors(self.ns)
+
+    def sums(self, blocks: Mapping[str, int]) -> SpeedupSums:
+        """Return the sums over these kernels; `blocks` are the bits of groups whose blocks count."""
+        by_label = {label: self.ns[self.labels == label] for label in _distinct(self.labels)}
+        return SpeedupSums(
+            {label: len(ns) for label, ns in by_label.items()},
+            {label: int(ns.sum()) for label, ns in by_label.items()},
+            {label: _counts(ns) for label, ns in by_label.items() if self.left is None},
+            {group: self._blocks(bit) for group, bit in blocks.items()},
+            Savings() if self.left is None else Savings.from_kernels(self.ns, self.left),
+        )
+
+    def _blocks(self, bit: int) -> Counts:
+        each = self.kernels.blocks[self.kernels.shape[self.rows[(self.labels & bit) > 0]]]
+        return _counts(each[~np.isnan(each)].astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a change leaves of the time of the kernels `rows`, as fractions: at best, expected and at worst.
+
+    `rows` are ascending indices; the other kernels keep their time. `gone` marks those of `rows` that are not launched
+    any more. `detail` states the evidence.
+    """
+
+    rows: Rows
+    low: Factors
+    middle: Factors
+    high: Factors
+    gone: Mask
+    detail: str
+
+    @property
+    def factors(self) -> tuple[Factors, Factors, Factors]:
+        """The fractions from the best to the worst case."""
+        return self.low, self.middle, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A change to the compute.
+
+    `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not
+    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`.
+    """
+
+    name: str
+    title: str
+    rests_on: str
+    groups: tuple[str, ...]
+    collect: Callable[[KernelSequence], Members]
+    decide: Callable[[Totals], SpeedupDecision | str]
+    gone: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+
+    def candidates(self, kernels: KernelSequence, counted: slice = slice(None)) -> Candidates:
+        """Return the kernels that the change may affect among those that count; the others show what runs nearby."""
+        members = self.collect(kernels)
+        labels = np.zeros(len(kernels.ns), np.uint16)
+        for group, mask in members.groups.items():
+            labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
+        rows = rows_where(labels > 0)
+        edges = np.array(counted.indices(len(labels))[:2], rows.dtype)
+        inside = slice(*np.searchsorted(rows, edges).tolist())
+        left = None if members.left is None else members.left[:, inside]
+        return Candidates(kernels, rows[inside], labels[rows[inside]], left)
+
+    def sums(self, candidates: Candidates) -> SpeedupSums:
+        """Return what `decide` needs to know of the kernels of a part."""
+        return candidates.sums({group: self.bit(group) for group in self.blocks})
+
+    def decision(self, sums: SpeedupSums, kernel_ns: int, gpu: str) -> SpeedupDecision | str:
+        """Return what the change leaves, from the sums of the whole capture."""
+        return self.decide(Totals(sums, self.groups, kernel_ns, gpu))
+
+    def ranges(self, decision: SpeedupDecision, labels: Sequence[int]) -> dict[int, Range]:
+        """Return what the change leaves of the kernels with each label, if it affects them."""
+        ranges = {}
+        for label in labels:
+            groups = (group for group in reversed(self.groups) if label & self.bit(group) and group in decision.left)
+            if group := next(groups, None):
+                ranges[label] = decision.left[group]
+        return ranges
+
+    def savings(self, decision: SpeedupDecision, sums: SpeedupSums) -> Savings:
+        """Return what the change saves in the whole capture."""
+        each = [sums.saved]
+        for label, left in self.ranges(decision, list(sums.lengths)).items():
+            ns, count = sums.lengths[label]
+            each.append(Savings.from_kernels(ns, self.fractions(left, ns, label), count))
+        return Savings(*map(sum, zip(*each, strict=True)))
+
+    def fractions(self, left: Range, ns: Times, label: int) -> Factors:
+        """Return what is left of kernels of one label by case: one that is still launched keeps at least a few µs."""
+        fractions = np.repeat(np.array(left)[:, None], len(ns), axis=1)
+        if label & self.gone_bits:
+            return fractions
+        return np.where(fractions < 1, np.maximum(fractions, _floors(ns)), fractions)
+
+    def estimate(self, kernels: KernelSequence) -> Estimate | str:
+        """Return what the change leaves of a whole sequence, or the reason why it does not apply."""
+        candidates = self.candidates(kernels)
+        decision = self.decision(self.sums(candidates), int(kernels.ns.sum()), kernels.gpu)
+        if isinstance(decision, str):
+            return decision
+        rows, labels, left = candidates.rows, candidates.labels, candidates.left
+        if left is None:
+            ranges, ns, left = self.ranges(decision, _distinct(labels)), candidates.ns, np.ones((3, len(rows)))
+            for label, each in ranges.items():
+                chosen = labels == label
+                left[:, chosen] = self.fractions(each, ns[chosen], label)
+            affected = np.isin(labels, list(ranges))
+            rows, labels, left = rows[affected], labels[affected], left[:, affected]
+        low, middle, high = left
+        return Estimate(rows, low, middle, high, (labels & self.gone_bits) > 0, decision.detail)
+
+    def bit(self, group: str) -> int:
+        """Return the bit of a group in labels."""
+        return 1 << self.groups.index(group)
+
+    @property
+    def gone_bits(self) -> int:
+        """The bits in labels of kernels that are not launched any more."""
+        return sum(map(self.bit, self.gone))
+
+
+def _floors(ns: Times) -> Factors:
+    return np.minimum(np.array(SHORTEST)[:, None] / np.maximum(ns, 1), 1.0)
+
+
+def _distinct(labels: NDArray[np.uint16]) -> list[int]:
+    return np.flatnonzero(np.bincount(labels)).tolist()
+
+
+def _counts(values: Times) -> Counts:
+    return Counts(*np.unique(values, return_counts=True))
