@@ -1,6 +1,9 @@
 # make demo   analyze a real capture, in an environment of its own
 # make test   install what the tests need, the browser included, and run them
-# make check  lint, types, import contracts, the pages' scripts, then the tests: what CI runs
+# make test-traceview   traceview's tests, in an environment of their own, without torch
+# make test-instrument  the tests that need torch
+# make structure   measures of the code beside their targets, and import circles
+# make check  lint, types, import contracts, the pages' scripts, the structure, then the tests of both: what CI runs
 # make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
 # make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan
@@ -12,6 +15,8 @@
 
 PYTHON ?= python3
 VENV := .venv
+WITHOUT_TORCH := .venv-traceview
+EXTRA := test
 BIN := $(VENV)/bin
 SOURCES := $(shell find traceview instrument -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -19,7 +24,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: dist docs help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
+.PHONY: dist docs help demo test test-traceview test-instrument check lint lint-scripts structure bench clean browser screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -35,7 +40,19 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-tests browser
 	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST)
 
-check: lint test
+test-traceview:
+	@$(MAKE) --no-print-directory test VENV=$(WITHOUT_TORCH) EXTRA=test-traceview PYTEST='--ignore=tests/instrument $(PYTEST)'
+
+test-instrument:
+	@$(MAKE) --no-print-directory test PYTEST='tests/instrument $(PYTEST)'
+
+# In turn, also under make -j: two runs of the tests at a time are short of memory.
+check: lint structure
+	@$(MAKE) --no-print-directory test-traceview
+	@$(MAKE) --no-print-directory test-instrument
+
+structure: $(VENV)/installed
+	@$(BIN)/python scripts/structure
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -79,7 +96,7 @@ trace-processor:
 	@scripts/need-trace-processor .trace-processor
 
 clean:
-	rm -rf $(VENV) out dist benchmarks/data .nsys .trace-processor node_modules
+	rm -rf $(VENV) $(WITHOUT_TORCH) out dist benchmarks/data .nsys .trace-processor node_modules
 
 # Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
 $(VENV)/made:
@@ -97,7 +114,7 @@ $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURC
 
 $(VENV)/installed-tests: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURCES)
 	@echo "Installing traceview and what its tests need into $(VENV)"
-	@$(PIP) '.[test]'
+	@$(PIP) '.[$(EXTRA)]'
 	@touch $(VENV)/installed $@
 
 $(VENV)/installed-dist: $(VENV)/made pyproject.toml constraints.txt

@@ -13,31 +13,30 @@ from __future__ import annotations
 import argparse
 import hashlib
 import pickle
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from traceview.fleet import analyze_reports
-from traceview.fleet.dask_workers import DaskWorkers
-from traceview.fleet.local_workers import LocalWorkers
+from traceview.fleet.cluster import DaskWorkers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge_reports
-from traceview.fleet.partials import FleetReports, header
-from traceview.fleet.worker import Job, StoredResult, work_on_cluster
+from traceview.fleet.partials import FleetReports
+from traceview.fleet.worker import Job, Report
 from traceview.intervals import Times
 from traceview.model.collectives import COLLECTIVE_COLUMNS, PackedColumn
 from traceview.model.fleet import ReportResult
 from traceview.report.fleet import render
 from traceview.report.fleet.document import to_json
+from traceview.workers import Processes, Workers
 
 ROOT = Path(__file__).resolve().parent.parent
 SECOND = 10**9
@@ -84,34 +83,17 @@ def made_result(index: int, collectives: int) -> ReportResult:
     return repeated_report(reports[index % len(reports)], collectives, period, shift)
 
 
-def made_on_worker(index: int, collectives: int) -> StoredResult:
-    """Return what a Dask worker keeps of a report."""
-    return StoredResult(pickle.dumps(made_result(index, collectives), pickle.HIGHEST_PROTOCOL))
+@dataclass(frozen=True, slots=True)
+class MadeReport(Report):
+    """A report whose result is made."""
 
+    collectives: int = 0
 
-class MadeLocally(LocalWorkers):
-    """Local workers whose results are made."""
-
-    collectives = 0
-
-    def read(self, paths: Sequence[Path], job: Job) -> Generator[tuple[int, ReportResult | str], None, None]:
-        """Yield the headers of made results, which are kept in files like those of reports."""
-        for index in range(len(paths)):
-            result = made_result(index, self.collectives)
-            self.kept(index).write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
-            yield index, header(result)
-
-
-class MadeOnCluster(DaskWorkers):
-    """Workers of a cluster, which make the results."""
-
-    collectives = 0
-
-    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if function is work_on_cluster:
-            number = int(Path(arguments[0]).stem.removeprefix("rank"))
-            return super()._submit(made_on_worker, number, self.collectives)
-        return super()._submit(function, *arguments)
+    def read(self) -> ReportResult | str:
+        """Keep a made result like that of a report, and return it."""
+        result = made_result(self.index, self.collectives)
+        self.file().write_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+        return result
 
 
 def peak_mb() -> int:
@@ -126,27 +108,30 @@ def measure(size: int, collectives: int, workers: int, dask: bool) -> None:
     files = [f"rank{index:04}.sqlite" for index in range(size)]
     before = peak_mb()
     with ExitStack() as stack:
+        folder = None
         if dask:
             cluster = stack.enter_context(distributed_cluster(workers))
-            opened: LocalWorkers | DaskWorkers = stack.enter_context(MadeOnCluster(cluster.scheduler_address))
+            opened: Workers = stack.enter_context(DaskWorkers(cluster.scheduler_address))
             client = stack.enter_context(cluster.get_client())
         else:
-            opened = stack.enter_context(MadeLocally(workers))
-        opened.collectives = collectives  # type: ignore[union-attr]
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            opened = stack.enter_context(Processes(workers, "traceview.fleet.measure_report", threads=1))
+        reports: list[Report] = [
+            MadeReport(file, Job(), i, folder, "made", collectives=collectives) for i, file in enumerate(files)
+        ]
         begin = time.perf_counter()
-        read = opened.read([Path(file) for file in files], Job())
-        headers, _ = analyze_reports._collect(files, read, lambda *_: None)
+        headers, _ = analyze_reports._collect(files, reports, opened, lambda *_: None)
         received = time.perf_counter()
-        kept = [opened.kept(index) for index in range(size)]
-        fleet = merge_reports(files, FleetReports([headers[index] for index in range(size)], kept, opened.run))
+        run = partial(analyze_reports.measure_reports, opened)
+        fleet = merge_reports(files, FleetReports([headers[index] for index in range(size)], reports, run))
         merged = time.perf_counter()
         at_merge = peak_mb()
-        worker_mb = max(client.run(peak_mb).values()) if dask else 0
+        each = client.run(peak_mb).values() if dask else [opened.submit(peak_mb).result() for _ in range(workers)]
+        worker_mb = max(each)
     digest = hashlib.sha256()
     for written in (to_json, render):
         digest.update(written(fleet).encode())
     end = time.perf_counter()
-    worker_mb = worker_mb or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     times = "".join(f"{value:>9.2f} s" for value in (received - begin, merged - received, end - merged))
     print(
         f"{size:>6,}{times}{before:>8} MB{at_merge:>7} MB{peak_mb():>7} MB{worker_mb:>7} MB  {digest.hexdigest()[:12]}",

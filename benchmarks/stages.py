@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -30,14 +29,17 @@ class Clock:
 
 
 def main() -> None:
-    """Run the steps of traceview.pipeline one by one."""
+    """Run the steps of the command one by one."""
     clock = Clock()
     import_module("polars")
     clock.lap("import polars, NumPy")
     import_module("traceview.cli")
     import_module("traceview.cli.analyze")
-    to_json = import_module("traceview.report.analysis.document").to_json
-    steps = import_module("traceview.pipeline")
+    pipeline = import_module("traceview.pipeline")
+    page, to_json = (
+        getattr(import_module(f"traceview.report.analysis.{module}"), function)
+        for module, function in (("page", "render"), ("document", "to_json"))
+    )
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise
     clock.lap("import traceview")
@@ -45,13 +47,12 @@ def main() -> None:
     clock.lap("read")
     trace = normalise(tables.pop())
     clock.lap("normalise")
-    activities = steps.active_devices(trace)
-    analysis = steps._measure(trace, activities, None, None, 10)
-    clock.lap("measure")
-    analysis = replace(analysis, findings=steps.find(analysis, activities))
-    clock.lap("find")
+    analysis = pipeline.analyze(trace)
+    clock.lap("measure, find, predict")
     to_json(analysis)
     clock.lap("to JSON")
+    page(analysis)
+    clock.lap("to page")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ def main() -> None:
         print(head, *(text for _, text in some), sep="\n")
         hits = [hit for hit, _ in some if hit is not None]
         print(f"\n{sum(hits)} of {len(hits)}\n")
-    print(f"median width of the range: {median(widths):.0%}")
+    if widths:
+        print(f"median width of the range: {median(widths):.0%}")
 
 
 def captures(folder: Path, name: str, *, every: bool) -> list[Path]:

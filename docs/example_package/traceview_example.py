@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
-from traceview.frozen import frozen
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.model.columns import Table, column
-from traceview.pricing.base import CaptureFacts, FindingDraft
-from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, IdleClaim
 
 MAX_LENGTH = 5_000  # ns; the kernels of the table are shorter
 
 
-def event_polling(facts: CaptureFacts) -> Iterator[FindingDraft]:
+class Polling(NamedTuple):
+    """The number of calls of cudaEventQuery while findings cover a GPU."""
+
+    queries: int
+
+
+def collect_polling(part: CapturePart, device: DevicePart) -> Collected[Polling]:
+    """Count the calls in one part of a capture; the counts of all parts add up."""
+    name = pl.col("name").cast(pl.String)
+    queries = part.calls_for(device).filter(name.str.starts_with("cudaEventQuery"))
+    return Collected(Polling(len(queries)))
+
+
+def decide_polling(facts: CaptureFacts, sums: Mapping[int, Polling]) -> Iterator[FindingDraft]:
     """The program polls CUDA events.
 
     Symptom: the GPU is idle inside CUDA calls of a program that calls cudaEventQuery.
@@ -24,9 +38,8 @@ def event_polling(facts: CaptureFacts) -> Iterator[FindingDraft]:
 
     Claims the idle time in CUDA calls (cause `api`).
     """
-    name = pl.col("name").cast(pl.String)
-    queries = facts.analysis.trace.api.filter(name.str.starts_with("cudaEventQuery")).height
     for device in facts.devices:
+        queries = sums[device.row].queries
         if queries:
             yield FindingDraft(
                 id="event_polling",
@@ -39,13 +52,16 @@ def event_polling(facts: CaptureFacts) -> Iterator[FindingDraft]:
             )
 
 
-@frozen
+event_polling = Rule("event_polling", decide_polling, collect_polling)
+
+
+@dataclass(frozen=True)
 class ShortKernels:
     """The short kernels of one stream."""
 
     stream: int = column("id", "stream", "CUDA's id of the stream.")
-    count: int = column("count", "kernels", "Number of kernels shorter than 5 µs.")
-    total_ns: int = column("ns", "time", "Sum of their lengths.")
+    count: int = column("count", "kernels", "Number of kernels shorter than 5 µs.", merge="sum")
+    total_ns: int = column("ns", "time", "Sum of their lengths.", merge="sum")
 
 
 def short_kernels(given: PartInput) -> tuple[ShortKernels, ...]:
