@@ -71,9 +71,9 @@ def test_iterations_without_gpu_work() -> None:
 
 
 def test_unused_stream() -> None:
-    trace = made_trace([(0, MS, "compute", 0, None)])
+    trace = made_trace([(0, MS, "compute", 0, None)], [(0, 10, "api", 0)])
     events = pl.DataFrame(
-        [["wait", "wait", "wait"], [1, 1, 1], [1, 1, 1], [9, 9, 0xFFFFFFFF], [4, 5, 6], [None, None, None]],
+        [["wait"] * 4, [1] * 4, [1] * 4, [9, 9, 9, 0xFFFFFFFF], [4, 5, 6, 7], [0, 0, None, 0]],  # one lost its call
         schema=dict(STREAM_EVENTS),
     )
     (note,) = notes(replace(trace, stream_events=events), idle_stream)

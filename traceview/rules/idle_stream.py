@@ -27,7 +27,7 @@ from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
-from traceview.model.trace import EVERYTHING, Note, Trace
+from traceview.model.trace import Note, Trace
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.figures import join_words, largest_positions
@@ -124,17 +124,20 @@ def _kernels_by_thread(trace: Trace, device: DevicePart) -> pl.DataFrame:
 
 
 def _events_without_work(trace: Trace, device: int) -> dict[str, int]:
-    """Count the events of each stream without work, of the processes that use the device, inside the trace's window."""
+    """Count the events of each stream without work, of the processes that use the device, inside the trace's window.
+
+    An event has no time but that of its call, so events whose calls were lost do not count.
+    """
     working = trace.streams.select("process", "context", "stream_id")
     own_contexts = trace.streams.filter(pl.col("device") == device).select("process", "context").unique()
     events = trace.stream_events.filter(
-        (pl.col("stream_id") != NO_STREAM)
+        pl.col("launch").is_not_null()
+        & (pl.col("stream_id") != NO_STREAM)
         & (pl.col("stream_id") > 0)
         & (pl.col("kind").cast(pl.String) != "synchronize")
     )
     if trace.window is not None:
-        # Those without a call count in the first part.
-        starts = trace.api["start"].gather(events["launch"]).fill_null(EVERYTHING.start)
+        starts = trace.api["start"].gather(events["launch"])
         events = events.filter(starts.is_between(trace.window.start, trace.window.end, closed="left"))
     unused = (
         events.join(own_contexts, on=["process", "context"], how="semi")
