@@ -69,9 +69,11 @@ class Activity:
         )
 
     def _members_inside(self, window: Window) -> slice | Times:
-        first, last = np.searchsorted(self.start, (window.start, window.end)).tolist()
         if not window.length:
             return slice(0, 0)
+        first = int(np.searchsorted(self.start, window.start))
+        # Work without length at the end of all work belongs to the part that ends there.
+        last = int(np.searchsorted(self.start, window.end, "right" if window.end == self.window.end else "left"))
         running = np.flatnonzero(self.end[:first] > window.start)
         # Work that runs when the window begins is mostly the last work before it: a slice copies nothing.
         if len(running) == 0 or running[0] == first - len(running):

@@ -15,7 +15,7 @@ from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
 from traceview.normalise.clocks import TIMED_TABLES
-from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, storms
+from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, PERIODS, storms
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import NEIGHBOURS, SliceSource
 from traceview.speedups import FINDABLE, KernelSequence
@@ -151,7 +151,8 @@ def _are_in_storms(trace: Trace, moments: Times) -> NDArray[np.bool_]:
         own = np.flatnonzero(stream == row)
         if len(own) >= MIN_STORM:
             loops = storms(name[own], end[own] - start[own] <= MAX_TINY)
-            first, last = start[own[loops.start]], start[own[loops.end - 1]]
+            # An operation repeats one of the PERIODS before it, which the rule must see in the same part.
+            first, last = start[own[np.maximum(loops.start - max(PERIODS), 0)]], start[own[loops.end - 1]]
             loop = np.searchsorted(first, moments) - 1
             inside |= (loop >= 0) & (moments <= last.take(loop, mode="clip")) if len(first) else False
     return inside
