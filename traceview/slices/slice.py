@@ -88,12 +88,15 @@ class Slice:
     def idle_gaps(self, work: Activity) -> IdleGaps:
         """Return the gaps of a device in a part of its time. Gaps that an earlier pass attributed keep their causes."""
         gaps, operation = work.idle_gaps()
-        causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
         known = self._known_causes(work.device)
-        new = np.arange(len(gaps.start)) if known is None else self._fill_known(causes, work, *known)
-        if len(new):
+        if known is None:
+            causes = attribute(self.trace, self.threads, gaps.start, gaps.end, operation)
+        else:
+            causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
+            new = self._fill_known(causes, work, *known)
             causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
-        if work.device not in self._gaps and (known is None or known[0] != work.window):
+        is_new = work.device not in self._gaps and (known is None or known[0] != work.window)
+        if is_new and not isinstance(self.passed, NothingPassed):
             occurring = np.flatnonzero(causes.any(axis=1)).tolist()
             self.passed[f"causes {work.device}"] = work.window, {code: _narrow(causes[code]) for code in occurring}
         return IdleGaps(gaps, operation, causes)
