@@ -197,10 +197,15 @@ def _class_union(chosen: NDArray[np.bool_], start: Times, end: Times, busy: Inte
     return intervals.union(start[rows], end[rows], ordered=True)
 
 
-def overlaps_window(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:
-    """Return a mask of the events that overlap a window. An event without length counts if it starts inside."""
+def overlaps_window(start: Times, end: Times, window: Window, last: int | None = None) -> NDArray[np.bool_]:
+    """Return a mask of the events that overlap a window.
+
+    An event without length counts if it starts inside. One at `last`, the end of all work, belongs to the window that
+    ends there.
+    """
     overlaps = (start < window.end) & (end > window.start)
-    points = (start == end) & (start >= window.start) & (start < window.end)
+    before = start <= window.end if window.end == last else start < window.end
+    points = (start == end) & (start >= window.start) & before
     inside: NDArray[np.bool_] = overlaps | points
     return inside
 

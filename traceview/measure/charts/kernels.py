@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times, distinct_rows, rows_where
+from traceview.intervals import BEFORE_ALL, Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places.locate import PLACE, Places
@@ -49,14 +49,16 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
     """Return the kernels inside the window of a device, which may be that of a slice."""
     operations, window, steady = trace.operations, device.window, device.steady.window
     is_kernel = operations["source"].to_physical().to_numpy() == KERNEL
-    rows = rows_where(is_kernel & (operations["device"].to_numpy() == device.device))
+    on_device = operations["device"].to_numpy() == device.device
+    rows = rows_where(is_kernel & on_device)
     start, end = (operations[name].to_numpy()[rows] for name in ("start", "end"))
-    inside = overlaps_window(start, end, window)
+    last = int(operations["end"].to_numpy().max(initial=BEFORE_ALL, where=on_device))
+    inside = overlaps_window(start, end, window, last)
     if not inside.all():
         rows, start, end = rows[inside], start[inside], end[inside]
     length = np.minimum(end, window.end) - np.maximum(start, window.start)
     steady_length = np.minimum(end, steady.end) - np.maximum(start, steady.start)
-    is_steady = overlaps_window(start, end, steady) & (steady.length > 0)
+    is_steady = overlaps_window(start, end, steady, last) & (steady.length > 0)
     crosses = np.flatnonzero(is_steady & (steady_length != length))
     part = np.where(is_steady, IN_BOTH, IN_WINDOW)
     part[crosses] = IN_WINDOW

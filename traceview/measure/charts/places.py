@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -19,7 +20,7 @@ MAX_DEPTH = 16
 
 def tree_totals(trace: Trace, device: int, window: Window, places: Places) -> pl.DataFrame:
     """Return place_totals of a part of a device's window with the ranges of each place; empty without work."""
-    work = device_activity(trace, device)
+    work = device_activity(replace(trace, window=None), device)
     return pl.DataFrame() if work is None else place_totals(PartInput(trace, work.clip(window), places), "ranges")
 
 
