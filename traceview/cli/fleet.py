@@ -32,8 +32,8 @@ from traceview.files import is_stdout, refuse_link
 from traceview.slices.memory import check_memory
 
 if TYPE_CHECKING:
-    from traceview.fleet.cluster import Tls
     from traceview.model.fleet import Fleet
+    from traceview.workers.cluster import Tls
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXIT_CHECK_FAILED, EXIT_SKIPPED = 1, 3
@@ -174,7 +174,7 @@ def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Pa
         raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
     if ca_file is None or cert is None:
         raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
-    from traceview.fleet.cluster import Tls
+    from traceview.workers.cluster import Tls
 
     return Tls(ca_file, cert, key)
 
