@@ -13,7 +13,7 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command
-from traceview import plugins
+from traceview.model import plugins
 from traceview.measure import MEASURES
 from traceview.model.analysis import Analysis
 from traceview.model.columns import columns

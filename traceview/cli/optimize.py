@@ -66,7 +66,7 @@ def optimize(
     The first run records and predicts. It then runs --change, waits for Enter on a terminal, or ends: make the change
     and run the same command again. Each later run records the program as it is now, and adds a line to the ledger.
     """
-    from traceview.optimize import LEDGER, read_ledger
+    from traceview.comparison.ledger import LEDGER, read_ledger
 
     if (program is None) != only_ledger:
         raise RequestError("use --run COMMAND, or --ledger to print the ledger alone")
@@ -106,8 +106,8 @@ class _Loop:
 
     def turn(self, ledger: GainLedger, change: str | None, names: tuple[str, ...]) -> GainLedger:
         """Record and predict if that is not done yet, have the change made, record again, and return the ledger."""
+        from traceview.comparison.ledger import expected_together, ledger_entry, open_step, write_ledger
         from traceview.model.ledger import GainLedger
-        from traceview.optimize import expected_together, ledger_entry, open_step, write_ledger
         from traceview.report.ledger import render_entry, render_step
 
         step, is_new, before = ledger.open_step, ledger.open_step is None, None

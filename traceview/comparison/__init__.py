@@ -8,6 +8,7 @@ lines.py       source lines that made the GPU wait, per iteration
 kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
 notes.py       other differences between the captures
 timeline.py    events around the median iteration, for the page
+ledger.py      predictions of changes beside what the recordings after them show
 """
 
 from __future__ import annotations
