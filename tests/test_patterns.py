@@ -8,8 +8,8 @@ import re
 import polars as pl
 import pytest
 
-from traceview import patterns
 from traceview.errors import RequestError
+from traceview.model import patterns
 from traceview.model.patterns import names_with_match
 
 PARTS = ("a", "b", "1", "_", ".", "a+", "b*", "(a|b)", "[ab]", "\\d+", "\\w", "^", "$", "(?i)A", "a{2}", "(a+)+", "|")
