@@ -46,10 +46,11 @@ def merge(
     skipped: Sequence[Skipped] = (),
     *,
     margin: float = DEFAULT_MARGIN,
+    max_shown: int | None = MAX_SHOWN,
 ) -> Fleet:
-    """Merge results, one for each of `files`, in that order."""
+    """Merge results that this process holds, one for each of `files`, in that order; see `merge_reports`."""
     reports = FleetReports([header(result) for result in results], results, run_here)
-    return merge_reports(files, reports, skipped, margin=margin)
+    return merge_reports(files, reports, skipped, margin=margin, max_shown=max_shown)
 
 
 def merge_reports(
@@ -77,9 +78,8 @@ def merge_reports(
     iterations = fleet_iterations(aligned.ranks)
     arrived = _arrived_groups(own_clocks, reports, clocks, iterations, notes)
     rank_clocks = tuple(clocks[report] for report in reports.report_of.tolist())
-    plan = FigurePlan(
-        tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), _merged_bins(len(ranks))
-    )
+    merged_bins = -(-len(ranks) * MAX_BINS // MAX_SHOWN_BINS)
+    plan = FigurePlan(tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), merged_bins)
     measured = reports.measure(partial(measure_figures, plan), range(len(ranks)))
     waits, measured_rows = measured.waits, [measured.rows[index] for index in range(len(ranks))]
     heat = build_heat(measured_rows, iterations)
@@ -170,11 +170,6 @@ def _shown_times(
     return CollectiveTimes(group.ranks, kinds, starts, lengths, first, len(group.kind) - len(shown))
 
 
-def _merged_bins(ranks: int) -> int:
-    """Return how many bins of a rank's work become one, so that all ranks have MAX_SHOWN_BINS at most."""
-    return -(-ranks * MAX_BINS // MAX_SHOWN_BINS)
-
-
 def report_label(file: str) -> str:
     """Return a report's name without its suffix."""
     return SUFFIX.sub("", file)
@@ -225,50 +220,45 @@ def _all_notes(
     return tuple(Note(name, text) for name, some in texts.items() for text in some)
 
 
-def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
+def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> Iterator[str]:
     first: dict[tuple[tuple[int, ...], ...], int] = {}
     repeated = []
     for index, result in enumerate(results):
         figures = tuple((rank.start, rank.end, rank.compute, rank.kernels, *rank.idle) for rank in result.ranks)
         if first.setdefault(figures, index) != index:
             repeated.append((index, first[figures]))
-    if not repeated:
-        return []
-    more = f" ({len(repeated) - 1:,} more files repeat others)" if len(repeated) > 1 else ""
-    return [
-        f"{files[repeated[0][0]]} contains the same capture as {files[repeated[0][1]]}{more}; a rank that counts twice "
-        "distorts the comparison"
-    ]
+    if repeated:
+        more = f" ({len(repeated) - 1:,} more files repeat others)" if len(repeated) > 1 else ""
+        yield (
+            f"{files[repeated[0][0]]} contains the same capture as {files[repeated[0][1]]}{more}; a rank that counts "
+            "twice distorts the comparison"
+        )
 
 
-def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> list[str]:
+def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> Iterator[str]:
     if not any(len(rank.collectives) for rank in ranks):
         in_mpi = "; collectives of MPI run on the host, where they count as idle time" if uses_mpi else ""
-        return [f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"]
-    if any(group.how == "order" for group in groups):
-        return [
+        yield f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"
+    elif any(group.how == "order" for group in groups):
+        yield (
             "the captures do not name communicators, so collectives are matched by stream, kind and order within each "
             "iteration, and ranks whose kernels end together form a group; give the .nsys-rep files, or export "
             "them with a newer nsys: nsys export --type sqlite --include-blobs true"
-        ]
-    return []
+        )
 
 
-def _truncation_notes(ranks: Sequence[RankResult]) -> list[str]:
-    left_out = sum(rank.collectives.left_out for rank in ranks)
-    if not left_out:
-        return []
-    return [f"only the first {MAX_COLLECTIVES:,} collectives of each rank are used; {left_out:,} are left out"]
+def _truncation_notes(ranks: Sequence[RankResult]) -> Iterator[str]:
+    if left_out := sum(rank.collectives.left_out for rank in ranks):
+        yield f"only the first {MAX_COLLECTIVES:,} collectives of each rank are used; {left_out:,} are left out"
 
 
-def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
+def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> Iterator[str]:
     by_range = [label for label, rank in zip(labels, ranks, strict=True) if rank.steps and rank.steps.cut == "range"]
-    if not by_range:
-        return []
-    return [
-        f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
-        "launches no kernels and its end on the GPU is unknown"
-    ]
+    if by_range:
+        yield (
+            f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
+            "launches no kernels and its end on the GPU is unknown"
+        )
 
 
 def _report_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
