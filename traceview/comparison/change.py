@@ -17,10 +17,12 @@ clocks, neighbours and placement, which the iterations of one run do not show. M
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.comparison import FigureChange
@@ -34,13 +36,6 @@ MIN_VALUES = 6
 MIN_CHANGE = 0.01
 
 
-class ResampledMedians(NamedTuple):
-    """Twice the resampled medians of a sample for both sets of draws; each has shape (RESAMPLES,)."""
-
-    first: Times
-    second: Times
-
-
 class DifferenceInterval(NamedTuple):
     """The confidence interval of a difference, and the shares of the resamples below and above zero."""
 
@@ -52,20 +47,18 @@ class DifferenceInterval(NamedTuple):
 
 def change_between(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
     """Compare a figure of two captures. If the interval of the difference contains zero, the change is noise."""
-    old, new = median(before), median(after)
     interval = difference_interval(before, after, level)
-    return FigureChange(
-        name=name,
-        unit=unit,
-        before=old,
-        after=new,
-        difference=new - old,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        mean_before=_mean(before, unit),
-        mean_after=_mean(after, unit),
-        verdict=direction(new - old, interval),
-    )
+    means = _mean(before, unit), _mean(after, unit)
+    return figure_change(name, unit, (median(before), median(after)), means, interval)
+
+
+def figure_change(
+    name: str, unit: str, figures: tuple[int, int], means: tuple[float, float], interval: DifferenceInterval | None
+) -> FigureChange:
+    """Return the change of a figure, which has a value before and after, and a mean before and after."""
+    difference = figures[1] - figures[0]
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return FigureChange(name, unit, *figures, difference, low, high, *means, direction(difference, interval))
 
 
 def _mean(values: Times, unit: str) -> float:
@@ -94,11 +87,12 @@ def median(values: Times) -> int:
     return twice_median(values) // 2
 
 
-def resampled_medians(values: Times) -> ResampledMedians:
-    """Return twice the medians of resamples, with a fixed seed."""
+def resampled_medians(values: Times) -> tuple[Times, Times]:
+    """Return twice the medians of RESAMPLES resamples, for each of two sets of draws with a fixed seed."""
     ordered = np.sort(values)
-    first, second = (_median_ranks(len(values), which) for which in (0, 1))
-    return ResampledMedians(ordered[first[0]] + ordered[first[1]], ordered[second[0]] + ordered[second[1]])
+    ranks = (_median_ranks(len(values), which) for which in (0, 1))
+    first, second = (ordered[low] + ordered[high] for low, high in ranks)
+    return first, second
 
 
 @lru_cache(maxsize=64)
@@ -123,17 +117,16 @@ def difference_interval(before: Times, after: Times, level: float = LEVEL) -> Di
     if min(len(before), len(after)) < MIN_VALUES:
         return None
     old, new = resampled_medians(before), resampled_medians(after)
-    difference = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
-    low, high = interval_positions(len(difference), level)
+    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]) / 2, level)
+
+
+def percentile_interval(resampled: NDArray[np.float64], level: float, shift: int = 0) -> DifferenceInterval:
+    """Return the interval that holds the share `level` of resampled differences, each plus `shift`."""
+    ordered = np.sort(resampled)
+    tail = int(len(ordered) * (1 - level) / 2)
     return DifferenceInterval(
-        low=int(difference[low]) // 2,
-        high=-(-int(difference[high]) // 2),
-        below=float(np.count_nonzero(difference < 0)) / len(difference),
-        above=float(np.count_nonzero(difference > 0)) / len(difference),
+        low=shift + math.floor(ordered[tail]),
+        high=shift + math.ceil(ordered[-1 - tail]),
+        below=float(np.count_nonzero(ordered < -shift)) / len(ordered),
+        above=float(np.count_nonzero(ordered > -shift)) / len(ordered),
     )
-
-
-def interval_positions(count: int, level: float) -> tuple[int, int]:
-    """Return the positions of both ends of an interval in `count` ordered values."""
-    low = int(count * (1 - level) / 2)
-    return low, count - 1 - low

@@ -89,12 +89,9 @@ def sample_kernels(
     if process is not None:
         chosen &= pl.col("process") == process
     work = analysis.trace.operations.filter(chosen).select("start", "end", "name", "shape")
-    start = work["start"].to_numpy()
-    place = np.searchsorted(at.start, start, side="right") - 1
-    inside = (place >= 0) & (start < at.end[np.maximum(place, 0)])
     sums = (
-        work.with_columns(pl.Series("place", place))
-        .filter(pl.Series(inside))
+        work.with_columns(place=at.places(work["start"].to_numpy()))
+        .filter(pl.col("place") >= 0)
         .group_by("name", "shape", "place")
         .agg(pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("time"))
         .with_columns(pl.col("name").cast(pl.String))

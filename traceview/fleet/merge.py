@@ -17,9 +17,8 @@ from traceview.fleet.match import MatchedCollectives, match_collectives
 from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.fleet.rank_figures import (
     FigurePlan,
-    RankNames,
+    RankTable,
     build_heat,
-    build_rank_rows,
     fleet_iterations,
     measure_figures,
     measure_lags,
@@ -69,11 +68,9 @@ def merge_reports(
     ranks = [rank for report in headers for rank in report.ranks]
     labels = _rank_labels(files, headers)
     aligned = align_iterations(ranks, reports.report_of.tolist())
-    matches = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
-    notes = [*aligned.notes, *(matches.notes if len(ranks) > 1 else ())]
-    own_clocks = [
-        group for matched in matches.matched for group in split_by_common_ends(matched, reports, labels, notes)
-    ]
+    matches, unmatched = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
+    notes = [*aligned.notes, *(unmatched if len(ranks) > 1 else ())]
+    own_clocks = [group for matched in matches for group in split_by_common_ends(matched, reports, labels, notes)]
     clocks = estimate_clocks(own_clocks, reports, files)
     iterations = fleet_iterations(aligned.ranks)
     arrived = _arrived_groups(own_clocks, reports, clocks, iterations, notes)
@@ -86,9 +83,12 @@ def merge_reports(
     groups = [each.group for each in arrived]
     sets = rank_sets(groups, len(ranks))
     lags = None if heat is None else measure_lags(heat, sets)
-    names = RankNames(tuple(labels), tuple(files), tuple(reports.report_of.tolist()), tuple(sets.tolist()))
+    table = RankTable(labels, reports.report_of.tolist(), sets.tolist(), files, waits, heat, lags)
     figures = waits.group_figures(arrived)
-    rows = build_rank_rows(aligned.ranks, [row.parts for row in measured_rows], names, waits, heat, lags)
+    rows = tuple(
+        table.row(index, rank, row.parts)
+        for index, (rank, row) in enumerate(zip(aligned.ranks, measured_rows, strict=True))
+    )
     stragglers = find_stragglers(rows, figures, margin)
     total = sum(len(rank.collectives) for rank in ranks)
     return Fleet(

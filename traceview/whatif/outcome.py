@@ -76,7 +76,7 @@ class RunModel:
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler."""
         bounds = range(len(Bounds._fields))
-        events = traced_events(trace, self.graph, self.selection.slowdown())
+        events = traced_events(trace, self.graph, self.selection.work.slowdown())
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
         model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns), self.base)
         return replace(model, graphs=graphs)

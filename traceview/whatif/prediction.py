@@ -331,6 +331,6 @@ def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
     if (count := trace.operations["process"].n_unique()) > 1:
         yield Note(
             "processes",
-            f"{count} processes use GPUs here; only process {model.selection.process} is modelled, and its waits for "
-            "the others stay as they are",
+            f"{count} processes use GPUs here; only process {model.selection.work.process} is modelled, and its waits "
+            "for the others stay as they are",
         )
