@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from traceview.fleet.arrivals import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.clocks import estimate_clocks
 from traceview.fleet.collectives import MAX_COLLECTIVES
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, rank_sets, set_notes, split_by_common_ends
@@ -24,6 +23,7 @@ from traceview.fleet.rank_figures import (
     measure_lags,
 )
 from traceview.fleet.stragglers import build_advice, find_stragglers
+from traceview.fleet.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.work import MAX_BINS
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, CollectiveTimes, PackedColumn

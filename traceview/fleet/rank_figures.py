@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.arrivals import ABSENT, ArrivedGroup, FleetIterations, rows_by_rank
 from traceview.fleet.collectives import EMPTY
 from traceview.fleet.iterations import with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
-from traceview.fleet.waits import WAIT_SUMS, Waits, WaitSums
+from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
 from traceview.fleet.work import TimeParts, merge_bins, time_parts
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, PackedColumn

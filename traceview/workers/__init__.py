@@ -113,8 +113,6 @@ class Workers(Executor):
 class ThisProcess(Workers):
     """Runs each call at once, in the thread that submits it."""
 
-    count = 1
-
     def submit_to(self, worker: Any, function: Callable[..., Result], *values: object) -> Future[Result]:
         """Return the result of the call."""
         future: Future[Result] = Future()
@@ -131,6 +129,3 @@ class ThisProcess(Workers):
     def in_order(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield function(job) for each job, in order; each call begins as the caller reaches it."""
         return map(function, jobs)
-
-    def limit(self, count: int) -> None:
-        """Accept any number of processes."""
