@@ -45,9 +45,9 @@ class DifferenceInterval(NamedTuple):
     above: float
 
 
-def change_between(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
+def change_between(name: str, unit: str, before: Times, after: Times) -> FigureChange:
     """Compare a figure of two captures. If the interval of the difference contains zero, the change is noise."""
-    interval = difference_interval(before, after, level)
+    interval = difference_interval(before, after)
     means = _mean(before, unit), _mean(after, unit)
     return figure_change(name, unit, (median(before), median(after)), means, interval)
 
@@ -112,18 +112,18 @@ def _median_ranks(count: int, which: int) -> tuple[Times, Times]:
     )
 
 
-def difference_interval(before: Times, after: Times, level: float = LEVEL) -> DifferenceInterval | None:
+def difference_interval(before: Times, after: Times) -> DifferenceInterval | None:
     """Return the interval of the difference of medians, rounded outwards; None below MIN_VALUES values."""
     if min(len(before), len(after)) < MIN_VALUES:
         return None
     old, new = resampled_medians(before), resampled_medians(after)
-    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]) / 2, level)
+    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]) / 2)
 
 
-def percentile_interval(resampled: NDArray[np.float64], level: float, shift: int = 0) -> DifferenceInterval:
-    """Return the interval that holds the share `level` of resampled differences, each plus `shift`."""
+def percentile_interval(resampled: NDArray[np.float64], shift: int = 0) -> DifferenceInterval:
+    """Return the interval that holds the share LEVEL of resampled differences, each plus `shift`."""
     ordered = np.sort(resampled)
-    tail = int(len(ordered) * (1 - level) / 2)
+    tail = int(len(ordered) * (1 - LEVEL) / 2)
     return DifferenceInterval(
         low=shift + math.floor(ordered[tail]),
         high=shift + math.ceil(ordered[-1 - tail]),

@@ -156,13 +156,13 @@ def mean_change(name: str, before: Series, after: Series) -> FigureChange:
     return figure_change(name, "ns", means, means, mean_interval(before, after))
 
 
-def mean_interval(before: Series, after: Series, level: float = LEVEL) -> DifferenceInterval | None:
+def mean_interval(before: Series, after: Series) -> DifferenceInterval | None:
     """Return the interval of the difference of means, rounded outwards; None below MIN_PERIODS values."""
     if min(len(before.values), len(after.values)) < MIN_PERIODS:
         return None
     old, new = resampled_deviations(before), resampled_deviations(after)
     moved = np.concatenate([new[1] - old[0], new[0] - old[1]])
-    return percentile_interval(moved, level, after.mean - before.mean)
+    return percentile_interval(moved, after.mean - before.mean)
 
 
 def mean_parts(

@@ -117,7 +117,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
-        events = traced_events(analysis.trace, graph, other.slowdown())
+        events = traced_events(analysis.trace, graph, other.work.slowdown())
         try:
             base = replay(graph)
             run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)
