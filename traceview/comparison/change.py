@@ -17,7 +17,6 @@ clocks, neighbours and placement, which the iterations of one run do not show. M
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -117,16 +116,20 @@ def difference_interval(before: Times, after: Times) -> DifferenceInterval | Non
     if min(len(before), len(after)) < MIN_VALUES:
         return None
     old, new = resampled_medians(before), resampled_medians(after)
-    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]) / 2)
+    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]), parts=2)
 
 
-def percentile_interval(resampled: NDArray[np.float64], shift: int = 0) -> DifferenceInterval:
-    """Return the interval that holds the share LEVEL of resampled differences, each plus `shift`."""
+def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, parts: int = 1) -> DifferenceInterval:
+    """Return the interval of resampled differences, rounded outwards: it holds the share LEVEL of them.
+
+    Each difference is counted in `parts` of a ns, and `shift` ns are added to it.
+    """
     ordered = np.sort(resampled)
     tail = int(len(ordered) * (1 - LEVEL) / 2)
+    low, high = ordered[tail].item(), ordered[-1 - tail].item()  # whole numbers of Python are exact
     return DifferenceInterval(
-        low=shift + math.floor(ordered[tail]),
-        high=shift + math.ceil(ordered[-1 - tail]),
-        below=float(np.count_nonzero(ordered < -shift)) / len(ordered),
-        above=float(np.count_nonzero(ordered > -shift)) / len(ordered),
+        low=shift + int(low // parts),
+        high=shift - int(-high // parts),
+        below=float(np.count_nonzero(ordered < -shift * parts)) / len(ordered),
+        above=float(np.count_nonzero(ordered > -shift * parts)) / len(ordered),
     )
