@@ -173,9 +173,15 @@ def mean_parts(
     rest_before = time.before - sum(part.before for part in parts.values())
     rest_after = time.after - sum(part.after for part in parts.values())
     other = parts["other"]
-    ends = {"before": other.before + rest_before, "after": other.after + rest_after}
-    means = {f"mean_{end}": value for end, value in ends.items()}
-    parts["other"] = replace(other, **ends, **means, difference=ends["after"] - ends["before"])
+    old_other, new_other = other.before + rest_before, other.after + rest_after
+    parts["other"] = replace(
+        other,
+        before=old_other,
+        after=new_other,
+        mean_before=old_other,
+        mean_after=new_other,
+        difference=new_other - old_other,
+    )
     return tuple(parts.values())
 
 
