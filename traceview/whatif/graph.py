@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 # REDUCE all-reduces that a change adds
 GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
-FAMILIES = ("other", "shared", "fused", "matrix")  # of kernels, by name (storms.name_families)
+FAMILIES = ("other", "shared", "fused", "matrix")  # kinds of kernels, by name (storms.name_families)
 
 
 @dataclass(frozen=True, slots=True)
