@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from traceview.fleet import analyze_reports
-from traceview.fleet.cluster import DaskWorkers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge_reports
 from traceview.fleet.partials import FleetReports
@@ -36,7 +35,9 @@ from traceview.model.collectives import COLLECTIVE_COLUMNS, PackedColumn
 from traceview.model.fleet import ReportResult
 from traceview.report.fleet import render
 from traceview.report.fleet.document import to_json
-from traceview.workers import Processes, Workers
+from traceview.workers import Workers
+from traceview.workers.cluster import DaskWorkers
+from traceview.workers.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
 SECOND = 10**9

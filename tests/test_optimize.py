@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 
 from tests.captures import SAMPLES, sample
 from tests.cli.command import Command
+from traceview.comparison.ledger import read_ledger, write_ledger
 from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
-from traceview.optimize import read_ledger, write_ledger
 from traceview.pipeline import analyze
 from traceview.schemas import optimize_schema
 from traceview.whatif.prediction import measured, predict

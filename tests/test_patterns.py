@@ -8,9 +8,9 @@ import re
 import polars as pl
 import pytest
 
-from traceview import patterns
 from traceview.errors import RequestError
-from traceview.patterns import names_with_match
+from traceview.model import patterns
+from traceview.model.patterns import names_with_match
 
 PARTS = ("a", "b", "1", "_", ".", "a+", "b*", "(a|b)", "[ab]", "\\d+", "\\w", "^", "$", "(?i)A", "a{2}", "(a+)+", "|")
 NAMES = pl.Series(["", "a", "ab", "aab1", "b_", "1.5", "a b", "B", "step 12", None])

@@ -13,8 +13,8 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command
-from traceview import plugins
 from traceview.measure import MEASURES
+from traceview.model import plugins
 from traceview.model.analysis import Analysis
 from traceview.model.columns import columns
 from traceview.pipeline import analyze

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from traceview import workers as module
-from traceview.workers import Processes, ThisProcess, WorkerDiedError
+from traceview.workers import ThisProcess, WorkerDiedError
+from traceview.workers import processes as module
+from traceview.workers.processes import Processes
 
 STOPPED = """
 import os
-from traceview.workers import Processes
+from traceview.workers.processes import Processes
 
 if __name__ == "__main__":
     workers = Processes(1, "json")

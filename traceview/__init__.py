@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
-from traceview.version import __version__ as __version__
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from traceview.comparison import compare

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.captures import sample
 from tests.comparison.made_samples import Each, made_samples
 from tests.comparison.test_captures import analyze_sample, compare_samples, only
-from traceview.comparison.change import LEVEL
 from traceview.comparison.kernels import MAX_SHAPES, KernelShape, kernel_changes
 from traceview.measure.kernels.families import kernel_kind
 from traceview.model.analysis import Iterations
@@ -39,7 +38,7 @@ def test_matches_equal_a_plain_loop(before: dict[KernelShape, Each], after: dict
         for shape, each in shapes.items():
             shared = shape in others
             expected[shape.name, shape.label, shape.grid if shared else None][side] += each
-    changes = kernel_changes(made_samples(before), made_samples(after), 0.01, LEVEL)
+    changes = kernel_changes(made_samples(before), made_samples(after), 0.01)
     assert len(changes) == len(expected)
     for kernel in changes:
         key = (kernel.name, kernel.label)
@@ -73,17 +72,17 @@ def shape(grid: int, name: str = "k") -> KernelShape:
     ],
 )
 def test_status(before: Each, after: Each, status: str) -> None:
-    (change,) = kernel_changes(made_samples({shape(1): before}), made_samples({shape(1): after}), 0.01, LEVEL)
+    (change,) = kernel_changes(made_samples({shape(1): before}), made_samples({shape(1): after}), 0.01)
     assert change.status == status
 
 
 def test_names_with_many_shapes_are_compared_as_a_whole() -> None:
     each = [(1, 10)] * 8
     many = {shape(grid): each for grid in range(MAX_SHAPES + 1)}
-    (change,) = kernel_changes(made_samples(many), made_samples(many), 0.01, LEVEL)
+    (change,) = kernel_changes(made_samples(many), made_samples(many), 0.01)
     assert change.grid is None and change.count.mean_before == MAX_SHAPES + 1
     few = {shape(grid): each for grid in range(MAX_SHAPES)}
-    assert len(kernel_changes(made_samples(few), made_samples(few), 0.01, LEVEL)) == MAX_SHAPES
+    assert len(kernel_changes(made_samples(few), made_samples(few), 0.01)) == MAX_SHAPES
 
 
 def test_figures_match_sql() -> None:
@@ -120,7 +119,7 @@ def test_texts() -> None:
     each = [(2, 200_000)] * 8
     before = {shape(1): each, shape(2, "gone"): each, shape(1, "steady"): each}
     after = {shape(1): [(3, 600_000)] * 8, shape(4, "came"): each, shape(1, "steady"): each}
-    changes = kernel_changes(made_samples(before), made_samples(after), 0.01, LEVEL)
+    changes = kernel_changes(made_samples(before), made_samples(after), 0.01)
     against = replace(only(compare_samples("dual", "dual")), kernels=changes)
     assert {kernel.status for kernel in changes} < set(STATUSES)
     assert kernel_counts(against) == "1 appeared, 1 vanished, 1 slower per call, 1 unchanged"

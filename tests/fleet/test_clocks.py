@@ -49,8 +49,8 @@ def test_uncertainty_bounds_the_error(name: str) -> None:
     files = ["first", "second"]
     together = FleetReports([header(result)], [result], run_here)
     apart = [replace(result, ranks=(rank,), epoch=None) for rank in result.ranks]
-    matches = match_collectives(together.headers[0].ranks, files, anchored=False)
-    groups = [group for match in matches.matched for group in split_by_common_ends(match, together, files, [])]
+    matches, _ = match_collectives(together.headers[0].ranks, files, anchored=False)
+    groups = [group for match in matches for group in split_by_common_ends(match, together, files, [])]
     _, clock = estimate_clocks(groups, FleetReports([header(report) for report in apart], apart, run_here), files)
     assert clock.method == "collectives"
     assert abs(clock.offset) <= (clock.uncertainty or 0) < 150_000

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tests.fleet.reports import ranks_of
+from traceview import __version__
 from traceview.errors import RequestError
-from traceview.fleet import cluster
 from traceview.fleet.analyze_reports import analyze_reports
-from traceview.fleet.cluster import WORKERS_LOST, DaskWorkers
-from traceview.version import __version__
-from traceview.workers import WorkerDiedError
+from traceview.workers import WorkerDiedError, cluster
+from traceview.workers.cluster import WORKERS_LOST, DaskWorkers
 
 ADDRESS = "tcp://127.0.0.1:8786"
 Outcome = Callable[..., Any]

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.test_command import ENVIRONMENT, REPORT, SLEEPER, is_group_alive
-from traceview.children import starting_workers
+from traceview.workers.processes import starting_workers
 
 # A process that becomes a worker before or after its parent ends; it must end before it writes "late".
 MODULE = """
 import multiprocessing, os, pathlib, sys, time
-from traceview import children
+from traceview.workers import processes
 def worker(folder, parent, order):
     folder = pathlib.Path(folder)
     if order == "watch":
-        children._set_death_signal = lambda: False  # as on systems other than Linux
+        processes._set_death_signal = lambda: False  # as on systems other than Linux
     if order != "late":
-        children.begin_worker()
+        processes.begin_worker()
     (folder / "ready").touch()
     while os.getppid() == parent:
         time.sleep(0.01)
     if order == "late":
-        children.begin_worker()
+        processes.begin_worker()
     time.sleep(600)  # longer than the test waits for the end of the worker
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from tests.fleet.hand_made import rank, report
 from traceview.fleet import waits as module
-from traceview.fleet.arrivals import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.match import MatchedCollectives
-from traceview.fleet.waits import Waits, WaitSums
+from traceview.fleet.waits import (
+    Arrivals,
+    ArrivedGroup,
+    FleetIterations,
+    Waits,
+    WaitSums,
+    arrived_group,
+    measure_arrivals,
+)
 from traceview.model.collectives import Clock, PackedColumn
 from traceview.model.fleet import ReportResult
 

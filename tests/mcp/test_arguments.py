@@ -16,10 +16,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from tests.captures import sample
 from traceview.errors import RequestError
-from traceview.mcp.answers import MAX_BYTES
 from traceview.mcp.captures import Captures
 from traceview.mcp.server import NAMES, build_server
-from traceview.mcp.tools import Tools
+from traceview.mcp.tools import MAX_BYTES, Tools
 from traceview.model.unprofiled import CALIBRATION
 
 CAPTURE = "a.sqlite"

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tests.captures import SAMPLES, sample
 from tests.cli.command import Command
 from traceview.errors import RequestError
-from traceview.mcp.answers import MAX_BYTES, to_text
 from traceview.mcp.captures import Captures
 from traceview.mcp.server import NAMES
-from traceview.mcp.tools import Tools
+from traceview.mcp.tools import MAX_BYTES, Tools, to_text
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 

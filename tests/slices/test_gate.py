@@ -20,7 +20,7 @@ from tests.docs_examples import examples
 from tests.slices.gate import Shown, shown_in_memory, shown_in_parts
 from tests.slices.made_captures import make_capture
 from tests.test_plugins import EXAMPLE, example_entry_points, install
-from traceview.plugins import MEASURES, RULES
+from traceview.model.plugins import MEASURES, RULES
 
 SOME = (
     "cudagraph.sqlite",

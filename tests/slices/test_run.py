@@ -18,7 +18,7 @@ from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
-from traceview.workers import Processes
+from traceview.workers.processes import Processes
 
 
 def figures(analysis: Analysis) -> tuple[object, ...]:

@@ -65,4 +65,5 @@ def test_slowdown_is_measured_only_for_the_time_without_the_profiler(monkeypatch
     selection = select_module.select(analysis)
     before = list(measured)
     assert not isinstance(selection, str)
-    assert (before, selection.slowdown(), selection.slowdown(), measured) == ([], 1.5, 1.5, [selection.process])
+    work = selection.work
+    assert (before, work.slowdown(), work.slowdown(), measured) == ([], 1.5, 1.5, [work.process])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,7 +26,7 @@ from traceview.cli.options import (
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_results
+from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import is_stdout, refuse_link
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
     from traceview.slices.limited import LimitedCapture
 
-EXIT_CHECK_FAILED = 1
 EPILOG = """\b
 TIME is 120ms or 1.5s after the start of the first GPU work, or a time on the
 capture's clock, as in the JSON and in nsys: whole ns, or @8.25s.
@@ -145,10 +143,7 @@ def analyze(
     print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
-    for line in failed:
-        print_error(f"traceview: --fail-if {line}")
-    if failed:
-        sys.exit(EXIT_CHECK_FAILED)
+    exit_if_any(f"--fail-if {line}" for line in failed)
 
 
 def measure_report(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +27,12 @@ from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.cli.progress import progress
 from traceview.cli.redact import NAMES
 from traceview.errors import OutputError, ReportError, RequestError
-from traceview.files import check_different, check_file, new_file, refuse_link
+from traceview.files import check_different, check_file, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.comparison import StoredBaseline
 
-LEVEL = 4  # for gzip; higher ones take twice as long for a hardly smaller file
+BLOCK = 1 << 20  # bytes that are compressed at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -81,6 +80,7 @@ def save(
     check_different((report,), (stored,))
     check_outputs((report, stored, stored.with_name(f"{name}.json")), (json_path,))
     with progress(quiet) as step:
+        from traceview.export import write_trace
         from traceview.model.comparison import Baselines, StoredBaseline
         from traceview.pipeline import analyze
         from traceview.redact import redact
@@ -90,7 +90,8 @@ def save(
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / f"{name}.sqlite"
             redact(report, copy, hash_names=names == "hash", progress=step)
-            _compress(copy, stored)
+            with copy.open("rb") as data:
+                write_trace(stored, iter(partial(data.read, BLOCK), b""))
     figures = StoredBaseline(
         name=name,
         gpus=tuple(device.name for device in analysis.devices),
@@ -101,17 +102,6 @@ def save(
     write_document(stored.with_name(f"{name}.json"), figures)
     if not write_document(json_path, Baselines((figures,))) and not quiet:
         print_out(f"{stored}\n")
-
-
-def _compress(source: Path, target: Path) -> None:
-    """Write a gzip file without a time and a name in its header, so that equal captures give equal bytes."""
-    with (
-        new_file(target) as part,
-        part.open("wb") as raw,
-        source.open("rb") as data,
-        gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as packed,
-    ):
-        shutil.copyfileobj(data, packed)
 
 
 @baseline.command("list")

@@ -9,9 +9,9 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import OUTPUT, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_out
+from traceview.cli.outputs import check_outputs, print_out, write_output
 from traceview.cli.progress import progress
-from traceview.files import is_stdout, refuse_link, write_text
+from traceview.files import refuse_link
 from traceview.model.unprofiled import CALIBRATION
 
 
@@ -45,9 +45,5 @@ def calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
     with progress(quiet) as step:
         document = run(rounds, step)
     text = json.dumps(document, indent=1) + "\n"
-    if is_stdout(output):
-        print_out(text)
-        return
-    write_text(output, text)
-    if not quiet:
+    if not write_output(output, lambda: text) and not quiet:
         print_out(f"{output.name}: nsys costs {document['scale']} times as much here as on the reference machine\n")

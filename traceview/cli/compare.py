@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, print_error, print_out, screen
+from traceview.cli.outputs import check_outputs, exit_if_any, print_out, screen, write_output
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import STDOUT, is_stdout, write_text
@@ -33,7 +33,6 @@ from traceview.files import STDOUT, is_stdout, write_text
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
 
-EXIT_CHECK_FAILED = 1
 EPILOG = """\b
 EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
 and NUMBER ends with %, ns, us, ms or s. It applies to the change per
@@ -159,10 +158,7 @@ def compare(
 
         write_text(html, render(comparison))
     _write(comparison, json_path, markdown, top, verbose, quiet)
-    for line in failed:
-        print_error(f"traceview: {line}")
-    if failed:
-        sys.exit(EXIT_CHECK_FAILED)
+    exit_if_any(failed)
 
 
 def _regressions(comparison: Comparison) -> list[str]:
@@ -194,19 +190,9 @@ def _write(
     from traceview.report.comparison.markdown import to_markdown
     from traceview.report.comparison.terminal import render, render_brief
 
-    documents = [
-        (path, text)
-        for path, text in (
-            (json_path, "" if json_path is None else to_json(comparison)),
-            (markdown, "" if markdown is None else to_markdown(comparison, top=top)),
-        )
-        if path is not None
+    printed = [
+        write_output(json_path, partial(to_json, comparison)),
+        write_output(markdown, partial(to_markdown, comparison, top=top)),
     ]
-    for path, text in documents:
-        if is_stdout(path):
-            print_out(text)
-            quiet = True
-        else:
-            write_text(path, text)
-    if not quiet:
+    if not quiet and not any(printed):
         print_out(render(comparison, screen(), top=top) if verbose else render_brief(comparison, screen(), top=top))

@@ -10,7 +10,7 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
-from traceview.cli.options import CAPTURE, JSON_BESIDE_OUTPUT, OUTPUT, reading_options
+from traceview.cli.options import CAPTURE, JSON_BESIDE_OUTPUT, OUTPUT, SILENT, reading_options, window_options
 from traceview.cli.outputs import check_outputs, print_bytes, print_out, write_document
 from traceview.cli.progress import progress
 from traceview.errors import OutputError, RequestError
@@ -48,16 +48,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     help='Write to this file or folder; a name that ends with .gz compresses a trace, "-" is standard output.  '
     "[default: beside the report]",
 )
-@click.option(
-    "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
-)
-@click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
-@click.option(
-    "--range",
-    "range_name",
-    metavar="NVTX",
-    help="Export from the first start to the last end of the NVTX ranges of this name.",
-)
+@window_options
 @click.option(
     "--device",
     metavar="GPU",
@@ -65,7 +56,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 )
 @JSON_BESIDE_OUTPUT
 @reading_options
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+@SILENT
 @examples(
     "traceview export report.sqlite --format perfetto",
     "traceview export report.sqlite --format csv -o tables",

@@ -25,18 +25,18 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_results
+from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import is_stdout, refuse_link
 from traceview.slices.memory import check_memory
 
 if TYPE_CHECKING:
-    from traceview.fleet.cluster import Tls
     from traceview.model.fleet import Fleet
+    from traceview.workers.cluster import Tls
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
-EXIT_CHECK_FAILED, EXIT_SKIPPED = 1, 3
+EXIT_SKIPPED = 3
 MAX_LISTED_SKIPPED = 10
 PAGE = "fleet.overlap.html"
 EPILOG = """\b
@@ -174,7 +174,7 @@ def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Pa
         raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
     if ca_file is None or cert is None:
         raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
-    from traceview.fleet.cluster import Tls
+    from traceview.workers.cluster import Tls
 
     return Tls(ca_file, cert, key)
 
@@ -202,9 +202,6 @@ def report_skipped(fleet: Fleet) -> None:
 def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:
     """Print the skipped reports and the conditions that hold; exit with their code."""
     report_skipped(fleet)
-    for line in failed:
-        print_error(f"traceview: --fail-if {line}")
-    if failed:
-        sys.exit(EXIT_CHECK_FAILED)
+    exit_if_any(f"--fail-if {line}" for line in failed)
     if fleet.skipped:
         sys.exit(EXIT_SKIPPED)

@@ -15,10 +15,10 @@ from click.core import ParameterSource
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_error, print_out, screen
-from traceview.cli.record import SECONDS, steady_iterations
+from traceview.cli.outputs import check_outputs, print_out, screen, write_output
+from traceview.cli.record import DELAY, SECONDS, check_limits, record_program
 from traceview.errors import RequestError, TraceviewError
-from traceview.files import is_stdout, refuse_link, write_text
+from traceview.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
@@ -39,8 +39,8 @@ NEXT = "Make the change, then run the same command again; --expect NAME,... says
     "--folder", type=FILE, default=Path("optimize"), show_default=True, help="Where recordings and the ledger are kept."
 )
 @click.option("--ledger", "only_ledger", is_flag=True, help="Print the ledger and its error; record nothing.")
-@click.option("--delay", type=SECONDS, metavar="SECONDS", help="Start to record after this time.")
-@click.option("--seconds", type=SECONDS, metavar="SECONDS", help="Record for this time, and end the program then.")
+@DELAY
+@SECONDS
 @click.option("--iterations", type=click.IntRange(min=1), metavar="N", help="Record N iterations, as `record` does.")
 @JSON
 @QUIET
@@ -66,12 +66,11 @@ def optimize(
     The first run records and predicts. It then runs --change, waits for Enter on a terminal, or ends: make the change
     and run the same command again. Each later run records the program as it is now, and adds a line to the ledger.
     """
-    from traceview.optimize import LEDGER, read_ledger
+    from traceview.comparison.ledger import LEDGER, read_ledger
 
     if (program is None) != only_ledger:
         raise RequestError("use --run COMMAND, or --ledger to print the ledger alone")
-    if limits["iterations"] and limits["seconds"]:
-        raise RequestError("--iterations and --seconds both end the recording; use one of them")
+    check_limits(limits)
     if program is not None and is_stdout(json_path):
         raise RequestError("--json needs a file name with --run, because the program prints to standard output")
     check_outputs((), (json_path,))
@@ -89,12 +88,11 @@ def optimize(
 def _write(ledger: GainLedger, json_path: Path | None, quiet: bool) -> None:
     from traceview.report.ledger import render, to_json
 
-    if is_stdout(json_path):
-        print_out(to_json(ledger))
-        return
-    if json_path is not None:
-        write_text(json_path, to_json(ledger))
-    if not quiet and (ledger.entries or ledger.open_step is None):
+    if (
+        not write_output(json_path, partial(to_json, ledger))
+        and not quiet
+        and (ledger.entries or ledger.open_step is None)
+    ):
         print_out(render(ledger, screen()))
 
 
@@ -106,8 +104,8 @@ class _Loop:
 
     def turn(self, ledger: GainLedger, change: str | None, names: tuple[str, ...]) -> GainLedger:
         """Record and predict if that is not done yet, have the change made, record again, and return the ledger."""
+        from traceview.comparison.ledger import expected_together, ledger_entry, open_step, write_ledger
         from traceview.model.ledger import GainLedger
-        from traceview.optimize import expected_together, ledger_entry, open_step, write_ledger
         from traceview.report.ledger import render_entry, render_step
 
         step, is_new, before = ledger.open_step, ledger.open_step is None, None
@@ -150,19 +148,17 @@ class _Loop:
 
     def _record(self) -> tuple[str, Analysis]:
         """Record the program, and return the recording's name and its analysis."""
-        from traceview.record import Recording, record
+        from traceview.record import Recording
 
         number = 1 + max((int(path.stem) for path in self.folder.glob("*.nsys-rep") if path.stem.isdigit()), default=0)
         recording = Recording(command=("sh", "-c", self.program), output=self.folder / f"{number}", **self.limits)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            code = record(recording, partial(steady_iterations, quiet=self.quiet))
+            record_program(recording, self.quiet)
         except TraceviewError:
             with suppress(OSError):  # a folder that holds something stays
                 self.folder.rmdir()
             raise
-        if code:
-            print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
         return recording.report.name, self._analyze(recording.report.name)
 
     def _analyze(self, recording: str) -> Analysis:

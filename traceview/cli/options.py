@@ -158,6 +158,7 @@ DEVICE = click.option(
     "--device", metavar="GPU", help="Use only this device: its id ('GPU 0') or its ordinal (0).  [default: all]"
 )
 VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print everything: all findings, notes and tables.")
+SILENT = click.option("--quiet", "-q", is_flag=True, help="Print nothing.")  # where there is no summary
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 
 
@@ -247,18 +248,22 @@ def given_ns(unprofiled_ms: float | None) -> int | None:
 
 
 _FROM = click.option(
-    "--from",
-    "start",
-    metavar="TIME",
-    help="Start of the analyzed window, for example 120ms.  [default: first GPU work]",
+    "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
 )
-_TO = click.option("--to", "end", metavar="TIME", help="End of the analyzed window.  [default: last GPU work]")
+_TO = click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
 _RANGE = click.option(
     "--range",
     "range_name",
     metavar="NVTX",
-    help="Analyze from the first start to the last end of the NVTX ranges of this name.",
+    help="Use the window from the first start to the last end of the NVTX ranges of this name.",
 )
+
+
+def window_options(command: Decorated) -> Decorated:
+    """Add the options that narrow the time window."""
+    return _FROM(_TO(_RANGE(command)))
+
+
 _WHOLE = click.option(
     "--whole",
     is_flag=True,
@@ -291,9 +296,7 @@ def analysis_options(command: Decorated) -> Decorated:
         SKIP,
         ITERATION,
         DEVICE,
-        _RANGE,
-        _TO,
-        _FROM,
+        window_options,
     ):
         command = option(command)
     return command

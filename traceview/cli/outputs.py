@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TRACES = ("compressed", "torch.profiler trace")  # kinds of captures that `export` writes
 SIDE_FILE = re.compile("-(?:wal|shm|journal)$")  # what SQLite keeps beside a database
+EXIT_CHECK_FAILED = 1
 NO_TERMINAL = 100  # columns of text that goes into a file or a pipe
 
 
@@ -120,19 +121,34 @@ def write_results(
 
 
 def write_document(json_path: Path | None, result: object) -> bool:
-    """Write a result as JSON if a path is given. Return whether the document went to standard output.
+    """Write a result as JSON if a path is given. Return whether the document went to standard output."""
 
-    The path is one that `check_outputs` allows.
-    """
-    if json_path is None:
+    def to_json() -> str:
+        from traceview.report.json import result_text
+
+        return result_text(result)
+
+    return write_output(json_path, to_json)
+
+
+def write_output(path: Path | None, to_text: Callable[[], str]) -> bool:
+    """Write a text if a path is given, which `check_outputs` allows. Return whether it went to standard output."""
+    if path is None:
         return False
-    from traceview.report.json import result_text
-
-    if is_stdout(json_path):
-        print_out(result_text(result))
+    if is_stdout(path):
+        print_out(to_text())
         return True
-    write_text(json_path, result_text(result))
+    write_text(path, to_text())
     return False
+
+
+def exit_if_any(failed: Iterable[str]) -> None:
+    """Print the checks that failed, and exit with EXIT_CHECK_FAILED if there are any."""
+    lines = tuple(failed)
+    for line in lines:
+        print_error(f"traceview: {line}")
+    if lines:
+        sys.exit(EXIT_CHECK_FAILED)
 
 
 def print_error(line: str) -> None:

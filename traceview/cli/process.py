@@ -14,8 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from traceview.allocators import limit_memory_and_threads
-
 EXIT_ERROR = 2
 SIGNAL_EXIT_CODES: dict[int, int] = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
 _received: list[int] = []  # signals, in order
@@ -50,6 +48,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, _handle_signal)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a program under nohup ignores SIGHUP
             signal.signal(signal.SIGHUP, _handle_signal)
+        from traceview.workers.python_process import limit_memory_and_threads
+
         limit_memory_and_threads()
         from traceview.cli import cli
 

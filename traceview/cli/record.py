@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,13 @@ from traceview.errors import RequestError, TraceviewError
 from traceview.files import is_stdout
 
 if TYPE_CHECKING:
-    from traceview.record import SteadyIterations
+    from traceview.record import Recording, SteadyIterations
 
-SECONDS = click.FloatRange(min=0, min_open=True)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+DELAY = click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
+SECONDS = click.option(
+    "--seconds", type=_POSITIVE, metavar="SECONDS", help="Record for this time, and end the program then."
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -35,8 +40,8 @@ SECONDS = click.FloatRange(min=0, min_open=True)
     help="Sample counters of the GPU: tensor cores, memory, links. The driver must allow it: `traceview doctor`.",
 )
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
-@click.option("--delay", type=SECONDS, metavar="SECONDS", help="Start to record after this time.")
-@click.option("--seconds", type=SECONDS, metavar="SECONDS", help="Record for this time, and end the program then.")
+@DELAY
+@SECONDS
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
@@ -62,10 +67,8 @@ def record(
     """
     from traceview.cli.analyze import analyze
     from traceview.record import TRACED, Recording
-    from traceview.record import record as run
 
-    if given["iterations"] and given["seconds"]:
-        raise RequestError("--iterations and --seconds both end the recording; use one of them")
+    check_limits(given)
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
     recording = Recording(
@@ -80,13 +83,25 @@ def record(
         replaces=given["force"],
     )
     check_outputs((recording.report, recording.report.with_suffix(".qdstrm")), (json_path,))
-    code = run(recording, partial(steady_iterations, quiet=quiet))
-    if code:
-        print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
+    record_program(recording, quiet)
     context.invoke(analyze, report=recording.report, json_path=json_path, opened=opened, no_html=no_html, quiet=quiet)
 
 
-def steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
+def check_limits(given: Mapping[str, Any]) -> None:
+    """Raise RequestError if two options end the recording."""
+    if given["iterations"] and given["seconds"]:
+        raise RequestError("--iterations and --seconds both end the recording; use one of them")
+
+
+def record_program(recording: Recording, quiet: bool) -> None:
+    """Record, and print the program's exit code if it is not 0. Raises TraceviewError."""
+    from traceview.record import record as run
+
+    if code := run(recording, partial(_steady_iterations, quiet=quiet)):
+        print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
+
+
+def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     """Return the iterations of a report after the warm-up, and print their number."""
     from traceview.model.analysis import Iterations
     from traceview.pipeline import analyze

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, JSON, REPORT, reading_options
+from traceview.cli.options import FILE, JSON, REPORT, SILENT, reading_options
 from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.cli.progress import progress
 
@@ -26,7 +26,7 @@ NAMES = click.option(
 @NAMES
 @JSON
 @reading_options
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+@SILENT
 @examples(
     "traceview redact report.sqlite shared.sqlite",
     "traceview redact report.nsys-rep shared.sqlite --names hash",

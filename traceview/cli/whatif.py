@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ from traceview.cli.options import (
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import check_outputs, print_out, screen
+from traceview.cli.outputs import check_outputs, print_out, screen, write_output
 from traceview.cli.progress import progress
 from traceview.errors import RequestError
 from traceview.files import is_stdout, write_text
@@ -103,12 +104,7 @@ def whatif(
         raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
     if html_path is not None:
         write_text(html_path, render_page(analysis, whatif=result))
-    if is_stdout(json_path):
-        print_out(to_json(result))
-        return
-    if json_path is not None:
-        write_text(json_path, to_json(result))
-    if not quiet:
+    if not write_output(json_path, partial(to_json, result)) and not quiet:
         print_out((render if verbose else render_brief)(result, screen()))
 
 

@@ -8,6 +8,7 @@ lines.py       source lines that made the GPU wait, per iteration
 kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
 notes.py       other differences between the captures
 timeline.py    events around the median iteration, for the page
+ledger.py      predictions of changes beside what the recordings after them show
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _compare_sides(
 ) -> CaptureDifference:
     def change(name: str) -> FigureChange:
         unit = "count" if name in COUNTS else "ns"
-        return change_between(name, unit, base.medians.figures[name], side.medians.figures[name], LEVEL)
+        return change_between(name, unit, base.medians.figures[name], side.medians.figures[name])
 
     old, new = base.time, side.time
     time = mean_change("time", old, new)
@@ -205,7 +206,7 @@ def _compare_sides(
         left_over_ns=wall.difference - sum(part.difference for part in parts),
         idle=change("idle"),
         host=tuple(change(name) for name in HOST_FIGURES),
-        kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change, LEVEL),
+        kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change),
         lines=line_changes(base.lines, side.lines, old, new, min_change),
         unprofiled_ratio=_unprofiled_ratio(before, after, work),
     )

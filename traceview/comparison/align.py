@@ -37,6 +37,11 @@ class AlignedIterations:
     host_end: Times
     skipped: int
 
+    def places(self, moments: Times) -> Times:
+        """Return the number of the iteration on the GPU in which each moment lies; -1 for none."""
+        place = np.searchsorted(self.start, moments, side="right") - 1
+        return np.where(moments < self.end[np.maximum(place, 0)], place, -1)
+
 
 def iteration_times(analysis: Analysis) -> IterationTimes | None:
     """Return when the iterations of a capture start and end, and the GPU finishes them; None if it has none."""

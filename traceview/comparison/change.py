@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.comparison import FigureChange
@@ -34,13 +35,6 @@ MIN_VALUES = 6
 MIN_CHANGE = 0.01
 
 
-class ResampledMedians(NamedTuple):
-    """Twice the resampled medians of a sample for both sets of draws; each has shape (RESAMPLES,)."""
-
-    first: Times
-    second: Times
-
-
 class DifferenceInterval(NamedTuple):
     """The confidence interval of a difference, and the shares of the resamples below and above zero."""
 
@@ -50,22 +44,20 @@ class DifferenceInterval(NamedTuple):
     above: float
 
 
-def change_between(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
+def change_between(name: str, unit: str, before: Times, after: Times) -> FigureChange:
     """Compare a figure of two captures. If the interval of the difference contains zero, the change is noise."""
-    old, new = median(before), median(after)
-    interval = difference_interval(before, after, level)
-    return FigureChange(
-        name=name,
-        unit=unit,
-        before=old,
-        after=new,
-        difference=new - old,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        mean_before=_mean(before, unit),
-        mean_after=_mean(after, unit),
-        verdict=direction(new - old, interval),
-    )
+    interval = difference_interval(before, after)
+    means = _mean(before, unit), _mean(after, unit)
+    return figure_change(name, unit, (median(before), median(after)), means, interval)
+
+
+def figure_change(
+    name: str, unit: str, figures: tuple[int, int], means: tuple[float, float], interval: DifferenceInterval | None
+) -> FigureChange:
+    """Return the change of a figure, which has a value before and after, and a mean before and after."""
+    difference = figures[1] - figures[0]
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return FigureChange(name, unit, *figures, difference, low, high, *means, direction(difference, interval))
 
 
 def _mean(values: Times, unit: str) -> float:
@@ -94,11 +86,12 @@ def median(values: Times) -> int:
     return twice_median(values) // 2
 
 
-def resampled_medians(values: Times) -> ResampledMedians:
-    """Return twice the medians of resamples, with a fixed seed."""
+def resampled_medians(values: Times) -> tuple[Times, Times]:
+    """Return twice the medians of RESAMPLES resamples, for each of two sets of draws with a fixed seed."""
     ordered = np.sort(values)
-    first, second = (_median_ranks(len(values), which) for which in (0, 1))
-    return ResampledMedians(ordered[first[0]] + ordered[first[1]], ordered[second[0]] + ordered[second[1]])
+    ranks = (_median_ranks(len(values), which) for which in (0, 1))
+    first, second = (ordered[low] + ordered[high] for low, high in ranks)
+    return first, second
 
 
 @lru_cache(maxsize=64)
@@ -118,22 +111,25 @@ def _median_ranks(count: int, which: int) -> tuple[Times, Times]:
     )
 
 
-def difference_interval(before: Times, after: Times, level: float = LEVEL) -> DifferenceInterval | None:
+def difference_interval(before: Times, after: Times) -> DifferenceInterval | None:
     """Return the interval of the difference of medians, rounded outwards; None below MIN_VALUES values."""
     if min(len(before), len(after)) < MIN_VALUES:
         return None
     old, new = resampled_medians(before), resampled_medians(after)
-    difference = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
-    low, high = interval_positions(len(difference), level)
+    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]), parts=2)
+
+
+def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, parts: int = 1) -> DifferenceInterval:
+    """Return the interval of resampled differences, rounded outwards: it holds the share LEVEL of them.
+
+    Each difference is counted in `parts` of a ns, and `shift` ns are added to it.
+    """
+    ordered = np.sort(resampled)
+    tail = int(len(ordered) * (1 - LEVEL) / 2)
+    low, high = ordered[tail].item(), ordered[-1 - tail].item()  # whole numbers of Python are exact
     return DifferenceInterval(
-        low=int(difference[low]) // 2,
-        high=-(-int(difference[high]) // 2),
-        below=float(np.count_nonzero(difference < 0)) / len(difference),
-        above=float(np.count_nonzero(difference > 0)) / len(difference),
+        low=shift + int(low // parts),
+        high=shift - int(-high // parts),
+        below=float(np.count_nonzero(ordered < -shift * parts)) / len(ordered),
+        above=float(np.count_nonzero(ordered > -shift * parts)) / len(ordered),
     )
-
-
-def interval_positions(count: int, level: float) -> tuple[int, int]:
-    """Return the positions of both ends of an interval in `count` ordered values."""
-    low = int(count * (1 - level) / 2)
-    return low, count - 1 - low

@@ -89,12 +89,9 @@ def sample_kernels(
     if process is not None:
         chosen &= pl.col("process") == process
     work = analysis.trace.operations.filter(chosen).select("start", "end", "name", "shape")
-    start = work["start"].to_numpy()
-    place = np.searchsorted(at.start, start, side="right") - 1
-    inside = (place >= 0) & (start < at.end[np.maximum(place, 0)])
     sums = (
-        work.with_columns(pl.Series("place", place))
-        .filter(pl.Series(inside))
+        work.with_columns(place=at.places(work["start"].to_numpy()))
+        .filter(pl.col("place") >= 0)
         .group_by("name", "shape", "place")
         .agg(pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("time"))
         .with_columns(pl.col("name").cast(pl.String))
@@ -117,16 +114,14 @@ def _kernel_shape(name: str, row: Mapping[str, Any], kind: KernelKind) -> Kernel
     return KernelShape(name, kind.label or name, *(() if None in size else tuple(size) for size in sizes))
 
 
-def kernel_changes(
-    before: KernelSamples, after: KernelSamples, min_change: float, level: float
-) -> tuple[KernelChange, ...]:
+def kernel_changes(before: KernelSamples, after: KernelSamples, min_change: float) -> tuple[KernelChange, ...]:
     """Compare kernels, the largest change of GPU time per iteration first.
 
     Launch shapes that both captures have are compared one by one; the other shapes of a name are compared together. A
     change below the share `min_change` counts as none.
     """
     changes = [
-        _kernel_change(shape, (before.samples(old), after.samples(new)), min_change, level)
+        _kernel_change(shape, (before.samples(old), after.samples(new)), min_change)
         for shape, old, new in _matches(before, after)
     ]
     changes.sort(key=lambda kernel: (-abs(kernel.cost_ns), -abs(kernel.count.difference), kernel.label, kernel.name))
@@ -149,14 +144,14 @@ def _matches(before: KernelSamples, after: KernelSamples) -> Iterator[tuple[Kern
 
 
 def _kernel_change(
-    shape: KernelShape, samples: tuple[tuple[Times, Times], tuple[Times, Times]], min_change: float, level: float
+    shape: KernelShape, samples: tuple[tuple[Times, Times], tuple[Times, Times]], min_change: float
 ) -> KernelChange:
     (old_count, old_time), (new_count, new_time) = samples
-    count = change_between("count", "count", old_count, new_count, level)
-    time = change_between("time", "ns", old_time, new_time, level)
+    count = change_between("count", "count", old_count, new_count)
+    time = change_between("time", "ns", old_time, new_time)
     old_each, new_each = (_time_per_call(*side) for side in samples)
     per_call = replace(
-        change_between("per_call", "ns", old_each, new_each, level),
+        change_between("per_call", "ns", old_each, new_each),
         mean_before=int(old_time.sum()) // max(int(old_count.sum()), 1),
         mean_after=int(new_time.sum()) // max(int(new_count.sum()), 1),
     )

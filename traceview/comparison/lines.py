@@ -42,11 +42,8 @@ def sample_lines(analysis: Analysis, at: AlignedIterations) -> LineSamples | Non
     if isinstance(iterations, Iterations):
         devices = tuple(device for device in devices if iterations.process_id in device.process_ids)
     cells = analysis.host_time.line_cells([device.gaps.frame for device in devices])
-    moment = cells["moment"].to_numpy()
-    place = np.searchsorted(at.start, moment, side="right") - 1
-    inside = (place >= 0) & (moment < at.end[np.maximum(place, 0)])
-    sums = cells.with_columns(pl.Series("place", place)).filter(pl.Series(inside))
-    sums = sums.group_by("file", "function", "line", "place").agg(pl.col("idle_ns").sum())
+    placed = cells.with_columns(place=at.places(cells["moment"].to_numpy())).filter(pl.col("place") >= 0)
+    sums = placed.group_by("file", "function", "line", "place").agg(pl.col("idle_ns").sum())
     lines: dict[Line, Times] = defaultdict(lambda: np.zeros(len(at.start), np.int64))
     for file, function, line, iteration, ns in sums.iter_rows():
         lines[Line(file, function, line)][iteration] += ns // len(devices)

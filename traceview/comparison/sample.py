@@ -22,8 +22,9 @@ from traceview.model.trace import KINDS, SOURCES, Trace
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
 PARTS = (*GPU_PARTS, "other", "no_gpu", "twice", *(f"idle.{cause}" for cause in CAUSES))
 SYNCS = ("sync", "implicit_sync")
+SYNC_TIMES = ("blocked", "starved", "refill", "cost")
 HOST_FIGURES = (
-    *(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked", "starved", "refill", "cost")),
+    *(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", *SYNC_TIMES)),
     "launches",
     "kernels",
     "copies",
@@ -134,11 +135,9 @@ def _named_work(trace: Trace, device: Activity) -> Intervals:
 def _sync_figures(kind: str, use: SyncUse, at: AlignedIterations, process: int) -> dict[str, Times]:
     """Sum the blocking calls of each iteration (docs/definitions.md "Synchronization")."""
     frame = use.frame.filter(pl.col("process") == process)
-    columns = {name: frame[name].to_numpy() for name in ("blocked", "starved", "refill", "cost")}
     start = frame["start"].to_numpy()
-    sums = {name: _sum_by_iteration(start, values, at) for name, values in columns.items()}
-    sums["count"] = _sum_by_iteration(start, np.ones(len(start), np.int64), at)
-    return {f"{kind}.{name}": values for name, values in sums.items()}
+    sums = {f"{kind}.{name}": _sum_by_iteration(start, frame[name].to_numpy(), at) for name in SYNC_TIMES}
+    return {f"{kind}.count": _sum_by_iteration(start, np.ones(len(start), np.int64), at), **sums}
 
 
 def _launch_counts(
@@ -181,14 +180,8 @@ def _device_part(device: DeviceUse, name: str) -> int:
 
 
 def _sync_totals(kind: str, use: SyncUse) -> dict[str, int]:
-    figures = {
-        "count": use.count,
-        "blocked": use.blocked_ns,
-        "starved": use.starved_ns,
-        "refill": use.refill_ns,
-        "cost": use.cost_ns,
-    }
-    return {f"{kind}.{name}": value for name, value in figures.items()}
+    times = {f"{kind}.{name}": int(getattr(use, f"{name}_ns")) for name in SYNC_TIMES}
+    return {f"{kind}.count": use.count, **times}
 
 
 def _launch_totals(analysis: Analysis) -> dict[str, int]:
@@ -197,8 +190,4 @@ def _launch_totals(analysis: Analysis) -> dict[str, int]:
     launch = work["launch"].fill_null(-1).to_numpy()
     kernel, graph, copy = (source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy"))
     calls = np.unique(launch[(kernel | graph) & (launch >= 0)])
-    return {
-        "launches": len(calls),
-        "kernels": int(np.count_nonzero(kernel)),
-        "copies": int(np.count_nonzero(copy)),
-    }
+    return {"launches": len(calls), "kernels": int(np.count_nonzero(kernel)), "copies": int(np.count_nonzero(copy))}

@@ -32,8 +32,8 @@ from traceview.comparison.change import (
     RESAMPLES,
     SEED,
     DifferenceInterval,
-    direction,
-    interval_positions,
+    figure_change,
+    percentile_interval,
 )
 from traceview.comparison.sample import PARTS
 from traceview.intervals import Times
@@ -44,13 +44,6 @@ MIN_PERIODS = 5  # times from one iteration to the next; fewer have no interval
 PERIODIC = 0.6  # correlation of values one period apart
 MIN_BLOCKS = 5  # fewer do not show how they vary
 MAX_BLOCKS = 200  # blocks in a resample; more do not change the distribution of its mean
-
-
-class Deviations(NamedTuple):
-    """Resampled means less the mean, for both sets of draws; each has shape (RESAMPLES,)."""
-
-    first: Floats
-    second: Floats
 
 
 class Series(NamedTuple):
@@ -128,8 +121,8 @@ def _multiple_of_period(length: int, covariance: Floats) -> int:
     return max(length // period, 1) * period if period > 1 and correlation.max() >= PERIODIC else length
 
 
-def resampled_deviations(series: Series) -> Deviations:
-    """Return resampled means of a series, less its mean."""
+def resampled_deviations(series: Series) -> tuple[Floats, Floats]:
+    """Return RESAMPLES resampled means of a series, less its mean, for each of two sets of draws."""
     values, length = series.values - series.mean, series.length
     count = len(values)
     blocks = max(2, count // length)
@@ -141,7 +134,7 @@ def resampled_deviations(series: Series) -> Deviations:
         * _small_sample_factor(blocks, which)
         for which in (0, 1)
     )
-    return Deviations(first, second)
+    return first, second
 
 
 @lru_cache(maxsize=32)
@@ -159,36 +152,17 @@ def _small_sample_factor(blocks: int, which: int) -> Floats:
 
 def mean_change(name: str, before: Series, after: Series) -> FigureChange:
     """Compare the means of a figure. If the interval of the difference contains zero, the change is noise."""
-    old, new = before.mean, after.mean
-    interval = mean_interval(before, after)
-    return FigureChange(
-        name=name,
-        unit="ns",
-        before=old,
-        after=new,
-        difference=new - old,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        mean_before=old,
-        mean_after=new,
-        verdict=direction(new - old, interval),
-    )
+    means = before.mean, after.mean
+    return figure_change(name, "ns", means, means, mean_interval(before, after))
 
 
-def mean_interval(before: Series, after: Series, level: float = LEVEL) -> DifferenceInterval | None:
+def mean_interval(before: Series, after: Series) -> DifferenceInterval | None:
     """Return the interval of the difference of means, rounded outwards; None below MIN_PERIODS values."""
     if min(len(before.values), len(after.values)) < MIN_PERIODS:
         return None
     old, new = resampled_deviations(before), resampled_deviations(after)
-    moved = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
-    difference = after.mean - before.mean
-    low, high = interval_positions(len(moved), level)
-    return DifferenceInterval(
-        low=difference + math.floor(moved[low]),
-        high=difference + math.ceil(moved[high]),
-        below=float(np.count_nonzero(moved < -difference)) / len(moved),
-        above=float(np.count_nonzero(moved > -difference)) / len(moved),
-    )
+    moved = np.concatenate([new[1] - old[0], new[0] - old[1]])
+    return percentile_interval(moved, after.mean - before.mean)
 
 
 def mean_parts(
@@ -199,13 +173,14 @@ def mean_parts(
     rest_before = time.before - sum(part.before for part in parts.values())
     rest_after = time.after - sum(part.after for part in parts.values())
     other = parts["other"]
+    old_other, new_other = other.before + rest_before, other.after + rest_after
     parts["other"] = replace(
         other,
-        before=other.before + rest_before,
-        after=other.after + rest_after,
-        mean_before=other.before + rest_before,
-        mean_after=other.after + rest_after,
-        difference=other.difference + rest_after - rest_before,
+        before=old_other,
+        after=new_other,
+        mean_before=old_other,
+        mean_after=new_other,
+        difference=new_other - old_other,
     )
     return tuple(parts.values())
 

@@ -81,35 +81,16 @@ class Tracks:
         device, process = row["device"], row["process"]
         shared = len(self.contents.trace.devices["processes"][device]) > 1
         name = f"{row['label']} (process {process})" if shared else row["label"]
-        return self._id(
-            ("stream", stream, lane),
-            "stream",
-            name,
-            self.device(device),
-            device=device,
-            stream_id=row["stream_id"],
-            context=row["context"],
-        )
+        ids = {"device": device, "stream_id": row["stream_id"], "context": row["context"]}
+        return self._id(("stream", stream, lane), "stream", name, self.device(device), **ids)
 
-    def _id(
-        self,
-        key: tuple[object, ...],
-        kind: str,
-        name: str,
-        parent: int,
-        *,
-        process: int = 0,
-        tid: int = 0,
-        device: int = -1,
-        stream_id: int = -1,
-        context: int = -1,
-    ) -> int:
+    def _id(self, key: tuple[object, ...], kind: str, name: str, parent: int, **ids: int) -> int:
         track = self._ids.get(key)
         if track is None:
             track = len(self.created) + 1
             # The last item of a lane's key is the lane number; lane 0 is created first.
             lane_of = track if key[0] not in ("stream", "aside") else self._ids.get((*key[:-1], 0), track)
-            self.created.append(Track(track, kind, name, parent, lane_of, process, tid, device, stream_id, context))
+            self.created.append(Track(track, kind, name, parent, lane_of, **ids))
             self._ids[key] = track
         return track
 

@@ -12,14 +12,15 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 
 from traceview.errors import ReportError, RequestError
-from traceview.fleet.cluster import DaskWorkers, Tls
 from traceview.fleet.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
 from traceview.fleet.partials import FleetReports, P, SharedColumns, Work
 from traceview.fleet.sources import find_reports, report_names
 from traceview.fleet.worker import Job, Report, forget_run, loaded, measure_kept, read_and_keep
 from traceview.model.fleet import Fleet, ReportResult, Skipped
 from traceview.slices.memory import MIN_MEMORY, free_memory
-from traceview.workers import Processes, WorkerDiedError, Workers
+from traceview.workers import WorkerDiedError, Workers
+from traceview.workers.cluster import DaskWorkers, Tls
+from traceview.workers.processes import Processes
 
 MAX_MEASURED_HERE = 256  # reports; sending the work takes longer than measuring so many
 REPORTS_PER_LEAF = 32

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +156,8 @@ def _fit_clocks(
         own = [rank.collectives.times(places[index]) for index, rank in ranks_of([(first, report)]) if index in places]
         if (clock := fitted.get(first)) is None:
             ends = own[0][1].astype(np.float64) if len(own) == 1 else np.median([end for _, end in own], axis=0)
-            clock = _fitted_clock(ends, reference, rows_by_kind)
+            fits = (_fitted_clock(ends[rows], ends[rows] - reference[rows]) for rows in rows_by_kind)
+            clock = min(fits, key=lambda fit: (fit.scatter, -fit.count))
         # The latest start and the earliest end of the report's own ranks, which share its clock.
         start = reduce(np.maximum, (clock.to_common(start) for start, _ in own))
         end = reduce(np.minimum, (clock.to_common(end) for _, end in own))
@@ -166,15 +166,6 @@ def _fit_clocks(
             errors.append(clock.uncertainty)
         clocks[first] = replace(clock, uncertainty=min(errors))
     return clocks
-
-
-def _fitted_clock(
-    at: NDArray[np.float64], reference: NDArray[np.float64], rows_by_kind: Sequence[NDArray[np.intp]]
-) -> Clock:
-    """Return the clock of a report whose collectives end at `at`, without its uncertainty."""
-    fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in rows_by_kind]
-    fit = min(fits, key=lambda fit: (fit.scatter, -fit.collectives))
-    return Clock("", "collectives", fit.offset, fit.drift, None, fit.collectives, None, fit.scatter, fit.origin)
 
 
 def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:
@@ -198,22 +189,13 @@ def _rows_by_kind(kinds: NDArray[np.str_]) -> list[NDArray[np.intp]]:
     return [rows for rows in rows_by_kind if len(rows) >= 2 * MIN_COLLECTIVES_FOR_CLOCKS] or [np.arange(len(kinds))]
 
 
-class _ClockFit(NamedTuple):
-    """An offset at `origin`, its drift in ns per second, and the median absolute deviation from both."""
-
-    offset: int
-    drift: int
-    origin: int
-    scatter: int
-    collectives: int
-
-
-def _fit_offset(at: NDArray[np.float64], difference: NDArray[np.float64]) -> _ClockFit:
+def _fitted_clock(at: NDArray[np.float64], difference: NDArray[np.float64]) -> Clock:
     """Fit the differences at the times `at` by their median, and by a drift if it clearly exceeds the scatter.
 
-    The drift is the change from the first third of the collectives to the last.
+    The drift is the change from the first third of the collectives to the last. File, uncertainty and session are not
+    set.
     """
-    origin = round(float(np.median(at)))
+    origin, count = round(float(np.median(at))), len(at)
     if len(at) >= MIN_COLLECTIVES_FOR_DRIFT:
         third = len(at) // 3
         order = np.argsort(at, kind="stable")
@@ -223,9 +205,9 @@ def _fit_offset(at: NDArray[np.float64], difference: NDArray[np.float64]) -> _Cl
         drift = round(moved / seconds) if seconds > 0 else 0
         offset, scatter = _median_and_deviation(difference - (at - origin) * drift / SECOND)
         if abs(moved) > DRIFT_TO_SCATTER * max(scatter, 1):
-            return _ClockFit(offset, drift, origin, scatter, len(at))
+            return Clock("", "collectives", offset, drift, None, count, None, scatter, origin)
     offset, scatter = _median_and_deviation(difference)
-    return _ClockFit(offset, 0, origin, scatter, len(at))
+    return Clock("", "collectives", offset, 0, None, count, None, scatter, origin)
 
 
 def _median_and_deviation(values: NDArray[np.float64]) -> tuple[int, int]:

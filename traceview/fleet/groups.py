@@ -135,12 +135,10 @@ def rank_sets(groups: Sequence[MatchedCollectives], count: int) -> Times:
     return numbers
 
 
-def set_notes(sets: Times) -> list[str]:
-    """Return a note if there are several sets, or nothing."""
-    count = len(np.unique(sets))
-    if count < 2:
-        return []
-    return [
-        f"the ranks form {count:,} sets without common collectives, like different runs; each rank is compared within "
-        "its own set"
-    ]
+def set_notes(sets: Times) -> Iterator[str]:
+    """Yield a note if there are several sets."""
+    if (count := len(np.unique(sets))) > 1:
+        yield (
+            f"the ranks form {count:,} sets without common collectives, like different runs; each rank is compared "
+            "within its own set"
+        )

@@ -65,15 +65,6 @@ class MatchedCollectives:
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """The matched collectives, the number of unmatched ones, and notes with the reasons."""
-
-    matched: tuple[MatchedCollectives, ...]
-    unmatched: int
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _ChannelSequence:
     """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 
@@ -96,14 +87,15 @@ class _ChannelSequence:
         return _ChannelSequence(self.rank, rows, step, kind)
 
 
-def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anchored: bool = True) -> Matches:
-    """Match the collectives of all ranks; `labels` name the ranks in notes.
+def match_collectives(
+    ranks: Sequence[RankResult], labels: Sequence[str], *, anchored: bool = True
+) -> tuple[list[MatchedCollectives], list[str]]:
+    """Return the matched collectives of all ranks, and notes on the others; `labels` name the ranks in notes.
 
     If not `anchored`, collectives are counted from the start of each capture instead of each iteration.
     """
     names = sorted({kind for rank in ranks for kind in rank.collectives.kinds})
     by_communicator = _all_communicators_known(ranks)
-    total = sum(len(rank.collectives) for rank in ranks)
     matched: list[MatchedCollectives] = []
     notes: list[str] = []
     for name, sequences in _sequences_by_channel(ranks, names, by_communicator, anchored):
@@ -112,7 +104,7 @@ def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anc
             collectives = _stack_sequences(ranks, group, names, name, how)
             if len(collectives.step):
                 matched.append(collectives)
-    return Matches(tuple(matched), total - sum(group.size for group in matched), tuple(notes))
+    return matched, notes
 
 
 def _all_communicators_known(ranks: Sequence[RankResult]) -> bool:

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from traceview.fleet.arrivals import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.clocks import estimate_clocks
 from traceview.fleet.collectives import MAX_COLLECTIVES
 from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, rank_sets, set_notes, split_by_common_ends
@@ -17,14 +16,14 @@ from traceview.fleet.match import MatchedCollectives, match_collectives
 from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.fleet.rank_figures import (
     FigurePlan,
-    RankNames,
+    RankTable,
     build_heat,
-    build_rank_rows,
     fleet_iterations,
     measure_figures,
     measure_lags,
 )
 from traceview.fleet.stragglers import build_advice, find_stragglers
+from traceview.fleet.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.fleet.work import MAX_BINS
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, CollectiveTimes, PackedColumn
@@ -46,10 +45,11 @@ def merge(
     skipped: Sequence[Skipped] = (),
     *,
     margin: float = DEFAULT_MARGIN,
+    max_shown: int | None = MAX_SHOWN,
 ) -> Fleet:
-    """Merge results, one for each of `files`, in that order."""
+    """Merge results that this process holds, one for each of `files`, in that order; see `merge_reports`."""
     reports = FleetReports([header(result) for result in results], results, run_here)
-    return merge_reports(files, reports, skipped, margin=margin)
+    return merge_reports(files, reports, skipped, margin=margin, max_shown=max_shown)
 
 
 def merge_reports(
@@ -68,27 +68,27 @@ def merge_reports(
     ranks = [rank for report in headers for rank in report.ranks]
     labels = _rank_labels(files, headers)
     aligned = align_iterations(ranks, reports.report_of.tolist())
-    matches = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
-    notes = [*aligned.notes, *(matches.notes if len(ranks) > 1 else ())]
-    own_clocks = [
-        group for matched in matches.matched for group in split_by_common_ends(matched, reports, labels, notes)
-    ]
+    matches, unmatched = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
+    notes = [*aligned.notes, *(unmatched if len(ranks) > 1 else ())]
+    own_clocks = [group for matched in matches for group in split_by_common_ends(matched, reports, labels, notes)]
     clocks = estimate_clocks(own_clocks, reports, files)
     iterations = fleet_iterations(aligned.ranks)
     arrived = _arrived_groups(own_clocks, reports, clocks, iterations, notes)
     rank_clocks = tuple(clocks[report] for report in reports.report_of.tolist())
-    plan = FigurePlan(
-        tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), _merged_bins(len(ranks))
-    )
+    merged_bins = -(-len(ranks) * MAX_BINS // MAX_SHOWN_BINS)
+    plan = FigurePlan(tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), merged_bins)
     measured = reports.measure(partial(measure_figures, plan), range(len(ranks)))
     waits, measured_rows = measured.waits, [measured.rows[index] for index in range(len(ranks))]
     heat = build_heat(measured_rows, iterations)
     groups = [each.group for each in arrived]
     sets = rank_sets(groups, len(ranks))
     lags = None if heat is None else measure_lags(heat, sets)
-    names = RankNames(tuple(labels), tuple(files), tuple(reports.report_of.tolist()), tuple(sets.tolist()))
+    table = RankTable(labels, reports.report_of.tolist(), sets.tolist(), files, waits, heat, lags)
     figures = waits.group_figures(arrived)
-    rows = build_rank_rows(aligned.ranks, [row.parts for row in measured_rows], names, waits, heat, lags)
+    rows = tuple(
+        table.row(index, rank, row.parts)
+        for index, (rank, row) in enumerate(zip(aligned.ranks, measured_rows, strict=True))
+    )
     stragglers = find_stragglers(rows, figures, margin)
     total = sum(len(rank.collectives) for rank in ranks)
     return Fleet(
@@ -170,11 +170,6 @@ def _shown_times(
     return CollectiveTimes(group.ranks, kinds, starts, lengths, first, len(group.kind) - len(shown))
 
 
-def _merged_bins(ranks: int) -> int:
-    """Return how many bins of a rank's work become one, so that all ranks have MAX_SHOWN_BINS at most."""
-    return -(-ranks * MAX_BINS // MAX_SHOWN_BINS)
-
-
 def report_label(file: str) -> str:
     """Return a report's name without its suffix."""
     return SUFFIX.sub("", file)
@@ -225,50 +220,45 @@ def _all_notes(
     return tuple(Note(name, text) for name, some in texts.items() for text in some)
 
 
-def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
+def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> Iterator[str]:
     first: dict[tuple[tuple[int, ...], ...], int] = {}
     repeated = []
     for index, result in enumerate(results):
         figures = tuple((rank.start, rank.end, rank.compute, rank.kernels, *rank.idle) for rank in result.ranks)
         if first.setdefault(figures, index) != index:
             repeated.append((index, first[figures]))
-    if not repeated:
-        return []
-    more = f" ({len(repeated) - 1:,} more files repeat others)" if len(repeated) > 1 else ""
-    return [
-        f"{files[repeated[0][0]]} contains the same capture as {files[repeated[0][1]]}{more}; a rank that counts twice "
-        "distorts the comparison"
-    ]
+    if repeated:
+        more = f" ({len(repeated) - 1:,} more files repeat others)" if len(repeated) > 1 else ""
+        yield (
+            f"{files[repeated[0][0]]} contains the same capture as {files[repeated[0][1]]}{more}; a rank that counts "
+            "twice distorts the comparison"
+        )
 
 
-def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> list[str]:
+def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> Iterator[str]:
     if not any(len(rank.collectives) for rank in ranks):
         in_mpi = "; collectives of MPI run on the host, where they count as idle time" if uses_mpi else ""
-        return [f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"]
-    if any(group.how == "order" for group in groups):
-        return [
+        yield f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"
+    elif any(group.how == "order" for group in groups):
+        yield (
             "the captures do not name communicators, so collectives are matched by stream, kind and order within each "
             "iteration, and ranks whose kernels end together form a group; give the .nsys-rep files, or export "
             "them with a newer nsys: nsys export --type sqlite --include-blobs true"
-        ]
-    return []
+        )
 
 
-def _truncation_notes(ranks: Sequence[RankResult]) -> list[str]:
-    left_out = sum(rank.collectives.left_out for rank in ranks)
-    if not left_out:
-        return []
-    return [f"only the first {MAX_COLLECTIVES:,} collectives of each rank are used; {left_out:,} are left out"]
+def _truncation_notes(ranks: Sequence[RankResult]) -> Iterator[str]:
+    if left_out := sum(rank.collectives.left_out for rank in ranks):
+        yield f"only the first {MAX_COLLECTIVES:,} collectives of each rank are used; {left_out:,} are left out"
 
 
-def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
+def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> Iterator[str]:
     by_range = [label for label, rank in zip(labels, ranks, strict=True) if rank.steps and rank.steps.cut == "range"]
-    if not by_range:
-        return []
-    return [
-        f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
-        "launches no kernels and its end on the GPU is unknown"
-    ]
+    if by_range:
+        yield (
+            f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
+            "launches no kernels and its end on the GPU is unknown"
+        )
 
 
 def _report_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:

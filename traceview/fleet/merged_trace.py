@@ -16,8 +16,7 @@ from traceview.errors import RequestError
 from traceview.export import ExportContents, collect
 from traceview.export.perfetto import PlacedCapture, merged_pieces
 from traceview.fleet.measure_report import measure_trace
-from traceview.fleet.merge import merge_reports, report_label
-from traceview.fleet.partials import FleetReports, header, run_here
+from traceview.fleet.merge import merge, report_label
 from traceview.fleet.sources import report_names
 from traceview.intervals import Times
 from traceview.model.collectives import Clock
@@ -85,9 +84,8 @@ def with_collectives(contents: ExportContents) -> ExportContents:
     if sum(len(device.communication[0]) > 0 for device in contents.activities) < 2:
         return contents
     file = contents.trace.info.file
-    result = measure_trace(contents.trace)
-    reports = FleetReports([header(result)], [result], run_here)
-    return _with_numbers(contents, merge_reports([file], reports, max_shown=None), 0)
+    fleet = merge([file], [measure_trace(contents.trace)], max_shown=None)
+    return _with_numbers(contents, fleet, 0)
 
 
 def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:

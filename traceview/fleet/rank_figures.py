@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.arrivals import ABSENT, ArrivedGroup, FleetIterations, rows_by_rank
 from traceview.fleet.collectives import EMPTY
 from traceview.fleet.iterations import with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
-from traceview.fleet.waits import WAIT_SUMS, Waits, WaitSums
+from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
 from traceview.fleet.work import TimeParts, merge_bins, time_parts
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, PackedColumn
@@ -201,77 +200,54 @@ def difference_from_others(values: Times) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class RankNames:
-    """Labels of the ranks, names of the reports, and the report and set of each rank."""
+class RankTable:
+    """What the fleet's row for each rank follows from; `labels`, `reports` and `sets` have a value for each rank."""
 
-    labels: tuple[str, ...]
-    files: tuple[str, ...]
-    reports: tuple[int, ...]
-    sets: tuple[int, ...]
+    labels: Sequence[str]
+    reports: Sequence[int]  # index in `files`
+    sets: Sequence[int]
+    files: Sequence[str]
+    waits: Waits
+    heat: Heat | None
+    lags: Lags | None
 
+    def row(self, index: int, rank: RankResult, parts: TimeParts) -> Rank:
+        """Return the row of a rank; `parts` are those of time_parts()."""
+        lags, heat, report = self.lags, self.heat, self.reports[index]
+        steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
+        judged = lags if lags is not None and lags.count[index] >= MIN_ITERATIONS else None
+        wait, bare_wait, caused, bare_caused = self._waits(index)
+        return Rank(
+            label=self.labels[index],
+            file=self.files[report],
+            report=report,
+            device=rank.device,
+            gpu=rank.gpu,
+            iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
+            time=None if rank.steps is None else rank.steps.time,
+            wall=parts.wall,
+            compute=parts.compute,
+            exposed_communication=parts.exposed_communication,
+            copies=parts.copies,
+            idle=parts.idle,
+            causes=parts.causes,
+            kernels=parts.kernels,
+            own=parts.wall - parts.exposed_communication,
+            lag=int(judged.lag[index]) if judged else None,
+            noise=int(judged.noise[index]) if judged else None,
+            wait=wait,
+            bare_wait=bare_wait,
+            caused=caused,
+            bare_caused=bare_caused,
+            last_count=int(self.waits.rank_sum("last")[index]),
+            matched=int(self.waits.rank_sum("matched")[index]),
+            set=self.sets[index],
+            typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
+        )
 
-def build_rank_rows(
-    ranks: Sequence[RankResult],
-    parts: Sequence[TimeParts],
-    names: RankNames,
-    waits: Waits,
-    heat: Heat | None,
-    lags: Lags | None,
-) -> tuple[Rank, ...]:
-    """Return the fleet's row for each rank; `parts` are those of time_parts()."""
-    steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
-    return tuple(
-        _rank_row(rank, parts[index], index, names, waits, lags, steady, _mean_waits(heat, waits, index))
-        for index, rank in enumerate(ranks)
-    )
-
-
-def _rank_row(
-    rank: RankResult,
-    parts: TimeParts,
-    index: int,
-    names: RankNames,
-    waits: Waits,
-    lags: Lags | None,
-    steady: Times,
-    mean_waits: tuple[int, ...],
-) -> Rank:
-    judged = lags is not None and bool(lags.count[index] >= MIN_ITERATIONS)
-    wait, bare_wait, caused, bare_caused = mean_waits or (int(waits.rank_sum(name)[index]) for name in WAIT_SUMS)
-    return Rank(
-        label=names.labels[index],
-        file=names.files[names.reports[index]],
-        report=names.reports[index],
-        device=rank.device,
-        gpu=rank.gpu,
-        iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
-        time=None if rank.steps is None else rank.steps.time,
-        wall=parts.wall,
-        compute=parts.compute,
-        exposed_communication=parts.exposed_communication,
-        copies=parts.copies,
-        idle=parts.idle,
-        causes=parts.causes,
-        kernels=parts.kernels,
-        own=parts.wall - parts.exposed_communication,
-        lag=int(lags.lag[index]) if lags is not None and judged else None,
-        noise=int(lags.noise[index]) if lags is not None and judged else None,
-        wait=wait,
-        bare_wait=bare_wait,
-        caused=caused,
-        bare_caused=bare_caused,
-        last_count=int(waits.rank_sum("last")[index]),
-        matched=int(waits.rank_sum("matched")[index]),
-        set=names.sets[index],
-        typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
-    )
-
-
-def _mean_waits(heat: Heat | None, waits: Waits, index: int) -> tuple[int, ...]:
-    """Return mean wait, bare wait, caused and bare caused per steady iteration, or nothing without iterations."""
-    if heat is None:
-        return ()
-    count = int(np.count_nonzero((heat.steady == 1) & (heat.wall[index] >= 0)))
-    if not count:
-        return ()
-    return tuple(int(waits.rank_sum(f"mean_{name}")[index]) // count for name in WAIT_SUMS)
+    def _waits(self, index: int) -> list[int]:
+        """Return WAIT_SUMS of a rank: per steady iteration, or their totals without such iterations."""
+        heat = self.heat
+        count = 0 if heat is None else int(np.count_nonzero((heat.steady == 1) & (heat.wall[index] >= 0)))
+        names = [f"mean_{name}" for name in WAIT_SUMS] if count else WAIT_SUMS
+        return [int(self.waits.rank_sum(name)[index]) // max(count, 1) for name in names]

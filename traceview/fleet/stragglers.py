@@ -7,8 +7,8 @@ from itertools import chain
 
 import numpy as np
 
-from traceview.fleet.arrivals import ABSENT
 from traceview.fleet.rank_figures import difference_within_sets
+from traceview.fleet.waits import ABSENT
 from traceview.intervals import Times
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler

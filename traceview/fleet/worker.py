@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from traceview.errors import RequestError
-from traceview.fleet.cluster import dask_worker
+from traceview.workers.cluster import dask_worker
 
 if TYPE_CHECKING:
     from traceview.fleet.partials import P, Work

@@ -36,6 +36,7 @@ from traceview.intervals.arrays import (
     number_distinct,
     row_hashes,
     rows_where,
+    runs,
     sorted_unique,
 )
 from traceview.intervals.coverage import Coverage, covered_length
@@ -69,6 +70,7 @@ __all__ = [
     "parts_in_queries",
     "row_hashes",
     "rows_where",
+    "runs",
     "sorted_unique",
     "subtract",
     "union",

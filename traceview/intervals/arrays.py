@@ -32,6 +32,12 @@ def rows_where(chosen: NDArray[np.bool_]) -> Rows:
     return rows
 
 
+def runs(marked: NDArray[np.bool_]) -> tuple[Times, Times]:
+    """Return the first position of each run of marks, and the position after its last."""
+    edges = np.flatnonzero(np.diff(marked, prepend=False, append=False))
+    return edges[::2], edges[1::2]
+
+
 def adjoining(rows: Rows | Times) -> Rows | Times | slice:
     """Return distinct ascending rows as a slice, which copies nothing, if no row is missing between them."""
     count = len(rows)

@@ -13,9 +13,8 @@ from mcp.types import ToolAnnotations
 
 from traceview import __version__
 from traceview.errors import TraceviewError, is_out_of_memory
-from traceview.mcp.answers import Answer, to_text
 from traceview.mcp.captures import Captures
-from traceview.mcp.tools import Tools
+from traceview.mcp.tools import Answer, Tools, to_text
 from traceview.report.format import plain
 
 INSTRUCTIONS = """\

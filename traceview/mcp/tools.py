@@ -5,18 +5,21 @@ Keys end in their units: `_ns`, `_bytes`, `_fraction`. The docstrings are what a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traceview.comparison import compare_analyses
 from traceview.errors import RequestError
-from traceview.mcp.answers import Answer, Row, chosen, first_rows, matching
 from traceview.mcp.captures import Captures
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.report.analysis.document import document
 from traceview.report.comparison.document import document as comparison_document
 from traceview.report.whatif import document as whatif_document
 
+MAX_BYTES = 4_000
+MAX_TEXT = 1_000  # characters of one text
+MIN_TEXT = 60
 MAX_ROWS = 50
 FINDING = (
     *("id", "severity", "title", "device", "cost_ns", "cost_fraction", "cost_per_iteration_ns"),
@@ -36,6 +39,9 @@ HOW_TO_SEE = {  # tables that need options of nsys, and these
     "lines": STACKS,
     "memory": "nsys did not record memory: record with --cuda-memory-usage=true",
 }
+
+Row = Mapping[str, Any]
+Answer = dict[str, Any]
 
 
 class Tools:
@@ -280,3 +286,80 @@ def _prediction(whole: Mapping[str, Any], change: str) -> Answer:
             return {"prediction": row}
     names = ", ".join(row["change"] for row in (*whole["predictions"], *whole["left_out"]))
     raise RequestError(f"no change is called {change[:40]!r}; choose from {names}")
+
+
+def chosen(row: Row, *names: str) -> Answer:
+    """Return some values of a row."""
+    return {name: row[name] for name in names if name in row}
+
+
+def matching(rows: Sequence[Row], text: str) -> list[Row]:
+    """Return the rows in which a text contains `text`, in any case; all rows if it is empty."""
+    wanted = text.casefold()
+    return [row for row in rows if not wanted or any(wanted in str(value).casefold() for value in row.values())]
+
+
+def to_text(answer: Answer, limit: int = MAX_BYTES) -> str:
+    """Return an answer as JSON of at most `limit` bytes. Values that are null or empty are left out.
+
+    Lists lose their last rows first, then texts their ends. `left_out` has the number of rows that each list lost.
+    """
+    answer = _without_empty(answer)
+    while len(text := _encoded(answer)) > limit and _drop_row(answer):
+        pass
+    longest = MAX_TEXT
+    while len(text.encode()) > limit and longest > MIN_TEXT:
+        longest //= 2
+        text = _encoded(_cut_texts(answer, longest))
+    return text
+
+
+def _encoded(answer: Answer) -> str:
+    return json.dumps(answer, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def _without_empty(value: Any) -> Any:
+    """Return a value without null and empty values; zeros and false stay."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_empty(inner) for key, inner in value.items()}
+        return {key: inner for key, inner in kept.items() if inner is not None and inner not in ("", [], {})}
+    if isinstance(value, (list, tuple)):
+        return [_without_empty(inner) for inner in value]
+    return f"{value[:MAX_TEXT]}…" if isinstance(value, str) and len(value) > MAX_TEXT else value
+
+
+def _drop_row(answer: Answer) -> bool:
+    """Remove the last row of the largest list of rows, and count it; return whether there was one."""
+    lists = [(len(_encoded({"": rows})), name, rows) for name, rows in _lists(answer) if len(rows) > 1]
+    if not lists:
+        return False
+    _, name, rows = max(lists, key=lambda item: item[0])
+    rows.pop()
+    answer.setdefault("left_out", {})
+    answer["left_out"][name] = answer["left_out"].get(name, 0) + 1
+    return True
+
+
+def _lists(value: Any, name: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield every list of objects with its key."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _lists(inner, key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield name, value
+        for inner in value:
+            yield from _lists(inner, name)
+
+
+def _cut_texts(value: Any, longest: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _cut_texts(inner, longest) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut_texts(inner, longest) for inner in value]
+    return f"{value[:longest]}…" if isinstance(value, str) and len(value) > longest else value
+
+
+def first_rows(answer: Answer, name: str, rows: Sequence[Row], count: int) -> Answer:
+    """Return an answer with the first rows of a list, and the number of rows that it leaves out."""
+    left = {name: len(rows) - count} if len(rows) > count else {}
+    return {**answer, name: list(rows[:count]), "left_out": {**answer.get("left_out", {}), **left}}

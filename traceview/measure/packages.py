@@ -13,7 +13,7 @@ import polars as pl
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, Failed, Measure, PartMeasure, UndeclaredMergeError
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, Unit, columns
-from traceview.plugins import MEASURES, Plugin, is_fault, plugins
+from traceview.model.plugins import MEASURES, Plugin, is_fault, plugins
 
 KINDS = (PartMeasure, DeviceMeasure, CaptureMeasure)
 # The types of values by unit, where these are not numbers.

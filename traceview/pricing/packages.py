@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from traceview.model.plugins import RULES, Plugin, is_fault, plugins
 from traceview.model.trace import Note
-from traceview.plugins import RULES, Plugin, is_fault, plugins
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, LossWords, Rule
 from traceview.pricing.claims import Collected
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from traceview.children import python_command
 from traceview.errors import ReportError, RequestError
 from traceview.read.calibration import FORMAT, VERSION
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
 from traceview.record import TRACED, WITHOUT_CPU
+from traceview.workers.python_process import python_command
 
 # The argument is the folder of the package: where it is not installed, the new Python does not find it by itself.
 MICROBENCHMARK = (

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.children import python_command
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
 from traceview.record import WITHOUT_CPU, is_complete, output_of
+from traceview.workers.python_process import python_command
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 # nsys 2022.4 and 2024.2 record no range of the Python package nvtx from this version on; 0.2.11 is recorded.

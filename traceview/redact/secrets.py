@@ -25,8 +25,7 @@ from traceview.redact.environment import (
     pattern_of_words,
     written_forms,
 )
-from traceview.redact.shapes import SHAPES
-from traceview.redact.tokens import Shape
+from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
 from traceview.units import quantity
 

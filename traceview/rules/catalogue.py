@@ -9,7 +9,7 @@ from inspect import cleandoc
 
 from traceview import __version__
 from traceview.measure import all_measures
-from traceview.plugins import Plugin, is_fault
+from traceview.model.plugins import Plugin, is_fault
 from traceview.pricing.packages import rules_of_packages
 from traceview.rules import RULES
 

@@ -21,7 +21,7 @@ from traceview.slices.run import analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
-from traceview.workers import Processes
+from traceview.workers.processes import Processes
 
 MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file

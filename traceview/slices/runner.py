@@ -10,13 +10,15 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from traceview.model.trace import Trace, Window
 from traceview.slices.slice import Result, Slice
-from traceview.workers import Processes
+
+if TYPE_CHECKING:
+    from traceview.workers.processes import Processes
 
 DERIVED_SHARE = 2  # bytes of a slice for each byte of its trace
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free

@@ -34,19 +34,19 @@ from traceview.whatif.host_edges import calls_of, host_edges, queue_edges
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import name_families
 
-EARLIEST = np.iinfo(np.int64).min // 4
+NEVER = np.iinfo(np.int64).min // 4  # before any time
 
 
 def build(trace: Trace, selection: Selection) -> DependencyGraph:
     """Return the graph of the selected iterations, with the operations still running when they begin."""
-    begin, end = int(selection.edges[selection.begin]), int(selection.edges[selection.last])
+    begin, end = int(selection.work.edges[selection.begin]), int(selection.work.edges[selection.last])
     calls = calls_of(trace, selection, begin, end)
     ops = operations_of(trace, selection, calls, begin)
     facts = replace(machine_facts(trace, calls, ops), overhead=_overhead_share(trace, begin, end))
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
-    release = np.full(base + 2 * len(ops.row), EARLIEST, np.int64)
+    release = np.full(base + 2 * len(ops.row), NEVER, np.int64)
     release[2 * first_calls] = calls.start[first_calls]
     release[base + 2 * first_operations] = ops.start[first_operations]
     parts = ((part.source, part.target, part.weight, part.kind) for part in (host, gpu))
@@ -64,17 +64,16 @@ LARGE_COPY = 1_000_000  # bytes: the time of a larger copy is determined by its 
 SHORT_GAP = 5_000  # ns: a longer gap between operations is a wait, not the hardware's own gap
 MIN_SAMPLES = 10
 MAX_OWN_GAP = 200_000  # ns: a thread that launches nothing for longer after a wait has handed over to another thread
-NEVER = np.iinfo(np.int64).min // 4
 
 
 def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: int) -> Operations:
     """Return the operations that the calls launch, and those launched before `begin` that end after it."""
-    end = selection.edges[selection.last]
+    end = selection.work.edges[selection.last]
     low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
     launch = launch_rows(trace.operations)
     running = (launch >= low) | (trace.operations["end"].to_numpy() > begin)
     rows = np.flatnonzero((launch >= 0) & (launch < high) & running)
-    rows = rows[trace.operations["process"].to_numpy()[rows] == selection.process]
+    rows = rows[trace.operations["process"].to_numpy()[rows] == selection.work.process]
     outer = _outer_calls(calls, launch[rows])
     known = (outer >= 0) | (launch[rows] < low)
     chosen, call = rows[known], outer[known]
@@ -85,7 +84,7 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
         frame["start"].to_numpy(),
         frame["end"].to_numpy(),
         call,
-        np.where(call >= 0, selection.iteration[chosen], -1),
+        np.where(call >= 0, selection.work.iteration[chosen], -1),
         frame["stream"].to_numpy().astype(np.int64),
         frame["device"].to_numpy().astype(np.int64),
         frame["class"].to_physical().to_numpy().astype(np.int64),

@@ -29,6 +29,7 @@ Mask = NDArray[np.bool_]
 # REDUCE all-reduces that a change adds
 GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
+FAMILIES = ("other", "shared", "fused", "matrix")  # kinds of kernels, by name (storms.name_families)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,13 @@ class Operations:
     memory: Codes  # index in model.MEMORIES, -1 if not a copy
     size: Times  # bytes
     name: Codes  # index in the categories of Trace.operations["name"]
-    family: Codes  # index in storms.FAMILIES
+    family: Codes  # index in FAMILIES
+
+    @property
+    def is_matrix(self) -> Mask:
+        """The kernels that compute matrix products, convolutions or attention."""
+        mask: Mask = self.family == FAMILIES.index("matrix")
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,14 @@ class DependencyGraph:
         """Return the same nodes with other edges."""
         return replace(self, edges=edges)
 
+    def with_weight(self, weight: Times) -> DependencyGraph:
+        """Return the same graph with other weights of its edges."""
+        return self.with_edges(self.edges.with_weight(weight))
+
+    def operations_at(self, nodes: Codes) -> Codes:
+        """Return the operations whose start or end these nodes are; a negative number for a node of a call."""
+        return nodes // 2 - len(self.calls.row)
+
     def call_edges(self, kind: int, chosen: Mask) -> Mask:
         """Return the mask of edges of a kind (GAP, CALL, WAIT or QUEUE) into the chosen calls."""
         call = self.edges.target // 2
@@ -156,7 +171,7 @@ class DependencyGraph:
 
     def operation_edges(self, kind: int, chosen: Mask) -> Mask:
         """Return the mask of edges of a kind (LAUNCH to RUN) into the chosen operations."""
-        operation = (self.edges.target - 2 * len(self.calls.row)) // 2
+        operation = self.operations_at(self.edges.target)
         mine = (self.edges.kind == kind) & (operation >= 0)
         mask: Mask = mine & chosen[np.where(mine, operation, 0)] if len(chosen) else mine & False
         return mask

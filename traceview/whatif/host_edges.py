@@ -29,7 +29,7 @@ QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue
 def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphCalls:
     """Return the outermost calls in [begin, end) that launch, synchronize, block, allocate or wait for an event."""
     low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
-    frame = trace.api[low:high].with_row_index("row", low).filter(pl.col("process") == selection.process)
+    frame = trace.api[low:high].with_row_index("row", low).filter(pl.col("process") == selection.work.process)
     launched = _Launched.between(trace, low, high)
     role = frame["role"].to_physical()
     frame = frame.filter(
@@ -40,7 +40,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
     start, stop, thread = (frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread"))
     codes = frame["role"].to_physical().to_numpy()
-    iteration = np.searchsorted(selection.edges[:-1], start, side="right") - 1
+    iteration = np.searchsorted(selection.work.edges[:-1], start, side="right") - 1
     returned = _predecessors(start, stop, thread)[1]
     backward = covered_length(_ranges_matching(trace, selection, BACKWARD), start, start + 1) > 0
     calls = GraphCalls(

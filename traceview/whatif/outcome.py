@@ -17,11 +17,10 @@ from traceview.model.trace import CLASSES, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.constants import MIDDLE, Constants, power_limits
-from traceview.whatif.graph import GAP, RUN, DependencyGraph, Mask
+from traceview.whatif.graph import GAP, RUN, DependencyGraph
 from traceview.whatif.profiler_costs import traced_events, without_profiler
 from traceview.whatif.replay import COUNTED, Replay, path_times, replay
 from traceview.whatif.select import Selection
-from traceview.whatif.storms import FAMILIES
 
 MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
 KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
@@ -35,14 +34,9 @@ def with_clock(
     if abs(slower) < MIN_SLOWDOWN:
         return after
     weight = after.edges.weight.copy()
-    run = after.operation_edges(RUN, _is_matrix(after))
+    run = after.operation_edges(RUN, after.operations.is_matrix)
     weight[run] += (weight[run] * slower).astype(np.int64)
-    return after.with_edges(after.edges.with_weight(weight))
-
-
-def _is_matrix(graph: DependencyGraph) -> Mask:
-    mask: Mask = graph.operations.family == FAMILIES.index("matrix")
-    return mask
+    return after.with_weight(weight)
 
 
 def _slowdown_at(graph: DependencyGraph, time: int) -> float:
@@ -52,9 +46,8 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
         return 1.0
     ops = graph.operations
     counted = np.isin(ops.code, KERNELS) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
-    matrix = _is_matrix(graph)
     needed = limits.rest
-    for chosen, watts in ((counted & matrix, limits.matrix), (counted & ~matrix, limits.other)):
+    for chosen, watts in ((counted & ops.is_matrix, limits.matrix), (counted & ~ops.is_matrix, limits.other)):
         busy = int(graph.edges.weight[graph.operation_edges(RUN, chosen)].sum()) / graph.counted
         needed += watts * min(1.0, busy / max(time, 1))
     return math.sqrt(max(1.0, needed / limits.cap))
@@ -83,7 +76,7 @@ class RunModel:
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler."""
         bounds = range(len(Bounds._fields))
-        events = traced_events(trace, self.graph, self.selection.slowdown())
+        events = traced_events(trace, self.graph, self.selection.work.slowdown())
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
         model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns), self.base)
         return replace(model, graphs=graphs)
@@ -119,7 +112,7 @@ def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: C
     if constants.host != 1:
         weight, host = graph.edges.weight, graph.edges.kind == GAP
         weight = np.where(host, weight * constants.host, weight).astype(np.int64)
-        graph = graph.with_edges(graph.edges.with_weight(weight))
+        graph = graph.with_weight(weight)
     first = _replayed_outcome(model, graph)
     slower = with_clock(model.graph, model.measured, graph, first.time, constants)
     return first if slower is graph else _replayed_outcome(model, slower)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -34,13 +34,11 @@ MAX_REPLAYED = 22_000  # operations that it replays for them, so that 1.0 millio
 MIN_FURTHER_GAIN = 0.005  # share of the measured time that one more change must gain
 DEFAULT_SPEEDUP = 2.0  # speedup of the kernel with the most time, if no kernel is named
 MIN_OVERHEAD = 0.05  # share of the iterations; less profiler overhead is not stated
-UNNAMED = (
-    Note(
-        "unnamed_phases",
-        "no range names the phases of an iteration: the host's pause before it copies a batch counts as loading, and "
-        "what other threads launch as the backward pass",
-        ("load", "staged", "ranks"),
-    ),
+UNNAMED = Note(
+    "unnamed_phases",
+    "no range names the phases of an iteration: the host's pause before it copies a batch counts as loading, and "
+    "what other threads launch as the backward pass",
+    ("load", "staged", "ranks"),
 )
 MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
 MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
@@ -82,7 +80,7 @@ def whatif(
         predictions=alone,
         together=_best_together(model, changes),
         left_out=left_out,
-        notes=(*_model_notes(model), *_process_notes(analysis.trace, selection.process)),
+        notes=tuple(_notes(model, analysis.trace)),
     )
 
 
@@ -311,47 +309,28 @@ def _host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
     return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
 
 
-def _profiler_notes(model: RunModel) -> tuple[Note, ...]:
-    if model.graphs:
-        text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
-        return (Note("profiler", text),)
-    return (
-        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
-        *_overhead_notes(model),
-    )
-
-
-def _overhead_notes(model: RunModel) -> tuple[Note, ...]:
-    overhead = model.graph.facts.overhead
-    if overhead < MIN_OVERHEAD:
-        return ()
-    return (Note("overhead", f"{share(overhead)} of the modelled time is profiler overhead, which predictions keep"),)
-
-
-def _process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
-    """Return a note if more than one process uses GPUs."""
-    count = trace.operations["process"].n_unique()
-    if count < 2:
-        return ()
-    return (
-        Note(
-            "processes",
-            f"{count} processes use GPUs here; only process {process} is modelled, and its waits for the "
-            "others stay as they are",
-        ),
-    )
-
-
-def _model_notes(model: RunModel) -> tuple[Note, ...]:
-    """Return notes on the rates of the model, and on the times that it takes unchanged from the capture."""
+def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
+    """Yield notes on the rates of the model, and on what it takes unchanged from the capture."""
     facts = model.graph.facts
     source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"
-    return (
-        Note(
-            "rates",
-            f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
-            f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
-        ),
-        *_profiler_notes(model),
-        *(UNNAMED if model.selection.summary.source == "period" else ()),
+    yield Note(
+        "rates",
+        f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
+        f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
     )
+    if model.graphs:
+        text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
+        yield Note("profiler", text)
+    else:
+        yield Note("profiler", "host times are as measured under the profiler; without it the host is faster")
+        if facts.overhead >= MIN_OVERHEAD:
+            text = f"{share(facts.overhead)} of the modelled time is profiler overhead, which predictions keep"
+            yield Note("overhead", text)
+    if model.selection.summary.source == "period":
+        yield UNNAMED
+    if (count := trace.operations["process"].n_unique()) > 1:
+        yield Note(
+            "processes",
+            f"{count} processes use GPUs here; only process {model.selection.work.process} is modelled, and its waits "
+            "for the others stay as they are",
+        )

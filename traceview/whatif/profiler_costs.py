@@ -126,7 +126,7 @@ def without_profiler(
     faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
     weight = faster.edges.weight.astype(np.float64)
     weight[np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown ** costs.slow_host[bound]
-    return faster.with_edges(faster.edges.with_weight(weight.astype(np.int64)))
+    return faster.with_weight(weight.astype(np.int64))
 
 
 def _shortened(
@@ -148,12 +148,12 @@ def _shortened(
     gap = np.flatnonzero(edges.kind == GAP)
     before = np.zeros(len(weight))
     before[gap] = _cost_between(graph, gap, events, np.where(modelled, ns - inside, ns)) + _overhead(trace, graph, gap)
-    launch = ops.call[np.clip((edges.target - 2 * len(calls.row)) // 2, 0, max(len(ops.row) - 1, 0))]
+    launch = ops.call[np.clip(graph.operations_at(edges.target), 0, max(len(ops.row) - 1, 0))]
     shorten((GAP,), lambda at: before[at], lambda old: MIN_HOST * old)
     shorten((CALL, WAIT, QUEUE), lambda at: inside_call[target[at]], lambda old: MIN_CALL * old)
     shorten((LAUNCH,), lambda at: inside_call[launch[at]], lambda old: np.minimum(old, MIN_LATENCY))
     shorten((STREAM, ENGINE, EVENT), lambda at: np.full(len(at), between), lambda old: np.minimum(old, MIN_GAP))
-    return graph.with_edges(edges.with_weight(weight.astype(np.int64)))
+    return graph.with_weight(weight.astype(np.int64))
 
 
 def _cost_between(graph: DependencyGraph, gap: Codes, events: TracedEvents, ns: Floats) -> Floats:

@@ -125,7 +125,7 @@ def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:
     """Return the kind (index in PATH) of each edge of the critical path."""
     kinds = np.array([PATH.index(kind) if kind in PATH else -1 for kind in KINDS])[graph.edges.kind[edges]]
     run = graph.edges.kind[edges] == RUN
-    operation = (graph.edges.target[edges[run]] - 2 * len(graph.calls.row)) // 2
+    operation = graph.operations_at(graph.edges.target[edges[run]])
     kinds[run] = np.array([PATH.index(name) for name in CLASSES])[graph.operations.code[operation]]
     return kinds
 
@@ -162,7 +162,7 @@ def path_spans(trace: Trace, graph: DependencyGraph, result: Replay) -> tuple[Pa
         if int(graph.edges.kind[edge]) in (GAP, CALL, WAIT, QUEUE):
             name = calls[target // 2]
         else:
-            name = names[(target - 2 * len(graph.calls.row)) // 2]
+            name = names[target // 2 - len(graph.calls.row)]
         span = PathSpan(PATH[kind], name, start, end)
         last = spans[-1] if spans else None
         if last and (last.kind, last.name, last.end_ns) == (span.kind, span.name, span.start_ns):

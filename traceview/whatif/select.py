@@ -23,35 +23,12 @@ FEW_OPERATIONS = 400  # in a model of very short iterations, more than MAX_ITERA
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Iterations [first, last) are counted and [begin, last) modelled. `edges` are their start times on the host.
-
-    `thread` annotates the iterations or, without ranges, is the main thread. `iteration` is the iteration of the launch
-    of each row of Trace.operations, -1 if it is before the first iteration or from another process. `measured_ns` is
-    Iterations.time_ns, the mean over the `steady` iterations. `slowdown` is that of LaunchedWork.
-    """
-
-    process: int
-    range: str
-    summary: IterationSummary
-    thread: int
-    edges: Times
-    iteration: Codes
-    begin: int
-    first: int
-    last: int
-    steady: int
-    measured_ns: int
-    slowdown: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchedWork:
-    """The GPU work that a process launches in each iteration, for `select`.
+    """The GPU work that a process launches in each iteration. `edges` are the start times of iterations on the host.
 
-    `iteration` is that of each row of Trace.operations, -1 for none. `finish`, `start` and `counts` are the last end,
-    the first start and the number of operations of each iteration. `slowdown` returns
-    that of the host (host_slowdown), which only the time without the profiler needs.
+    `iteration` is that of the launch of each row of Trace.operations, -1 before the first one and for another process.
+    `finish`, `start` and `counts` are the last end, the first start and the number of operations of each iteration.
+    `slowdown` returns that of the host (host_slowdown), which only the time without the profiler needs.
     """
 
     process: int
@@ -73,6 +50,25 @@ class LaunchedWork:
         iteration = _iteration_of_operations(analysis.trace, process, edges)
         times = _iteration_times(analysis.trace, iteration, iterations.count)
         return cls(process, edges, iteration, *times, cache(lambda: host_slowdown(analysis.trace, process)))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Iterations [first, last) of the work are counted and [begin, last) modelled.
+
+    `thread` annotates the iterations or, without ranges, is the main thread. `measured_ns` is Iterations.time_ns, the
+    mean over the `steady` iterations.
+    """
+
+    work: LaunchedWork
+    range: str
+    summary: IterationSummary
+    thread: int
+    begin: int
+    first: int
+    last: int
+    steady: int
+    measured_ns: int
 
 
 def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedWork | None = None) -> Selection | str:
@@ -97,20 +93,17 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedW
         first = 1  # counted iterations follow a modelled one
     chosen = _closest_to_mean(finish, counts, first, last, iterations.time_ns, operations)
     return Selection(
-        process=process,
+        work=work,
         range=iterations.range,
         summary=IterationSummary.build(iterations),
         thread=_main_thread(trace, process, iterations)
         if iterations.source != "range" or process != iterations.process_id
         else iterations.thread,
-        edges=work.edges,
-        iteration=work.iteration,
         begin=max(chosen[0] - 1, 0),
         first=chosen[0],
         last=chosen[1],
         steady=iterations.count - iterations.skipped,
         measured_ns=max(iterations.time_ns, 1),
-        slowdown=work.slowdown,
     )
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
+from traceview.intervals import Times, runs
 from traceview.model.trace import CLASSES, enum_texts
-from traceview.whatif.graph import Codes, DependencyGraph, Mask
+from traceview.whatif.graph import FAMILIES, Codes, DependencyGraph, Mask
 
 MAX_SMALL = 10_000  # ns: a shorter kernel takes less time than its launch
 MIN_ROUNDS = 10  # consecutive repetitions of a pattern
@@ -30,7 +30,6 @@ MIN_SHARED_ROUND = 4  # operations in a round that has only shared names
 FUSED = r"(?i)multi_tensor|fused|foreach|triton"
 MATRIX = r"(?i)gemm|gemv|nvjet|xmma|cutlass|cublas|splitk|wgmma|matmul|conv|winograd|flash|fmha|attention|^kernel\d?$"
 MATRIX += r"|lstm|gru|rnn|cudnn|cufft"
-FAMILIES = ("other", "shared", "fused", "matrix")
 LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 
@@ -75,13 +74,13 @@ def find_storms(graph: DependencyGraph) -> list[Storm]:
         breaks = np.diff(ops.iteration[rows], prepend=-1) != 0
         part = np.cumsum(breaks | ~tiny[rows] | np.concatenate([[False], ~tiny[rows][:-1]]))
         small = rows[tiny[rows]]
-        code = (ops.name[small] * CLASS_COUNT + ops.code[small]) * len(FAMILIES) + ops.family[small]
-        storms += _storms_of_group(small, part[tiny[rows]], code)
+        code = ops.name[small] * CLASS_COUNT + ops.code[small]
+        storms += _storms_of_group(small, part[tiny[rows]], code, ops.family[small] == FAMILIES.index("shared"))
     kernels = ops.code == CLASSES.index("compute")
     return [storm for storm in storms if len(storm.members) >= MIN_OPERATIONS and kernels[storm.members].any()]
 
 
-def _storms_of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
+def _storms_of_group(rows: Codes, part: Codes, code: Codes, shared: Mask) -> list[Storm]:
     regular = _regular_ranges(code, part)
     edges = np.flatnonzero(np.diff(part, prepend=-1, append=-1))
     storms = []
@@ -91,7 +90,7 @@ def _storms_of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
         mine = [pattern for pattern in regular if begin <= pattern[0] < end]
         start, stop = (begin + place for place in _shuffled_range(code[begin:end]))
         if max((last - first for first, last, _ in mine), default=0) < MIN_COVERAGE * (stop - start):
-            storms.append(_storm(rows, code, start, stop, np.unique(code[start:stop])))
+            storms.append(_storm(rows, code, shared, slice(start, stop), np.unique(code[start:stop])))
             mine = [pattern for pattern in mine if pattern[1] <= start or pattern[0] >= stop]
         else:
             start, stop = begin, begin
@@ -103,7 +102,7 @@ def _storms_of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
             upper = min([end, *(at for at in next_starts if at >= last)])
             pattern = code[first : first + period]
             first, last = _with_partial_rounds(code, first, last, pattern, lower, upper)
-            storms.append(_storm(rows, code, first, last, pattern))
+            storms.append(_storm(rows, code, shared, slice(first, last), pattern))
             lower = last
     return storms
 
@@ -115,17 +114,17 @@ def _shuffled_range(code: Codes) -> tuple[int, int]:
     best = (0, 0)
     for kinds in range(1, min(MAX_PATTERN, len(names), len(code) // MIN_MEAN_REPEATS) + 1):
         inside = np.isin(code, names[:kinds])
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], inside.view(np.int8), [0]])))
-        longest = int(np.argmax(edges[1::2] - edges[::2])) if len(edges) else 0
-        start, stop = (int(edges[2 * longest]), int(edges[2 * longest + 1])) if len(edges) else (0, 0)
+        begin, end = runs(inside)
+        longest = np.argmax(end - begin)  # the most frequent name has a run
+        start, stop = int(begin[longest]), int(end[longest])
         if stop - start >= max(MIN_MEAN_REPEATS * kinds, best[1] - best[0] + 1):
             best = (start, stop)
     return best
 
 
-def _storm(rows: Codes, code: Codes, begin: int, end: int, pattern: Codes) -> Storm:
-    """Return the storm of [begin, end). It keeps the first operations of each name, as many as the pattern has."""
-    mine = code[begin:end]
+def _storm(rows: Codes, code: Codes, shared: Mask, part: slice, pattern: Codes) -> Storm:
+    """Return the storm of a part of the rows; it keeps the first operations of each name, as many as in the pattern."""
+    mine = code[part]
     order = np.argsort(mine, kind="stable")
     names, first, sizes = np.unique(mine[order], return_index=True, return_counts=True)
     turn = np.zeros(len(mine), np.int64)
@@ -134,9 +133,9 @@ def _storm(rows: Codes, code: Codes, begin: int, end: int, pattern: Codes) -> St
     wanted = np.ones(len(names), np.int64)
     known, per = np.unique(pattern, return_counts=True)
     wanted[np.searchsorted(names, known)] = per
-    if (names % len(FAMILIES) == FAMILIES.index("shared")).all():
+    if shared[part].all():
         wanted = np.maximum(wanted, MIN_SHARED_ROUND // len(names))
-    return Storm(rows[begin:end], turn < wanted[np.searchsorted(names, mine)])
+    return Storm(rows[part], turn < wanted[np.searchsorted(names, mine)])
 
 
 def _with_partial_rounds(code: Codes, start: int, stop: int, pattern: Codes, begin: int, end: int) -> tuple[int, int]:
@@ -166,8 +165,7 @@ def _repeating_ranges(code: Codes, part: Codes, period: int) -> tuple[Times, Tim
     """Return the long ranges in which each operation repeats the one a period before, with their first round."""
     same = np.zeros(len(code), np.bool_)
     same[period:] = (code[period:] == code[:-period]) & (part[period:] == part[:-period])
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
-    begin, end = edges[::2], edges[1::2]
+    begin, end = runs(same)
     kept = end - begin >= period * (MIN_ROUNDS - 1)
     begin, end = begin[kept], end[kept]
     if not len(begin):

@@ -78,7 +78,7 @@ def _unprofiled_time(
         return None
     trace = analysis.trace
     graph = build(trace, selection)
-    events = traced_events(trace, graph, selection.slowdown())
+    events = traced_events(trace, graph, selection.work.slowdown())
     try:
         base = replay(graph)
         # Shorter iterations stand for the run too: the rest of the mean is host time, for example a checkpoint.
@@ -110,14 +110,14 @@ def _shares_of_process(
 
 def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerCosts) -> dict[int, Mapping[str, float]]:
     """Return the shares of UnprofiledTime for the devices of other processes, each from its own process's calls."""
-    others = {process for use in analysis.devices for process in use.process_ids} - {selection.process}
+    others = {process for use in analysis.devices for process in use.process_ids} - {selection.work.process}
     shares: dict[int, Mapping[str, float]] = {}
     for process in sorted(others):
         other = select(analysis, MAX_OPERATIONS // len(others), LaunchedWork.from_analysis(analysis, process))
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
-        events = traced_events(analysis.trace, graph, other.slowdown())
+        events = traced_events(analysis.trace, graph, other.work.slowdown())
         try:
             base = replay(graph)
             run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)

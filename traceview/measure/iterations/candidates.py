@@ -16,8 +16,8 @@ from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.nvtx.names import fold_numbers, phase_names, without_library_ranges
 from traceview.measure.nvtx.projection import Projection
 from traceview.model.analysis import IterationCandidate
+from traceview.model.patterns import names_with_match
 from traceview.model.trace import Trace
-from traceview.patterns import names_with_match
 
 MIN_REPEATS = 3
 MAX_LISTED_NAMES = 5

@@ -3,8 +3,7 @@
 from traceview.whatif.changes.allocate import ALLOCATE
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.changes.communication import OVERLAP
-from traceview.whatif.changes.compute import compute_changes
-from traceview.whatif.changes.faster import faster
+from traceview.whatif.changes.compute import compute_changes, faster
 from traceview.whatif.changes.fuse import FUSE
 from traceview.whatif.changes.graph_launch import GRAPH
 from traceview.whatif.changes.loading import LOADING

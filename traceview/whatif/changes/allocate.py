@@ -17,7 +17,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
         return "no iteration allocates or frees memory"
     weight = graph.edges.weight.copy()
     weight[graph.call_edges(CALL, graph.calls.memory)] = 0
-    return graph.with_edges(graph.edges.with_weight(weight))
+    return graph.with_weight(weight)
 
 
 ALLOCATE = GraphChange(

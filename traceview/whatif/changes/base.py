@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceview.intervals import Times, runs
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import Codes, DependencyGraph, Mask
+from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, STREAM, Codes, DependencyGraph, Mask
 
 Apply = Callable[[DependencyGraph, Constants], "DependencyGraph | str"]
 H2D, D2H = COPIES.index("h2d"), COPIES.index("d2h")
@@ -53,13 +54,14 @@ def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
     return mask
 
 
-def _is_backward(graph: DependencyGraph) -> Mask:
-    """Return the mask of kernels in backward passes."""
-    ops = graph.operations
-    mask = np.zeros(len(ops.row), np.bool_)
-    launched = (ops.call >= 0) & (ops.iteration >= 0) & (ops.code == COMPUTE)
-    mask[launched] = graph.calls.backward[ops.call[launched]]
-    return mask
+def without_launches(graph: DependencyGraph, weight: Times, gone: Mask) -> DependencyGraph:
+    """Return the graph with these weights, but the operations `gone` cost no launch and no gap before them."""
+    weight[graph.operation_edges(STREAM, gone)] = 0
+    weight[graph.operation_edges(LAUNCH, gone)] = 0
+    calls = launching_calls(graph, gone) & ~launching_calls(graph, ~gone)
+    weight[graph.call_edges(CALL, calls)] = 0
+    weight[graph.call_edges(GAP, calls)] = 0
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
 
 
 def backward_passes(graph: DependencyGraph, iteration: int) -> list[Codes]:
@@ -67,9 +69,8 @@ def backward_passes(graph: DependencyGraph, iteration: int) -> list[Codes]:
     ops = graph.operations
     rows = np.flatnonzero((ops.iteration == iteration) & (ops.code == COMPUTE) & (ops.call >= 0))
     rows = rows[np.argsort(ops.call[rows], kind="stable")]
-    back = _is_backward(graph)[rows]
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], back.view(np.int8), [0]])))
-    begin, end = edges[::2], edges[1::2]
+    back = graph.calls.backward[ops.call[rows]]
+    begin, end = runs(back)
     if not len(begin):
         return []
     apart = begin[1:] - end[:-1] >= MIN_BACKWARD_KERNELS

@@ -20,7 +20,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     if not is_communication.any():
         return "no communication"
     base = 2 * len(graph.calls.row)
-    source, target = (edges.source - base) // 2, (edges.target - base) // 2
+    source, target = graph.operations_at(edges.source), graph.operations_at(edges.target)
     between = (edges.source >= base) & (edges.target >= base) & (edges.kind != RUN)
     waits = between & is_communication[np.where(between, source, 0)] & ~is_communication[np.where(between, target, 0)]
     if not waits.any():

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, own_lengths
 from traceview.model.trace import Trace
 from traceview.speedups import BATCH, SPEEDUPS, KernelSequence, Speedup
-from traceview.whatif.changes.base import GraphChange, launching_calls
+from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, without_launches
 from traceview.whatif.changes.fuse import shorter_host_gaps
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, DependencyGraph, Mask
+from traceview.whatif.graph import RUN, STREAM, DependencyGraph, Mask
 from traceview.whatif.storms import Storm
 
 OPERANDS = 2  # tensors that a loop over products takes apart, in place of the one of Constants.element
@@ -32,6 +32,21 @@ def compute_changes(trace: Trace) -> tuple[GraphChange, ...]:
         )
         for speedup in SPEEDUPS
     )
+
+
+def faster(code: int, name: str, times: float) -> GraphChange:
+    """Return the change that makes each kernel of `name` (`code` in Operations.name) `times` as fast."""
+
+    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+        chosen: Mask = (graph.operations.name == code) & np.isin(graph.operations.code, [COMPUTE, COMMUNICATION])
+        if not chosen.any():
+            return f"no kernel called {name}"
+        weight = graph.edges.weight.copy()
+        run = graph.operation_edges(RUN, chosen)
+        weight[run] = (weight[run] / times).astype(np.int64)
+        return graph.with_weight(weight)
+
+    return GraphChange(f"faster:{name}={times:g}", f"Kernel {times:g}x faster: {name}", "a faster kernel", apply)
 
 
 def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
@@ -53,7 +68,7 @@ def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Co
     changed = _with_shorter_kernels(graph, factor, gone)
     if speedup is BATCH:
         weight = shorter_host_gaps(changed, _loops(factor, gone), OPERANDS * constants.element)
-        changed = changed.with_edges(changed.edges.with_weight(weight))
+        changed = changed.with_weight(weight)
     return changed
 
 
@@ -69,24 +84,18 @@ def _with_shorter_kernels(graph: DependencyGraph, factor: NDArray[np.float64], g
     changed = factor != 1
     weight = graph.edges.weight.copy()
     run = graph.operation_edges(RUN, changed)
-    operation = (graph.edges.target[run] - 2 * len(graph.calls.row)) // 2
-    weight[run] = (weight[run] * factor[operation]).astype(np.int64)
+    weight[run] = (weight[run] * factor[graph.operations_at(graph.edges.target[run])]).astype(np.int64)
     waits = graph.operation_edges(STREAM, ~gone)
     weight[waits] = np.maximum(0, weight[waits] - _saved_meanwhile(graph, factor, waits))
-    weight[graph.operation_edges(STREAM, gone)] = 0
-    weight[graph.operation_edges(LAUNCH, gone)] = 0
-    calls = launching_calls(graph, gone) & ~launching_calls(graph, ~gone)
-    weight[graph.call_edges(CALL, calls)] = 0
-    weight[graph.call_edges(GAP, calls)] = 0
-    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
+    return without_launches(graph, weight, gone)
 
 
 def _saved_meanwhile(graph: DependencyGraph, factor: NDArray[np.float64], edges: Mask) -> Times:
     """Return the time that other streams save between the two operations of each edge: its wait for them is shorter."""
-    operations, first = graph.operations, 2 * len(graph.calls.row)
+    operations = graph.operations
     saved = own_lengths(operations.start, operations.end) * (1 - factor)
     before = np.concatenate([[0.0], np.cumsum(saved)])
-    source, target = (graph.edges.source[edges] - first) // 2, (graph.edges.target[edges] - first) // 2
+    source, target = (graph.operations_at(nodes[edges]) for nodes in (graph.edges.source, graph.edges.target))
     last = np.searchsorted(operations.start, operations.start[target], side="left")
     meanwhile = before[last] - before[np.minimum(source + 1, last)]
     own = operations.stream[source] == operations.stream[target]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.whatif.changes.base import GraphChange, launching_calls
+from traceview.whatif.changes.base import GraphChange, without_launches
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph
+from traceview.whatif.graph import GAP, RUN, Codes, DependencyGraph
 from traceview.whatif.storms import MAX_SMALL, MIN_ROUNDS, Storm, find_storms
 
 
@@ -30,12 +30,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     weight = shorter_host_gaps(graph, storms, constants.element)
     run = graph.operation_edges(RUN, repeats)
     weight[run] = (weight[run] * constants.fused).astype(np.int64)
-    weight[graph.operation_edges(STREAM, repeats)] = 0
-    weight[graph.operation_edges(LAUNCH, repeats)] = 0
-    calls = launching_calls(graph, repeats) & ~launching_calls(graph, ~repeats)
-    weight[graph.call_edges(CALL, calls)] = 0
-    weight[graph.call_edges(GAP, calls)] = 0
-    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
+    return without_launches(graph, weight, repeats)
 
 
 def shorter_host_gaps(graph: DependencyGraph, storms: Sequence[Storm], element: int) -> Times:

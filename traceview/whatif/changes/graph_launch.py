@@ -47,7 +47,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     weight[call] = GRAPH_LAUNCH + GRAPH_NODE * per[calls.iteration[edges.target[call] // 2] // joined]
     weight[graph.operation_edges(LAUNCH, chosen & ~first)] = 0
     inside = graph.operation_edges(STREAM, chosen & ~first)
-    source = (edges.source - 2 * len(calls.row)) // 2
+    source = graph.operations_at(edges.source)
     inside &= chosen[np.where(inside, source, 0)]
     weight[inside] = np.minimum(weight[inside], constants.graph_gap)
     weight[graph.operation_edges(RUN, first)] += _input_copies(graph, first)
@@ -78,7 +78,7 @@ def _input_copies(graph: DependencyGraph, first: Mask) -> Times:
     size = np.zeros(max(int(ops.iteration.max()) + 1, 1), np.int64)
     np.add.at(size, ops.iteration[batch], ops.size[batch])
     edge = graph.operation_edges(RUN, first)
-    operation = (graph.edges.target[edge] - 2 * len(graph.calls.row)) // 2
+    operation = graph.operations_at(graph.edges.target[edge])
     taken: Times = (size[ops.iteration[operation]] / DEVICE_RATE).astype(np.int64)
     return taken
 

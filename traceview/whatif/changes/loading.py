@@ -22,7 +22,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     gap = graph.call_edges(GAP, loading > 0)
     hidden = (loading[edges.target[gap] // 2] * (1 - constants.loading)).astype(np.int64)
     weight[gap] = np.maximum(0, weight[gap] - hidden)
-    return graph.with_edges(edges.with_weight(weight))
+    return graph.with_weight(weight)
 
 
 LOADING = GraphChange(

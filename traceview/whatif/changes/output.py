@@ -23,9 +23,9 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
         return "no large copy to the host on a stream of kernels"
     if (ops.memory[chosen] == MEMORIES.index("pageable")).any():
         return "the copies are to pageable memory and block the host; pin that memory first (pin)"
-    edges, base, gap = graph.edges, 2 * len(graph.calls.row), graph.facts.kernel_gap
+    edges, gap = graph.edges, graph.facts.kernel_gap
     between = edges.kind == STREAM
-    source, target = (np.where(between, (nodes - base) // 2, 0) for nodes in (edges.source, edges.target))
+    source, target = (np.where(between, graph.operations_at(nodes), 0) for nodes in (edges.source, edges.target))
     kept = edges.keep(~(between & (chosen[source] != chosen[target])))
     for stream in np.unique(ops.stream[chosen]):
         rows = np.flatnonzero((ops.stream == stream) & ~chosen)

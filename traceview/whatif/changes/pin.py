@@ -37,7 +37,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     own = _next_synchronizations(graph, blocking & launching_calls(graph, ops.kind == H2D))
     weight = edges.weight.copy()
     run = graph.operation_edges(RUN, chosen)
-    operation = (edges.target[run] - 2 * len(calls.row)) // 2
+    operation = graph.operations_at(edges.target[run])
     taken = (ops.size[operation] / (graph.facts.pinned_rate * constants.rate)).astype(np.int64)
     weight[run] = np.where(ops.size[operation] >= LARGE_COPY, taken, np.minimum(weight[run], taken + ASYNC_CALL))
     call = graph.call_edges(CALL, blocking)
@@ -87,7 +87,7 @@ def apply_in_loop(graph: DependencyGraph, constants: Constants) -> DependencyGra
     weight = pinned.edges.weight.copy()
     gap = pinned.call_edges(GAP, cost > 0)
     weight[gap] += cost[pinned.edges.target[gap] // 2]
-    return pinned.with_edges(pinned.edges.with_weight(weight))
+    return pinned.with_weight(weight)
 
 
 def _next_synchronizations(graph: DependencyGraph, blocking: Mask) -> Mask:

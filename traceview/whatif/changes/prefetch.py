@@ -15,7 +15,6 @@ from traceview.whatif.changes.base import COMPUTE, H2D, LARGE_COPY, GraphChange
 from traceview.whatif.constants import Constants
 from traceview.whatif.graph import EVENT, RUN, STREAM, DependencyGraph, Mask
 from traceview.whatif.replay import replay
-from traceview.whatif.storms import FAMILIES
 
 
 def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
@@ -34,9 +33,8 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
 
 def _with_copies_ahead(graph: DependencyGraph, chosen: Mask) -> DependencyGraph:
     ops, edges = graph.operations, graph.edges
-    base = 2 * len(graph.calls.row)
     edge = edges.kind == STREAM
-    source, target = ((nodes - base) // 2 for nodes in (edges.source, edges.target))
+    source, target = map(graph.operations_at, (edges.source, edges.target))
     crosses = edge & (chosen[np.where(edge, source, 0)] != chosen[np.where(edge, target, 0)])
     kept = edges.keep(~crosses)
     gap = graph.facts.kernel_gap
@@ -65,9 +63,9 @@ def _with_contention(
     beside = (covered_length(copies, start, np.maximum(end, start + 1)) > 0) & (ops.code == COMPUTE)
     weight = moved.edges.weight.copy()
     weight[moved.operation_edges(STREAM, beside)] += constants.beside_copy
-    run = moved.operation_edges(RUN, beside & (ops.family != FAMILIES.index("matrix")))
+    run = moved.operation_edges(RUN, beside & ~ops.is_matrix)
     weight[run] += (weight[run] * constants.beside_slow).astype(np.int64)
-    return moved.with_edges(moved.edges.with_weight(weight))
+    return moved.with_weight(weight)
 
 
 PREFETCH = GraphChange(

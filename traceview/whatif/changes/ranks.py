@@ -83,8 +83,8 @@ def _with_bucket_copies(graph: DependencyGraph, ready: dict[int, Codes], fill: i
         np.add.at(added, ends, fill)
     weight = graph.edges.weight.copy()
     run = np.flatnonzero(graph.edges.kind == RUN)
-    weight[run] += added[(graph.edges.target[run] - 2 * len(graph.calls.row)) // 2]
-    return graph.with_edges(graph.edges.with_weight(weight))
+    weight[run] += added[graph.operations_at(graph.edges.target[run])]
+    return graph.with_weight(weight)
 
 
 def _with_contention(
@@ -103,6 +103,6 @@ def _with_contention(
     beside = covered_length(busy, time[graph.starts(rows)], time[graph.ends(rows)])
     weight = graph.edges.weight.copy()
     run = graph.operation_edges(RUN, ops.code == COMPUTE)
-    operation = (graph.edges.target[run] - 2 * len(graph.calls.row)) // 2
+    operation = graph.operations_at(graph.edges.target[run])
     weight[run] += (beside[operation] * constants.reduce_slow).astype(np.int64)
-    return graph.with_edges(graph.edges.with_weight(weight))
+    return graph.with_weight(weight)

@@ -35,7 +35,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     weight[gap] = (weight[gap] * (1 - constants.filled * beside)).astype(np.int64)
     run = graph.operation_edges(RUN, chosen)
     weight[run] = np.maximum((weight[run] * MIN_SHARE).astype(np.int64), weight[run] - int(constants.room * beside))
-    return graph.with_edges(graph.edges.with_weight(weight))
+    return graph.with_weight(weight)
 
 
 STAGED = GraphChange(

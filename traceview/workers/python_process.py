@@ -1,16 +1,29 @@
-"""Memory settings of a process that analyzes captures."""
+"""A Python process of traceview: its path, its memory and its threads.
+
+Python puts the working folder first on the path of `python -c` and `python -m`: there a file `socket.py` would run in
+place of Python's own module. No Python that is started here imports from the working folder. `-P` does the same from
+Python 3.11 on; `-I` also ignores PYTHONPATH and the user's packages.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import sys
 from contextlib import suppress
 
 M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 MMAP_THRESHOLD_BYTES = 32 << 20  # the largest that glibc accepts
 TRIM_THRESHOLD_BYTES = 64 << 20
 MAX_POLARS_THREADS = 4
+# The path of `python -c` begins with "", the working folder; without it under -P, -I and PYTHONSAFEPATH.
+NO_WORKING_FOLDER = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+
+
+def python_command(code: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command that runs `code` in a new Python, which does not import from the working folder."""
+    return [python, "-c", NO_WORKING_FOLDER + code, *arguments]
 
 
 def limit_memory_and_threads() -> None:

@@ -12,13 +12,12 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from traceback import extract_tb
+from typing import Any
 
 from traceview.errors import is_out_of_memory
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 RULES, MEASURES = "traceview.rules", "traceview.measures"
 
@@ -45,9 +44,7 @@ class Plugin:
 
     def failure(self, error: BaseException) -> str:
         """Return one line on an error of the plugin. The error's own text may hold data from the capture."""
-        from traceback import extract_tb
-
-        others = ("<", str(Path(__file__).parent))
+        others = ("<", str(Path(__file__).parents[1]))
         frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
         where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         return f"{self.words} failed ({type(error).__name__}{where}) and is left out"
@@ -75,7 +72,5 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 @lru_cache(maxsize=1)
 def _all_plugins(_folders: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Return the plugins of all groups. The folders of sys.path are an argument, because they can change."""
-    from importlib.metadata import entry_points
-
     every = (Plugin.from_entry_point(point) for group in (RULES, MEASURES) for point in entry_points(group=group))
     return tuple(sorted(every, key=lambda plugin: (plugin.package, plugin.name)))

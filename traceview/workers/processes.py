@@ -1,152 +1,41 @@
-"""Workers measure parts of a capture and reports of a fleet: in this process, in processes, or on a Dask cluster.
-
-Each kind is an executor of concurrent.futures, and has the same additional methods: Workers.
-"""
+"""Processes of this machine as workers: how they start, run calls, and end with this process."""
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import pickle
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import count as numbers
-from multiprocessing import active_children, get_all_start_methods, get_context
+from multiprocessing import active_children, get_all_start_methods, get_context, util
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn
 
-from traceview.allocators import limit_memory_and_threads
-from traceview.children import POLL_SECONDS, begin_worker, end_workers, ends_in_order, starting_workers
-from traceview.errors import RequestError
+from traceview.workers import POLL_SECONDS, Job, Result, WorkerDiedError, Workers
+from traceview.workers.python_process import NO_WORKING_FOLDER, limit_memory_and_threads
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
-Call = Callable[[int, Any], Future[Result]]  # starts a job, by its index, in a worker
 THREADS = "POLARS_MAX_THREADS"
 HAS_FORK_SERVER = "forkserver" in get_all_start_methods()
 CALLS_PER_PROCESS = 64  # a new process then replaces this one, because its heap only grows
 PART_DIED = "a process that measures slices died, probably out of memory; use less --memory"
-
-
-class WorkerDiedError(RequestError):
-    """A worker died in a call, or cannot run it."""
-
-
-class Workers(Executor):
-    """An executor whose calls can choose their worker."""
-
-    poll_seconds = POLL_SECONDS  # a timeout lets Ctrl-C through: polars makes interrupted system calls restart
-
-    def submit(self, function: Callable[..., Result], /, *values: Any, **named: Any) -> Future[Result]:
-        """Call a function in any worker."""
-        return self.submit_to(None, partial(function, **named), *values)
-
-    def submit_to(self, worker: Any, function: Callable[..., Result], *values: object) -> Future[Result]:
-        """Call a function in a worker; None for any."""
-        raise NotImplementedError
-
-    def in_each(self, function: Callable[..., object], *values: object) -> None:
-        """Call a function in each worker, before the calls that follow."""
-        raise NotImplementedError
-
-    def in_order(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield function(job) for each job, in order."""
-        return self.map(function, jobs)
-
-    def result(self, future: Future[Result]) -> Result:
-        """Return the result of a call. Raises WorkerDiedError, or RequestError if all workers are lost."""
-        return future.result()
-
-    def as_completed(
-        self,
-        function: Callable[[Job], Result],
-        jobs: Sequence[Job],
-        worker_of: Callable[[Job], Any] = lambda _job: None,
-    ) -> Iterator[tuple[int, Future[Result]]]:
-        """Yield (index in `jobs`, future of function(job)) as the calls end.
-
-        Few calls are in progress at once: one in each process. `worker_of` returns the worker that a job prefers. The
-        jobs in progress in processes that die are repeated at the end, one at a time.
-        """
-        shared = self._shared(function)
-
-        def call(index: int, worker: Any) -> Future[Result]:
-            preferred = worker_of(jobs[index])
-            return self.submit_to(worker if preferred is None else preferred, self._apply, shared, jobs[index])
-
-        lost: list[int] = []
-        for index, future in self._ended(call, range(len(jobs)), self.slots()):
-            if not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
-                lost.append(index)
-            else:
-                yield index, future
-        for index in lost:
-            yield from self._ended(call, [index], self.slots()[:1])
-
-    def _ended(self, call: Call[Result], indices: Sequence[int], workers: list[Any]) -> Iterator[Any]:
-        """Yield (index, future) as the calls end, at most one in progress for each of `workers`."""
-        waiting, free = deque(indices), deque(workers)
-        running: dict[Future[Result], tuple[int, Any]] = {}
-        while waiting or running:
-            while waiting and free:
-                index, worker = waiting.popleft(), free.popleft()
-                running[call(index, worker)] = index, worker
-            done = wait(running, self.poll_seconds, FIRST_COMPLETED).done
-            self._polled(bool(done))
-            for future in done:
-                index, worker = running.pop(future)
-                self._call_ended(worker, future)
-                free.append(worker)
-                yield index, future
-
-    @staticmethod
-    def _apply(function: Callable[[Job], Result], job: Job) -> Result:
-        return function(job)
-
-    def slots(self) -> list[Any]:
-        """Return the worker of each call that is in progress at once."""
-        return [None]
-
-    def _shared(self, value: Any) -> Any:
-        """Return what stands for a value in the calls of many jobs."""
-        return value
-
-    def _polled(self, has_ended: bool) -> None:
-        """Notice whether a call ended. Raises RequestError if none will end."""
-
-    def _call_ended(self, worker: Any, future: Future[Any]) -> None:
-        """Notice that a worker ended a call."""
-
-
-class ThisProcess(Workers):
-    """Runs each call at once, in the thread that submits it."""
-
-    count = 1
-
-    def submit_to(self, worker: Any, function: Callable[..., Result], *values: object) -> Future[Result]:
-        """Return the result of the call."""
-        future: Future[Result] = Future()
-        try:
-            future.set_result(function(*values))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-    def in_each(self, function: Callable[..., object], *values: object) -> None:
-        """Call the function."""
-        function(*values)
-
-    def in_order(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield function(job) for each job, in order; each call begins as the caller reaches it."""
-        return map(function, jobs)
-
-    def limit(self, count: int) -> None:
-        """Accept any number of processes."""
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+MAX_TERMINATE_ATTEMPTS = 10
+NO_ERROR_OUTPUT = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); "
 
 
 class Processes(Workers):
@@ -280,3 +169,130 @@ def _keep_function(function: Callable[[Any], Any]) -> None:
 def _call_kept(job: Any) -> Any:
     assert _function is not None, "the process has a function"
     return _function(job)
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Let multiprocessing start processes in the block; every pool is made and first called in such a block.
+
+    They do not import from the working folder, and have the signals of ENDING blocked until `begin_worker`: a process
+    that is interrupted as it starts prints a traceback. They print no errors, unless TRACEVIEW_DEBUG is set, because
+    their exceptions reach this process. Signals to this process are delivered after the block.
+    """
+    start = util.spawnv_passfds
+    util.spawnv_passfds = _safely(start)
+    try:
+        with _signals_deferred():
+            yield
+    finally:
+        util.spawnv_passfds = start
+
+
+def _safely(start: Callable[..., int]) -> Callable[..., int]:
+    """Return a safe form of `start`, the function with which multiprocessing starts each Python process."""
+    is_quiet = not os.environ.get("TRACEVIEW_DEBUG") and sys.__stderr__ is not None
+    prefix = NO_WORKING_FOLDER + NO_ERROR_OUTPUT * is_quiet
+
+    def start_safely(path: Any, arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
+        words = list(arguments)
+        code = words.index("-c") + 1
+        words[code] = prefix + words[code]
+        # multiprocessing unblocks some signals when it has started its resource tracker.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            return start(path, words, descriptors)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return start_safely
+
+
+def begin_worker() -> None:
+    """Prepare a new worker: it ends with its parent and ignores Ctrl-C and the end of the terminal.
+
+    Both reach the process group; the parent then ends its workers. SIGTERM ends a worker at once, except inside
+    `ends_in_order`.
+    """
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent ends, or at once if the parent has already ended."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    has_signal = _set_death_signal()
+    # The signal comes from the fork server, if this process is a copy of it, and not from a parent that has ended.
+    if not has_signal or os.getppid() != parent.pid:
+        threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+
+
+def _set_death_signal() -> bool:
+    """Make Linux send SIGKILL when the parent ends; return False on another system."""
+    try:
+        return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0)
+    except (AttributeError, OSError, TypeError):
+        return False
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    """Wait until the parent ends, then end this process."""
+    parent.join()
+    os._exit(1)
+
+
+@contextmanager
+def ends_in_order() -> Iterator[None]:
+    """Make SIGTERM raise SystemExit in the block, so that a running nsys and temporary folders are cleaned up."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
+    # In a finalizer Python prints the exception instead of raising it; the parent then sends SIGTERM again.
+    sys.unraisablehook = lambda _: None
+    sys.exit(1)
+
+
+def end_workers(workers: Collection[BaseProcess]) -> None:
+    """Terminate workers, which first end an nsys that they run; kill those that do not react."""
+    # Repeated, because a process that is handling Ctrl-C may pass the signal to a thread that never wakes up.
+    for _ in range(MAX_TERMINATE_ATTEMPTS):
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+        for worker in workers:
+            worker.join(POLL_SECONDS / len(workers))
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Deliver the signals of ENDING after the block, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    # Handlers are replaced too: another thread may receive the signal, and Python runs the handler in this one.
+    before = {number: signal.getsignal(number) for number in ENDING}
+    replaced = [number for number, handler in before.items() if callable(handler)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        for number in replaced:
+            signal.signal(number, lambda sent, _frame: received.append(sent))
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, before[number])
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if received:
+            signal.raise_signal(received[0])
