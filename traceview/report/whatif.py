@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.format import confidence_word, plain
-from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
+from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
 from traceview.report.layout import left, wrap
 from traceview.report.screen import PLAIN, Screen
 from traceview.units import duration, durations, quantity, share, time_range
 
-SCHEMA_VERSION = 1
-PREDICTION = {"path": "path_ns"}
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names
 MAX_CHANGES, MAX_PATH = 7, 3  # changes of each list, and parts of the critical path, without --verbose
@@ -26,26 +24,24 @@ def to_json(result: WhatIf) -> str:
 
 def document(result: WhatIf) -> dict[str, Json]:
     """Return the document as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "file": result.info.file,
-        "range": result.range,
-        "iterations": plain_values(result.iterations),
-        "counted": result.counted,
-        "modelled": result.modelled,
-        "measured_ns": result.measured_ns,
-        **unprofiled_values(result.unprofiled),
-        "replayed_ns": result.replayed_ns,
-        "replay_error": rounded(result.error),
-        "path_ns": plain_values(result.path),
-        "spans": plain_values(result.spans),
-        "predictions": plain_values(result.predictions, PREDICTION),
-        "together": plain_values(result.together, PREDICTION),
-        "left_out": plain_values(result.left_out),
-        "notes": plain_values(result.notes),
-    }
+    return result_document(result, SHAPES)
 
 
+SHAPES: Shapes = {
+    WhatIf: {
+        "file": "info.file",
+        **names("range", "iterations", "counted", "modelled", "measured_ns"),
+        **UNPROFILED,
+        "replayed_ns": "replayed_ns",
+        "replay_error": rounded("error"),
+        "path_ns": "path",
+        **names("spans", "predictions", "together", "left_out", "notes"),
+    },
+    Prediction: {
+        **names("change", "title", "iteration_ns", "low_ns", "high_ns", "rests_on", "note"),
+        "path_ns": "path",
+    },
+}
 PATH_WORDS = {
     "compute": "compute",
     "communication": "communication",
