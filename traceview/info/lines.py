@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 
 from traceview.info.contents import CaptureContents
 from traceview.report.format import plain
-from traceview.report.layout import cut, short_names, wrap
+from traceview.report.screen import cut, short_names, wrap
 from traceview.units import duration, quantity
 
 MAX_LISTED_STREAMS = 16

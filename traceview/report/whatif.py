@@ -8,8 +8,7 @@ from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.format import confidence_word, plain
 from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
-from traceview.report.layout import left, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.screen import PLAIN, Screen, left, wrap
 from traceview.units import duration, durations, quantity, share, time_range
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
@@ -68,20 +67,9 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
         f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration", columns=screen.columns
     )
     parts = (
-        [
-            *first,
-            *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns),
-        ],
+        [*first, *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns)],
         _changes(ALONE, result, result.predictions[:MAX_CHANGES], screen.columns, with_notes=False),
-        _changes(
-            "Combined, each with all changes above it",
-            result,
-            result.together[:MAX_CHANGES],
-            screen.columns,
-            with_notes=False,
-        )
-        if len(result.together) > 1
-        else [],
+        _together(result, screen.columns, MAX_CHANGES, with_notes=False),
     )
     omitted = [f"{quantity(len(result.left_out), 'change')} that cannot be predicted"] if result.left_out else []
     more = ["what each prediction rests on", *omitted, quantity(len(result.notes), "note")]
@@ -96,8 +84,7 @@ def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
     yield _changes(ALONE, result, result.predictions, columns)
-    if len(result.together) > 1:
-        yield _changes(COMBINED, result, result.together, columns)
+    yield _together(result, columns)
     if result.together:
         last = result.together[-1]
         then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
@@ -129,6 +116,11 @@ def _path(path: Mapping[str, int], total: int) -> list[str]:
         f"  {PATH_WORDS[kind]:<28}{time:>11}{share(ns, total):>8}"
         for (kind, ns), time in zip(parts, times, strict=True)
     ]
+
+
+def _together(result: WhatIf, columns: int, most: int | None = None, *, with_notes: bool = True) -> list[str]:
+    several = result.together[:most] if len(result.together) > 1 else ()
+    return _changes(COMBINED, result, several, columns, with_notes=with_notes) if several else []
 
 
 def _changes(

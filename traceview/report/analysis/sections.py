@@ -13,12 +13,9 @@ from traceview.model.findings import Finding, Place, PredictedTime
 from traceview.model.trace import MEMORIES, Window
 from traceview.report.analysis.answer import (
     COUNTED,
-    families_line,
-    iteration_line,
-    outside_lines,
+    basis_lines,
     program_words,
     span,
-    speed_lines,
     total_words,
     unprofiled_words,
 )
@@ -70,15 +67,9 @@ def sections(analysis: Analysis, source: PageSource, whatif: WhatIf | None = Non
 
 def _answer(analysis: Analysis, zero: int, whatif: WhatIf | None) -> Json:
     """Return the answer and the findings of the steady part or of the window, as they follow the reader's choice."""
-    basis = (
-        iteration_line(analysis.iterations),
-        families_line(analysis),
-        *speed_lines(analysis),
-        *outside_lines(analysis),
-    )
     return {
         "answer": analysis.answer,
-        "answer_basis": [line for line in basis if line],
+        "answer_basis": basis_lines(analysis),
         "total": total_words(analysis),
         "findings": [
             {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings

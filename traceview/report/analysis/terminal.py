@@ -14,18 +14,14 @@ from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import (
     OUTSIDE,
+    basis_lines,
     covered,
-    families_line,
-    iteration_line,
-    outside_lines,
     price,
     program_words,
-    speed_lines,
     total_words,
 )
 from traceview.report.format import CAUSE_WORDS, confidence_word, figures, plain
-from traceview.report.layout import WIDTH, code_lines, cut, left, short_names, width, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.screen import PLAIN, WIDTH, Screen, code_lines, cut, left, short_names, width, wrap
 from traceview.units import duration, durations, share
 
 BAR = 60
@@ -47,8 +43,8 @@ def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None
 
 def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[list[str]]:
     top = chosen or TOP
-    lines = _first_lines(analysis)
-    yield [heading(analysis), *(f"  {line}" for text in lines if text for line in wrap(text, "", "  ", columns - 2))]
+    lines = filter(None, (plain(analysis.answer, 600), *basis_lines(analysis)))
+    yield [heading(analysis), *(f"  {line}" for text in lines for line in wrap(text, "", "  ", columns - 2))]
     for device in analysis.devices[:top]:
         yield _device(analysis, device)
     yield _findings(analysis, columns, top)
@@ -64,14 +60,6 @@ def heading(analysis: Analysis) -> str:
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
     return f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
-
-
-def _first_lines(analysis: Analysis) -> Iterator[str]:
-    yield plain(analysis.answer, 600)
-    yield iteration_line(analysis.iterations)
-    yield families_line(analysis)
-    yield from speed_lines(analysis)
-    yield from outside_lines(analysis)
 
 
 def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:

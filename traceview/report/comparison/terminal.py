@@ -32,8 +32,7 @@ from traceview.report.comparison.tables import (
     time_pairs,
 )
 from traceview.report.format import plain
-from traceview.report.layout import cut, left, room, short_names, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.screen import PLAIN, Screen, cut, left, room, short_names, wrap
 from traceview.units import duration, number, quantity, signed_duration
 
 NAME = 20
@@ -166,7 +165,7 @@ def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
 
 def _kernel(name: str, kernel: KernelChange) -> str:
     """Return one line; "~" marks a time per call within noise."""
-    (old, new), (before, after) = calls(kernel), per_call(kernel)
+    (old, new), (before, after) = calls(kernel), (time.text for time in per_call(kernel))
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
     return f"  {name}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, left, room, short_names, width, wrap
-from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
+from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, WIDTH, Screen, left, room, short_names, width, wrap
 from traceview.units import duration, durations, quantity, share
 
 NAME = 22
