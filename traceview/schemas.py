@@ -185,8 +185,8 @@ def calibrate_schema() -> Schema:
         "kernel_gap_ns": float,
         "added_ns": dict[str, int],
     }
-    constants = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
-    properties: dict[str, Schema] = {**constants, **{name: type_schema(kind, {}) for name, kind in kinds.items()}}
+    constants: dict[str, Schema] = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
+    properties = {**constants, **{name: type_schema(kind, {}) for name, kind in kinds.items()}}
     return {"$schema": DIALECT, "title": "traceview calibrate", **_closed(properties)}
 
 

@@ -91,7 +91,7 @@ def plain_values(value: Any, shapes: Shapes | None = None, result: object = None
     """Convert a result: a dataclass to an object of its shape, an iterable to a list."""
     if value is None or isinstance(value, (str, int, float)):
         return value
-    kind: type[object] = type(value)
+    kind: Any = type(value)
     if shapes is not None and (keys := shapes.get(kind)) is not None:
         return _object(value, keys, shapes, result)
     if is_dataclass(value):

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from traceview.units import durations, share
+
 WIDTH = 80
 MAX_LINES = 25  # length of a summary without --verbose
 PAGE_LINES = 2  # an empty line and the path of the page, which follow it
@@ -129,6 +131,14 @@ def _words(text: str, longest: int) -> Iterator[str]:
             yield head
             word = word[len(head) :]
         yield word
+
+
+def part_lines(parts: Sequence[tuple[str, int]], whole: int, name: int, time: int = 11) -> list[str]:
+    """Return a line for each part of a time: name, ns and share of the whole. `name` and `time` are widths."""
+    times = durations([ns for _, ns in parts])
+    return [
+        f"  {words:<{name}}{text:>{time}}{share(ns, whole):>8}" for (words, ns), text in zip(parts, times, strict=True)
+    ]
 
 
 def code_lines(code: str, indent: str, columns: int = WIDTH) -> Iterator[str]:

@@ -8,7 +8,7 @@ from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.format import confidence_word, plain
 from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
-from traceview.report.screen import PLAIN, Screen, left, wrap
+from traceview.report.screen import PLAIN, Screen, left, part_lines, wrap
 from traceview.units import duration, durations, quantity, share, time_range
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
@@ -90,14 +90,8 @@ def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
         then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
         yield [*wrap(f"Critical path of an iteration with {then}"), *_path(last.path, last.iteration_ns)]
     if result.left_out:
-        yield [
-            "Not applicable",
-            *(
-                line
-                for omitted in result.left_out
-                for line in wrap(f"{omitted.title}: {plain(omitted.reason, 300)}", "  ", "    ")
-            ),
-        ]
+        omitted = (f"{change.title}: {plain(change.reason, 300)}" for change in result.left_out)
+        yield ["Not applicable", *(line for text in omitted for line in wrap(text, "  ", "    "))]
     if result.notes:
         yield ["Notes", *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    "))]
 
@@ -110,12 +104,8 @@ def _source(result: WhatIf) -> str:
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:
-    parts = sorted(((kind, ns) for kind, ns in path.items() if ns), key=lambda pair: -pair[1])
-    times = durations([ns for _, ns in parts])
-    return [
-        f"  {PATH_WORDS[kind]:<28}{time:>11}{share(ns, total):>8}"
-        for (kind, ns), time in zip(parts, times, strict=True)
-    ]
+    parts = sorted(((PATH_WORDS[kind], ns) for kind, ns in path.items() if ns), key=lambda pair: -pair[1])
+    return part_lines(parts, total, 28)
 
 
 def _together(result: WhatIf, columns: int, most: int | None = None, *, with_notes: bool = True) -> list[str]:

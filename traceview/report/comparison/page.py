@@ -49,13 +49,12 @@ def _part_look(name: str) -> str:
 
 
 def _against(comparison: Comparison, against: CaptureDifference) -> Json:
+    causes = (unprofiled_words(comparison.base, against), accounts(against))
     return {
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
         "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
-        "accounts": " ".join(
-            map(sentence, filter(None, (unprofiled_words(comparison.base, against), accounts(against))))
-        ),
+        "accounts": " ".join(map(sentence, filter(None, causes))),
         "tables": [_table(table) for table in tables(against, MAX_ROWS)],
     }
 
