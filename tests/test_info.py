@@ -10,8 +10,7 @@ from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
 from tests.captures import ALL, shared
 from tests.cli.command import Command, traceview
 from tests.cli.conftest import report
-from traceview.report.layout import width
-from traceview.report.screen import MAX_LINES
+from traceview.report.screen import MAX_LINES, width
 
 __all__ = ["report", "traceview"]
 

@@ -16,7 +16,7 @@ from tests.cli.command import Command
 from traceview.comparison.ledger import read_ledger, write_ledger
 from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.pipeline import analyze
-from traceview.schemas import optimize_schema
+from traceview.schemas import SCHEMAS
 from traceview.whatif.prediction import measured, predict
 
 TIMES = st.integers(1, 10**12)
@@ -75,7 +75,7 @@ def test_change_by_a_command_and_then_by_hand(traceview: Command, nsys: Path, tm
         sum(abs(row["error_fraction"]) for row in second["entries"]) / 2, abs=1e-6
     )
     assert second["open_step"]["recording"] == "3.nsys-rep"
-    Draft202012Validator(optimize_schema()).validate(second)
+    Draft202012Validator(SCHEMAS["optimize"]()).validate(second)
     printed = traceview("optimize", "--ledger")
     assert "2 changes: mean error" in printed.out and "2 inside the predicted range" in printed.out
     assert json.loads((tmp_path / "optimize" / "ledger.json").read_text()) == second

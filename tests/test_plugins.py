@@ -20,7 +20,7 @@ from traceview.model.columns import columns
 from traceview.pipeline import analyze
 from traceview.report.analysis import brief, page, terminal
 from traceview.report.analysis.document import document
-from traceview.schemas import analyze_schema
+from traceview.schemas import SCHEMAS
 
 EXAMPLE = ROOT / "docs" / "example_package"
 FAULTY = """
@@ -140,7 +140,7 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
 def test_documents_fit_the_schema(extended: Analysis) -> None:
     from jsonschema import Draft202012Validator
 
-    Draft202012Validator(analyze_schema()).validate(json.loads(json.dumps(document(extended))))
+    Draft202012Validator(SCHEMAS["analyze"]()).validate(json.loads(json.dumps(document(extended))))
 
 
 def test_search_agrees_with_importlib(folder: Path) -> None:

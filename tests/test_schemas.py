@@ -57,6 +57,7 @@ def test_outputs_fit(
     schema = SCHEMAS[words[0]]()
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(found)
+    assert [key for key in schema["properties"] if key in found] == list(found)
     for wrong in ({**found, "more": 1}, {key: value for key, value in found.items() if key != "notes"}):
         if wrong != found:
             with pytest.raises(ValidationError):

@@ -12,8 +12,7 @@ from tests.cli.command import Command
 from traceview import analyze
 from traceview.report.analysis.document import to_json
 from traceview.report.analysis.terminal import render
-from traceview.report.layout import width
-from traceview.report.screen import Screen
+from traceview.report.screen import Screen, width
 
 
 def names(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 import traceview as package
 from tests.cli.command import Command, in_a_process
-from traceview.report.layout import width
+from traceview.report.screen import width
 
 START = "import sys; from traceview.cli.process import run; run()"
 MEANWHILE = """

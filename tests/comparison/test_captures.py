@@ -30,8 +30,7 @@ from traceview.report.comparison.markdown import to_markdown
 from traceview.report.comparison.phrases import part_words, shown_parts
 from traceview.report.comparison.terminal import render, render_brief
 from traceview.report.format import plain
-from traceview.report.layout import width
-from traceview.report.screen import MAX_LINES, Screen
+from traceview.report.screen import MAX_LINES, Screen, width
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {

@@ -95,8 +95,8 @@ def test_line_that_became_slower() -> None:
     assert line_name(line) == "train.py:21 (train)"
     for text in (render_text(comparison), to_markdown(comparison), render(comparison)):
         assert "1 more, 1 within noise" in text and "train.py:21" in text and "train.py:20" not in text
-    [row] = line_table(against, 10).rows
-    assert row[1:4] == ("40 ns", "65 ns", "+25 ns")
+    [row] = line_table(against, 10).texts
+    assert row[1:4] == ["40 ns", "65 ns", "+25 ns"]
     [written] = document(comparison)["against"]  # type: ignore[misc]
     assert [line["idle"]["difference_ns"] for line in written["lines"]] == [25, 0]  # type: ignore[index,call-overload,union-attr]
 

@@ -1,69 +1,144 @@
-"""JSON of every result: dataclasses to plain values, plain values to text, and the JSON Schemas of the documents.
+"""JSON of every result: the shapes of documents, plain values of a result, and their text.
 
-Schemas follow from the declared types of results and the columns of tables.
+The shape of a class names the keys of its objects once; traceview/schemas.py makes the JSON Schema of the same shapes.
 """
 
 from __future__ import annotations
 
 import json
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
-from traceview.model.columns import Table, columns, field_names
-from traceview.model.unprofiled import UnprofiledTime
+from traceview.model.columns import field_names
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist()).encode
 DIGITS = 6  # digits of a fraction after the point
-Schema = dict[str, Any]
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-SCALARS: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
-TEXT, WHOLE, NUMBER = ({"type": name} for name in ("string", "integer", "number"))
+SCHEMA_VERSION = 1
+MERGED = "**"  # in place of a key: the value is an object, and its keys follow
 
 
-def plain_values(value: object, keys: Mapping[str, str] | None = None) -> Json:
-    """Convert a result: a dataclass to an object of its fields, an iterable to a list.
+class Value(NamedTuple):
+    """A value that is not that of an attribute: what `convert` makes of an attribute and of the document's result.
 
-    A row with declared columns (traceview/model/columns.py) becomes an object of its columns. `keys` renames fields.
+    It is plain, of the type `kind`; without a kind it has the type of the attribute. The attribute "" is the object.
     """
+
+    attribute: str
+    convert: Callable[[Any, Any], Any]
+    kind: object = None
+
+
+class Constant(NamedTuple):
+    """A value that is the same in every document."""
+
+    value: Any
+
+
+class Variants(NamedTuple):
+    """The keys of an object by the value of an attribute."""
+
+    attribute: str
+    keys: Mapping[str, Keys]
+
+
+class ByName(NamedTuple):
+    """An object with a key for each row of an attribute: the name of the row."""
+
+    attribute: str
+    keys: Keys | Variants
+
+
+# The keys of an object in their order. A text is an attribute, whose value has the shape of its class; "a.b" is the
+# attribute `b` of the attribute `a`. A mapping is an object inside.
+Keys: TypeAlias = "Mapping[str, str | Value | Constant | ByName | Keys]"
+# The keys of the objects of classes. Another dataclass has its columns (traceview/model/columns.py), or all its fields.
+Shapes = Mapping[type, Keys]
+
+
+def names(*attributes: str) -> dict[str, str]:
+    """Return keys that are the names of attributes."""
+    return {name: name for name in attributes}
+
+
+def ns(*attributes: str) -> dict[str, str]:
+    """Return keys for attributes whose names leave out their unit, which is ns."""
+    return {f"{name}_ns": name for name in attributes}
+
+
+def rounded(attribute: str) -> Value:
+    """Return the value of a fraction, rounded to DIGITS."""
+    return Value(attribute, lambda value, _: None if value is None else round(value, DIGITS))
+
+
+# The time of an iteration without the profiler, its range, and what it rests on.
+UNPROFILED: Keys = {
+    "unprofiled_ns": Value("unprofiled", lambda time, _: time and time.times, Mapping[str, int] | None),
+    "unprofiled_source": Value("unprofiled", lambda time, _: time and time.source, str | None),
+}
+
+
+def result_document(result: object, shapes: Shapes | None = None) -> dict[str, Any]:
+    """Return the document of a result as plain values, its version first."""
+    return {"schema_version": SCHEMA_VERSION, **plain_values(result, shapes, result)}
+
+
+def plain_values(value: Any, shapes: Shapes | None = None, result: object = None) -> Any:
+    """Convert a result: a dataclass to an object of its shape, an iterable to a list."""
     if value is None or isinstance(value, (str, int, float)):
         return value
+    kind: Any = type(value)
+    if shapes is not None and (keys := shapes.get(kind)) is not None:
+        return _object(value, keys, shapes, result)
     if is_dataclass(value):
-        names = field_names(type(value)) or [field.name for field in fields(value)]
-        return {(keys or {}).get(name, name): plain_values(getattr(value, name), keys) for name in names}
+        return {name: plain_values(getattr(value, name), shapes, result) for name in written_fields(kind)}
     if isinstance(value, Mapping):
-        return {key: plain_values(inner, keys) for key, inner in value.items()}
-    assert isinstance(value, Iterable), f"{type(value)} cannot be written as JSON"
-    return [plain_values(inner, keys) for inner in value]
+        return {key: plain_values(inner, shapes, result) for key, inner in value.items()}
+    assert isinstance(value, Iterable), f"{kind} cannot be written as JSON"
+    return [plain_values(inner, shapes, result) for inner in value]
 
 
-def rounded(value: float | None) -> float | None:
-    """Return a fraction rounded to DIGITS."""
-    return None if value is None else round(value, DIGITS)
+def _object(value: object, keys: Keys | Variants, shapes: Shapes, result: object) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    if isinstance(keys, Variants):
+        keys = keys.keys[getattr(value, keys.attribute)]
+    for key, given in keys.items():
+        if isinstance(given, str):
+            written[key] = plain_values(_attribute(given)(value), shapes, result)
+        elif isinstance(given, Constant):
+            written[key] = given.value
+        elif isinstance(given, Mapping):
+            written[key] = _object(value, given, shapes, result)
+        elif isinstance(given, ByName):
+            rows = _attribute(given.attribute)(value)
+            written[key] = {row.name: _object(row, given.keys, shapes, result) for row in rows}
+        else:
+            made = given.convert(_attribute(given.attribute)(value) if given.attribute else value, result)
+            written.update(made if key == MERGED else {key: made})
+    return written
 
 
-def unprofiled_values(time: UnprofiledTime | None) -> dict[str, Json]:
-    """Return the time of an iteration without the profiler, its range, and what it rests on."""
-    if time is None:
-        return {"unprofiled_ns": None, "unprofiled_source": None}
-    return {"unprofiled_ns": {**time.times}, "unprofiled_source": time.source}
+_attribute = cache(attrgetter)
+
+
+@cache
+def written_fields(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass without a shape that its documents have."""
+    return field_names(kind) or tuple(field.name for field in fields(kind))
+
+
+def result_text(result: object) -> str:
+    """Return the document of a result that is written as it is declared."""
+    return indented_text(result_document(result))
 
 
 def indented_text(document: Json) -> str:
     """Return JSON with one value per line; the same values give the same bytes."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
-def result_text(result: object) -> str:
-    """Return the document of a result that is written as it is declared: its fields, and the version."""
-    fields_of_result = plain_values(result)
-    assert isinstance(fields_of_result, dict), f"{type(result)} declares no fields"
-    return indented_text({"schema_version": 1, **fields_of_result})
 
 
 def row_text(document: Json) -> str:
@@ -93,69 +168,3 @@ def _add_rows(pieces: list[str], value: Json, depth: int) -> None:
         _add_rows(pieces, inner, depth + 1)
         before = ","
     pieces.append(f"{margin}{after}")
-
-
-def document_schema(title: str, properties: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
-    """Return the schema of a document with these properties beside its version."""
-    return {"$schema": DIALECT, "title": title, **closed({"schema_version": {"const": 1}, **properties}, optional)}
-
-
-def closed(properties: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
-    """Return the schema of an object with exactly these properties."""
-    required = [name for name in properties if name not in set(optional)]
-    return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
-
-
-def array(items: Schema) -> Schema:
-    """Return the schema of a list."""
-    return {"type": "array", "items": items}
-
-
-def mapping(values: Schema) -> Schema:
-    """Return the schema of an object whose keys are names: causes, parts."""
-    return {"type": "object", "additionalProperties": values}
-
-
-def optional(schema: Schema) -> Schema:
-    """Return the schema of a value that may be null."""
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def table_schema(table: Table) -> Schema:
-    """Return the schema of a declared table: a list of rows, or one object."""
-    row = type_schema(table.row_type)
-    return {"description": table.title, **(row if table.single else array(row))}
-
-
-def type_schema(kind: object, keys: Iterable[tuple[str, str]] = ()) -> Schema:
-    """Return the schema of what `plain_values` makes of a value of this type; `keys` renames fields."""
-    keys = tuple(keys)
-    if kind in SCALARS:
-        return {"type": SCALARS[kind]}
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [type_schema(argument, keys) for argument in arguments]}
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _class_schema(kind, keys)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return mapping(type_schema(arguments[1], keys))
-    if isinstance(origin, type) and issubclass(origin, Iterable):
-        inner = list(dict.fromkeys(argument for argument in arguments if argument is not Ellipsis))
-        return array(
-            type_schema(inner[0], keys) if len(inner) == 1 else {"anyOf": [type_schema(argument) for argument in inner]}
-        )
-    raise TypeError(f"{kind} has no JSON Schema")
-
-
-@cache
-def _class_schema(kind: type, keys: tuple[tuple[str, str], ...]) -> Schema:
-    hints, declared = get_type_hints(kind), {column.name: column for column in columns(kind)}
-    properties = {}
-    for name in field_names(kind) or [field.name for field in fields(kind)]:
-        schema = type_schema(hints[name], keys)
-        if name in declared:
-            schema = {**schema, "title": declared[name].title, "description": declared[name].description}
-        properties[dict(keys).get(name, name)] = schema
-    return closed(properties)

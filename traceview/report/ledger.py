@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from traceview.model.findings import MIN_GAIN
 from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.report.format import plain
-from traceview.report.json import Json, indented_text, plain_values, rounded
-from traceview.report.layout import cut, left, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.json import Json, Shapes, indented_text, names, result_document, rounded
+from traceview.report.screen import PLAIN, Screen, cut, left, wrap
 from traceview.units import duration, durations, quantity, share, time_range
 
-SCHEMA_VERSION = 1
 MAX_EXPECTED = 6  # predictions that the text lists
 NAME_WIDTH = 30  # a row has 80 columns
 
@@ -24,26 +22,21 @@ def to_json(ledger: GainLedger) -> str:
 
 def document(ledger: GainLedger) -> dict[str, Json]:
     """Return the document as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "entries": [_entry(entry) for entry in ledger.entries],
-        "open_step": plain_values(ledger.open_step),
-        "inside_count": ledger.inside_count,
-        "mean_error_fraction": rounded(ledger.mean_error),
-        "bias_fraction": rounded(ledger.bias),
-    }
+    return result_document(ledger, SHAPES)
 
 
-def _entry(entry: LedgerEntry) -> Json:
-    figures: Json = plain_values(entry)
-    assert isinstance(figures, dict), "an entry is a dataclass"
-    return {
-        **figures,
-        "predicted_gain_fraction": rounded(entry.predicted_gain),
-        "measured_gain_fraction": rounded(entry.measured_gain),
-        "error_fraction": rounded(entry.error),
-        "inside": entry.is_inside,
-    }
+SHAPES: Shapes = {
+    GainLedger: {
+        **names("entries", "open_step", "inside_count"),
+        "mean_error_fraction": rounded("mean_error"),
+        "bias_fraction": rounded("bias"),
+    },
+    LedgerEntry: {
+        **names("before", "after", "before_ns", "measured_ns", "expected", "verdict", "why"),
+        **{f"{name}_fraction": rounded(name) for name in ("predicted_gain", "measured_gain", "error")},
+        "inside": "is_inside",
+    },
+}
 
 
 def render_step(step: OpenStep, screen: Screen = PLAIN) -> str:

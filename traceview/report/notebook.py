@@ -81,7 +81,7 @@ def comparison_html(comparison: Comparison) -> str:
         table = part_table(against)
         parts.append(_paragraph(f"{comparison.base.file} → {against.capture.file}: {against.verdict}", "b"))
         parts.append(_paragraph(sentence(comparison_headline(against, comparison.cut))))
-        parts.append(_table(table.head, table.rows, table.title))
+        parts.append(_table(table.head, table.texts, table.title))
     return "".join(parts)
 
 

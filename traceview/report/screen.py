@@ -1,13 +1,19 @@
-"""A terminal that a summary is for: its width, letters and colours. Python's colours are those of the page."""
+"""Text for terminals: a terminal's width, letters and colours, and texts that fit into its columns.
+
+East Asian letters take two columns. The colours are those of the page.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from traceview.report.layout import WIDTH, cut
+from traceview.units import durations, share
 
+WIDTH = 80
 MAX_LINES = 25  # length of a summary without --verbose
 PAGE_LINES = 2  # an empty line and the path of the page, which follow it
 # The classes of the page by their character in a bar, and the severities; assets/core/palette.css has the same values.
@@ -33,6 +39,126 @@ IN_ASCII = str.maketrans(
     }
 )
 LETTERS = "█▓▒░·…µ→±"  # what a summary writes beside ASCII
+
+
+def width(text: str) -> int:
+    """Return the width of a text in terminal columns."""
+    return len(text) if text.isascii() else sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """Shorten a text to `columns`; a cut text ends with `…`."""
+    if width(text) <= columns:
+        return text
+    return _head(text, columns - 1).rstrip() + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    used = 0
+    for index, char in enumerate(text):
+        used += _columns(char)
+        if used > columns:
+            return text[:index]
+    return text
+
+
+def middle(text: str, columns: int) -> str:
+    """Shorten a text to `columns` with `…` in its middle: similar names differ at both ends."""
+    if width(text) <= columns:
+        return text
+    head = _head(text, columns // 2)
+    tail = _head(text[::-1], columns - 1 - width(head))[::-1]
+    return f"{head}…{tail}"
+
+
+def short_names(names: Sequence[str], columns: int) -> list[str]:
+    """Shorten names in the middle to `columns`; names that would look equal are cut where they begin to differ."""
+    short = _distinct_forms(list(dict.fromkeys(names)), columns)
+    return [short[name] for name in names]
+
+
+def _distinct_forms(names: list[str], columns: int, hidden: int = 0) -> dict[str, str]:
+    """Return a short form of each name without its first `hidden` characters, which are the same in all."""
+    short = {name: middle(("…" if hidden else "") + name[hidden:], columns) for name in names}
+    for form in [form for form, count in Counter(short.values()).items() if count > 1]:
+        alike = [name for name in names if short[name] == form]
+        start = _common_length(alike) - columns // 4
+        if start > hidden:
+            short |= _distinct_forms(alike, columns, start)
+    return short
+
+
+def _common_length(names: Sequence[str]) -> int:
+    """Return the number of letters with which all names begin."""
+    equal = [len(set(letters)) == 1 for letters in zip(*names, strict=False)]
+    return next((place for place, same in enumerate(equal) if not same), len(equal))
+
+
+def left(text: str, columns: int) -> str:
+    """Cut or pad a text on the right to exactly `columns`."""
+    short = cut(text, columns)
+    return short + " " * (columns - width(short))
+
+
+def room(names: Sequence[str], least: int, columns: int) -> int:
+    """Return the width of a column of names: what they need, from `least` to that and what exceeds WIDTH."""
+    return min(max(least, *map(width, names), 0), least + max(columns - WIDTH, 0))
+
+
+def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> list[str]:
+    """Break a text at spaces into lines of at most `columns`; break a longer word anywhere."""
+    lines, line = [], first
+    empty = True  # the line holds only its indentation
+    for word in _words(text, columns - max(width(first), width(rest))):
+        if not empty and width(line) + 1 + width(word) > columns:
+            lines.append(line)
+            line, empty = rest, True
+        line += word if empty else f" {word}"
+        empty = False
+    return [*lines, line.rstrip()]
+
+
+def _words(text: str, longest: int) -> Iterator[str]:
+    for word in text.split():
+        while width(word) > longest:
+            head = _head(word, longest)
+            yield head
+            word = word[len(head) :]
+        yield word
+
+
+def part_lines(parts: Sequence[tuple[str, int]], whole: int, name: int, time: int = 11) -> list[str]:
+    """Return a line for each part of a time: name, ns and share of the whole. `name` and `time` are widths."""
+    times = durations([ns for _, ns in parts])
+    return [
+        f"  {words:<{name}}{text:>{time}}{share(ns, whole):>8}" for (words, ns), text in zip(parts, times, strict=True)
+    ]
+
+
+def code_lines(code: str, indent: str, columns: int = WIDTH) -> Iterator[str]:
+    """Yield code in lines that fit: move comments above their line, continue long lines after a backslash."""
+    for source in code.splitlines():
+        if width(indent + source) <= columns:
+            yield indent + source
+            continue
+        margin = indent + source[: len(source) - len(source.lstrip())]
+        statement, mark, comment = f" {source.strip()}".partition(" # ")
+        if mark:
+            yield from wrap(comment, f"{margin}# ", f"{margin}# ", columns)
+        if statement.strip():
+            yield from _continued(statement.strip(), margin, columns)
+
+
+def _continued(statement: str, margin: str, columns: int) -> Iterator[str]:
+    lines = wrap(statement, margin, margin + "    ", columns - 2)
+    yield from (f"{line} \\" for line in lines[:-1])
+    yield lines[-1]
 
 
 @dataclass(frozen=True, slots=True)

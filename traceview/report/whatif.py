@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.format import confidence_word, plain
-from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
-from traceview.report.layout import left, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
+from traceview.report.screen import PLAIN, Screen, left, part_lines, wrap
 from traceview.units import duration, durations, quantity, share, time_range
 
-SCHEMA_VERSION = 1
-PREDICTION = {"path": "path_ns"}
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names
 MAX_CHANGES, MAX_PATH = 7, 3  # changes of each list, and parts of the critical path, without --verbose
@@ -26,26 +23,24 @@ def to_json(result: WhatIf) -> str:
 
 def document(result: WhatIf) -> dict[str, Json]:
     """Return the document as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "file": result.info.file,
-        "range": result.range,
-        "iterations": plain_values(result.iterations),
-        "counted": result.counted,
-        "modelled": result.modelled,
-        "measured_ns": result.measured_ns,
-        **unprofiled_values(result.unprofiled),
-        "replayed_ns": result.replayed_ns,
-        "replay_error": rounded(result.error),
-        "path_ns": plain_values(result.path),
-        "spans": plain_values(result.spans),
-        "predictions": plain_values(result.predictions, PREDICTION),
-        "together": plain_values(result.together, PREDICTION),
-        "left_out": plain_values(result.left_out),
-        "notes": plain_values(result.notes),
-    }
+    return result_document(result, SHAPES)
 
 
+SHAPES: Shapes = {
+    WhatIf: {
+        "file": "info.file",
+        **names("range", "iterations", "counted", "modelled", "measured_ns"),
+        **UNPROFILED,
+        "replayed_ns": "replayed_ns",
+        "replay_error": rounded("error"),
+        "path_ns": "path",
+        **names("spans", "predictions", "together", "left_out", "notes"),
+    },
+    Prediction: {
+        **names("change", "title", "iteration_ns", "low_ns", "high_ns", "rests_on", "note"),
+        "path_ns": "path",
+    },
+}
 PATH_WORDS = {
     "compute": "compute",
     "communication": "communication",
@@ -72,20 +67,9 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
         f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration", columns=screen.columns
     )
     parts = (
-        [
-            *first,
-            *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns),
-        ],
+        [*first, *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns)],
         _changes(ALONE, result, result.predictions[:MAX_CHANGES], screen.columns, with_notes=False),
-        _changes(
-            "Combined, each with all changes above it",
-            result,
-            result.together[:MAX_CHANGES],
-            screen.columns,
-            with_notes=False,
-        )
-        if len(result.together) > 1
-        else [],
+        _together(result, screen.columns, MAX_CHANGES, with_notes=False),
     )
     omitted = [f"{quantity(len(result.left_out), 'change')} that cannot be predicted"] if result.left_out else []
     more = ["what each prediction rests on", *omitted, quantity(len(result.notes), "note")]
@@ -100,21 +84,14 @@ def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
     yield _changes(ALONE, result, result.predictions, columns)
-    if len(result.together) > 1:
-        yield _changes(COMBINED, result, result.together, columns)
+    yield _together(result, columns)
     if result.together:
         last = result.together[-1]
         then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
         yield [*wrap(f"Critical path of an iteration with {then}"), *_path(last.path, last.iteration_ns)]
     if result.left_out:
-        yield [
-            "Not applicable",
-            *(
-                line
-                for omitted in result.left_out
-                for line in wrap(f"{omitted.title}: {plain(omitted.reason, 300)}", "  ", "    ")
-            ),
-        ]
+        omitted = (f"{change.title}: {plain(change.reason, 300)}" for change in result.left_out)
+        yield ["Not applicable", *(line for text in omitted for line in wrap(text, "  ", "    "))]
     if result.notes:
         yield ["Notes", *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    "))]
 
@@ -127,12 +104,13 @@ def _source(result: WhatIf) -> str:
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:
-    parts = sorted(((kind, ns) for kind, ns in path.items() if ns), key=lambda pair: -pair[1])
-    times = durations([ns for _, ns in parts])
-    return [
-        f"  {PATH_WORDS[kind]:<28}{time:>11}{share(ns, total):>8}"
-        for (kind, ns), time in zip(parts, times, strict=True)
-    ]
+    parts = sorted(((PATH_WORDS[kind], ns) for kind, ns in path.items() if ns), key=lambda pair: -pair[1])
+    return part_lines(parts, total, 28)
+
+
+def _together(result: WhatIf, columns: int, most: int | None = None, *, with_notes: bool = True) -> list[str]:
+    several = result.together[:most] if len(result.together) > 1 else ()
+    return _changes(COMBINED, result, several, columns, with_notes=with_notes) if several else []
 
 
 def _changes(

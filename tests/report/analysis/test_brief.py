@@ -16,8 +16,7 @@ from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.findings import PredictedTime
 from traceview.model.trace import Note
 from traceview.report.analysis.brief import render
-from traceview.report.layout import width
-from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen
+from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen, width
 
 
 def assert_fits(text: str, columns: int = 80) -> None:

@@ -15,7 +15,7 @@ from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document, to_json
-from traceview.report.json import indented_text, plain_values
+from traceview.report.json import Constant, Shapes, Value, indented_text, names, plain_values
 
 CONTRACT = [
     "schema_version",
@@ -275,8 +275,13 @@ class Outer:
 def test_dataclass_becomes_an_object() -> None:
     value = [Outer(3, Inner(0.5, ("a", "b")), {"lag": 1})]
     assert plain_values(value) == [{"lag": 3, "inner": {"ratio": 0.5, "names": ["a", "b"]}, "causes": {"lag": 1}}]
-    assert plain_values(value, {"lag": "lag_ns"})[0]["lag_ns"] == 3  # type: ignore[index, call-overload]
-    assert plain_values(value, {"lag": "lag_ns"})[0]["causes"] == {"lag": 1}  # type: ignore[index, call-overload]
+    shapes: Shapes = {
+        Outer: {"lag_ns": "lag", "of": {"inner": "inner", "ratio": "inner.ratio"}, "kind": Constant("made")},
+        Inner: {"percent": Value("ratio", lambda ratio, result: f"{ratio:.0%} of {result}"), **names("names")},
+    }
+    assert plain_values(value, shapes, "all") == [
+        {"lag_ns": 3, "of": {"inner": {"percent": "50% of all", "names": ["a", "b"]}, "ratio": 0.5}, "kind": "made"}
+    ]
 
 
 def test_value_without_json_is_refused() -> None:

@@ -14,8 +14,7 @@ from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import Note, Window
 from traceview.report.analysis.terminal import BAR, render
-from traceview.report.layout import width
-from traceview.report.screen import Screen
+from traceview.report.screen import Screen, width
 
 
 def test_first_lines_show_the_parts_of_the_time() -> None:

@@ -34,6 +34,13 @@ MIN_FAMILY = 0.2  # share of the kernel time; smaller families are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
 
 
+def basis_lines(analysis: Analysis) -> list[str]:
+    """Return what the answer rests on: the iteration, what computes and how fast, and the time that is left out."""
+    outside = (plain(note.text, 400) for note in analysis.notes if note.id in OUTSIDE)
+    known = (iteration_line(analysis.iterations), families_line(analysis), *speed_lines(analysis), *outside)
+    return [line for line in known if line]
+
+
 def program_words(program: Program) -> str:
     """Return the kind of a program: "PyTorch training"."""
     words = PROGRAM_NAMES.get(program.kind, program.kind)
@@ -99,11 +106,6 @@ def _speed(row: SpeedOfLight) -> str:
     if row.known_fraction is not None and row.known_fraction < MOST_KNOWN:
         speed += f"; FLOPs are known for {figure(row.known_fraction, 'fraction')} of the time of matrix kernels"
     return speed
-
-
-def outside_lines(analysis: Analysis) -> Iterator[str]:
-    """Yield a line for the time before and after the steady part."""
-    yield from (plain(note.text, 400) for note in analysis.notes if note.id in OUTSIDE)
 
 
 def covered(analysis: Analysis, device: DeviceUse) -> str:

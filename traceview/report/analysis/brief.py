@@ -12,8 +12,7 @@ from traceview.model.trace import Note
 from traceview.report.analysis.answer import OUTSIDE, covered, iteration_line, speed_lines
 from traceview.report.analysis.terminal import WHOLE, bar, device_words, first_sentence, heading, shares
 from traceview.report.format import CAUSE_WORDS, plain
-from traceview.report.layout import cut, left, width, wrap
-from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
+from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen, cut, left, width, wrap
 from traceview.units import duration, quantity, share, time_range
 
 MAX_FINDINGS = 5

@@ -1,4 +1,4 @@
-"""The figures of the charts as plain values. The page unpacks them when the charts scroll into view."""
+"""The figures of the charts and of the table of kernels. The page unpacks them when the charts scroll into view."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from traceview.model.analysis import Analysis, Iteration, Iterations
+from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured
 from traceview.model.charts import (
     Charts,
     CopyGroup,
     DeviceCharts,
     GapLengths,
     IterationBar,
+    KernelGrouping,
+    KernelInstance,
     LaunchShape,
     PlaceNode,
     RangeNode,
+    SimilarKernels,
     StackNode,
 )
+from traceview.model.columns import Column, columns
 from traceview.model.devices import DeviceUse
-from traceview.model.rows import StreamUse, size_text
-from traceview.report.analysis.kernels import kernel_section
+from traceview.model.rows import KernelUse, StreamUse, size_text
+from traceview.report.analysis.answer import covered
 from traceview.report.format import plain
 from traceview.report.timeline.rows import COPY_CLASSES
 from traceview.report.timeline.samples import SampleStacks
@@ -42,6 +46,21 @@ FIELDS = (
 )
 
 NS = attrgetter(*(f"{field}_ns" for field in FIELDS))
+KERNEL_FIGURES = ("share", "total_ns", "per_iteration_ns", "count", "mean_ns")  # the figures of every row
+KERNEL_SHAPE = (
+    "family",
+    "precision",
+    "tensor_core",
+    "waves",
+    "occupancy",
+    "grid_text",
+    "occupancy_limit",
+    "registers",
+    "shared_bytes",
+)
+KERNEL_PLACE = ("range", "module", "op", "inner_op", "line", "direction")
+PER_ITERATION = Column("per_iteration_ns", "ns", "per iteration", "Total over the number of iterations.")
+MAX_KERNEL_NAME = 300
 
 
 def charts(analysis: Analysis, zero: int) -> Json:
@@ -71,7 +90,7 @@ def _device(parts: Sequence[Analysis], device: DeviceUse, measured: DeviceCharts
         "places": [_place_node(node) for node in measured.places],
         "ranges": [[*_place_node(node), node.own_ns] for node in measured.ranges],
         "kernels": [
-            kernel_section(analysis, device, groupings, zero)
+            _kernels(analysis, device, groupings, zero)
             for analysis, groupings in zip(parts, (measured.kernels, measured.other_kernels), strict=False)
         ],
     }
@@ -168,3 +187,67 @@ def _iteration(iteration: Iteration, zero: int) -> Json:
         "idle": {cause: ns for cause, ns in iteration.idle.items() if ns},
         "kernels": iteration.kernel_count,
     }
+
+
+def _kernels(analysis: Analysis, device: DeviceUse, groupings: tuple[KernelGrouping, ...], zero: int) -> Json:
+    """Return the kernels of the part of a device's window that findings cover; times count from `zero`."""
+    part = analysis.part(device)
+    total = sum(group.total_ns for group in groupings[0].groups) if groupings else 0
+    times = _iteration_count(analysis)
+    declared = {column.name: column for column in (*columns(KernelUse), PER_ITERATION)}
+    figures = [name for name in KERNEL_FIGURES if times or name != "per_iteration_ns"]
+
+    def values(count: int, ns: int) -> list[float | int]:
+        each = {"share": ns / total if total else 0.0, "per_iteration_ns": ns // (times or 1), "mean_ns": ns // count}
+        return [(each | {"count": count, "total_ns": ns})[name] for name in figures]
+
+    def row(group: SimilarKernels, use: KernelUse | None) -> Json:
+        return {
+            "name": plain((use.label if use else group.name) or "", MAX_KERNEL_NAME),
+            "full": plain(use.demangled or "", MAX_FULL_NAME) if use else "",
+            "values": values(group.count, group.total_ns) + [getattr(use, name) for name in KERNEL_SHAPE if use],
+            "instances": [_instance(each, zero) for each in (group.median, group.longest, group.first)],
+        }
+
+    def rows(grouping: KernelGrouping) -> list[Json]:
+        uses: tuple[KernelUse | None, ...] = (None,) * len(grouping.groups)
+        if grouping.by == "shape":
+            uses = part.tables["kernels"].rows
+        return [row(group, use) for group, use in zip(grouping.groups, uses, strict=True)]
+
+    return {
+        "device": device.id,
+        "covers": covered(analysis, device),
+        "columns": [_column(declared[name]) for name in (*figures, *KERNEL_SHAPE)],
+        "figures": len(figures),
+        "groupings": [{"by": grouping.by, "rows": rows(grouping)} for grouping in groupings],
+        "places": [
+            {
+                "name": plain(place.kernel, MAX_KERNEL_NAME),
+                "full": "",
+                "values": values(place.count, place.total_ns),
+                "instances": [],
+                "place": {
+                    name: plain(text, MAX_KERNEL_NAME)
+                    for name in KERNEL_PLACE
+                    if (text := getattr(place, name)) is not None
+                },
+            }
+            for place in part.tables["kernel_places"].rows
+        ],
+    }
+
+
+def _iteration_count(analysis: Analysis) -> int | None:
+    iterations = analysis.iterations
+    if isinstance(iterations, NotMeasured):
+        return None
+    return iterations.count if analysis.whole else iterations.count - iterations.skipped
+
+
+def _column(column: Column) -> Json:
+    return {"name": column.name, "title": column.title, "unit": column.unit}
+
+
+def _instance(instance: KernelInstance, zero: int) -> tuple[int, int, int]:
+    return instance.start - zero, instance.end - instance.start, instance.stream

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from operator import attrgetter
 
-from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured, Spread, SyncUse
+from traceview.model.analysis import Analysis, IterationCandidate, Iterations, NotMeasured, SyncUse
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, HostStates
+from traceview.model.devices import DeviceFigures, DeviceUse, Gap
 from traceview.model.findings import Finding, Place
-from traceview.report.json import Json, plain_values, rounded, row_text, unprofiled_values
-
-SCHEMA_VERSION = 1
-ITERATION_FIELDS = tuple(field.name for field in fields(Iteration))
-ITERATION_VALUES = attrgetter(*ITERATION_FIELDS)
+from traceview.report.json import (
+    MERGED,
+    UNPROFILED,
+    Constant,
+    Json,
+    Keys,
+    Shapes,
+    Value,
+    names,
+    plain_values,
+    result_document,
+    rounded,
+    row_text,
+)
 
 
 def to_json(analysis: Analysis) -> str:
@@ -24,81 +31,15 @@ def to_json(analysis: Analysis) -> str:
 
 def document(analysis: Analysis) -> dict[str, Json]:
     """Return the document as plain values, in docs/definitions.md's order."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "report": {
-            "file": analysis.info.file,
-            "nsys_version": analysis.info.nsys_version,
-            "schema_version": analysis.info.schema_version,
-            "profiler": analysis.info.profiler,
-        },
-        "program": plain_values(analysis.program),
-        "answer": analysis.answer,
-        "devices": [_device(device, analysis) for device in analysis.devices],
-        "host": {
-            "sync": _sync(analysis.host.sync),
-            "implicit_sync": _sync(analysis.host.implicit_sync),
-        },
-        **_tables(analysis.tables),
-        "iterations": _iterations(analysis.iterations),
-        "whole": analysis.whole,
-        "findings": [_finding(finding, analysis) for finding in analysis.findings],
-        "unmatched": plain_values(analysis.unmatched),
-        "notes": plain_values(analysis.notes),
-    }
+    return result_document(analysis, SHAPES)
 
 
-def _device(use: DeviceUse, analysis: Analysis) -> Json:
-    return {
-        "id": use.id,
-        "name": use.name,
-        "process_ids": list(use.process_ids),
-        "window_ns": [use.window.start, use.window.end],
-        "clock": _clock(analysis.trace.devices.row(use.device, named=True)),
-        "kernel_count": use.kernel_count,
-        "busy_ns": use.busy_ns,
-        "compute_ns": use.compute_ns,
-        "communication_ns": use.communication_ns,
-        "idle_ns": use.idle_ns,
-        **_tables(use.tables),
-        "gaps": {
-            "count": use.gaps.count,
-            "total_ns": use.gaps.total_ns,
-            "causes": dict(use.gaps.causes),
-            **_host_states(use.gaps.host_states),
-            "longest": [_gap(gap, analysis) for gap in use.gaps.longest],
-        },
-        "steady": _steady(use.steady),
-    }
+def _rows(table: Table) -> Json:
+    rows: list[Json] = plain_values(table.rows)
+    return next(iter(rows), None) if table.single else rows
 
 
-def _clock(device: Mapping[str, Json]) -> Json:
-    return {f"{name}_ns": device[f"clock_{name}"] for name in ("offset", "low", "high")}
-
-
-def _steady(use: DeviceFigures) -> Json:
-    return {
-        "window_ns": [use.window.start, use.window.end],
-        "kernel_count": use.kernel_count,
-        "busy_ns": use.busy_ns,
-        "compute_ns": use.compute_ns,
-        "communication_ns": use.communication_ns,
-        "exposed_h2d_ns": use.exposed_h2d_ns,
-        "exposed_d2h_ns": use.exposed_d2h_ns,
-        "exposed_communication_ns": use.communication.exposed_ns,
-        "idle_ns": use.idle_ns,
-        "causes": dict(use.gaps.causes),
-        "profiler_ns": plain_values(use.gaps.profiler),
-        **_host_states(use.gaps.host_states),
-        **_tables(use.tables),
-    }
-
-
-def _host_states(states: HostStates) -> dict[str, Json]:
-    return {"host_states": dict(states.ns), "host_waits": dict(states.waits)}
-
-
-def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
+def _tables(tables: Mapping[str, Table], _: Analysis) -> dict[str, Json]:
     """Return the declared tables, each a list of rows or, where it is single, one object.
 
     Those of other packages are under `extensions`, so that their names can equal other keys.
@@ -109,121 +50,95 @@ def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
     return {**own, "extensions": extensions} if extensions else own
 
 
-def _rows(table: Table) -> Json:
-    if table.single:
-        return plain_values(table.rows[0]) if table.rows else None
-    return plain_values(table.rows)
+def _cell(row: str, frame: str, column: str) -> Value:
+    """Return a figure or id of a row of the Trace, because row numbers mean nothing outside."""
+
+    def cell(number: int | None, analysis: Analysis) -> int | None:
+        value: int | None = None if number is None else getattr(analysis.trace, frame)[column][number]
+        return value
+
+    return Value(row, cell, int | None)
 
 
-def _gap(gap: Gap, analysis: Analysis) -> Json:
-    thread = None if gap.thread is None else analysis.trace.threads.row(gap.thread, named=True)
-    return {
-        "start_ns": gap.start_ns,
-        "end_ns": gap.end_ns,
-        "length_ns": gap.end_ns - gap.start_ns,
-        "cause": gap.cause,
-        "causes": {name: gap.causes[name] for name in CAUSES},
-        "next_operation": gap.next_operation,
-        "process_id": thread and thread["process"],
-        "thread_id": thread and thread["tid"],
-        "range": gap.range,
-    }
+TABLES = Value("tables", _tables)
+WINDOW: Keys = {"window_ns": Value("window", lambda window, _: [window.start, window.end], tuple[int, int])}
+WORK = names("kernel_count", "busy_ns", "compute_ns", "communication_ns")
+HOST_STATES: Keys = {"host_states": "gaps.host_states.ns", "host_waits": "gaps.host_states.waits"}
 
-
-def _sync(use: SyncUse) -> Json:
-    return {
-        "count": use.count,
-        "blocked_ns": use.blocked_ns,
-        "waited_ns": use.waited_ns,
-        "starved_ns": use.starved_ns,
-        "idle_in_wait_ns": use.idle_in_wait_ns,
-        "refill_ns": use.refill_ns,
-        "cost_ns": use.cost_ns,
-        "calls": plain_values(use.calls),
-    }
-
-
-def _iterations(iterations: Iterations | NotMeasured) -> Json:
-    if isinstance(iterations, NotMeasured):
-        empty: Json = dict.fromkeys(("median", "p5", "p95"))
-        return {
-            "range": None,
-            "source": "none",
-            "confidence": 0.0,
-            "time_ns": None,
-            **unprofiled_values(None),
-            "count": 0,
-            "skipped": 0,
-            "candidates": [],
-            "wall_ns": empty,
-            "per_iteration": [],
-            "not_measured": iterations.reason,
-        }
-    spreads: dict[str, Json] = {
-        name: _spread(spread) for name, spread in iterations.spreads.items() if name != "wall_ns"
-    }
-    return {
-        "range": iterations.range,
-        "source": iterations.source,
-        "confidence": rounded(iterations.confidence),
-        "time_ns": iterations.time_ns,
-        **unprofiled_values(iterations.unprofiled),
-        "process_id": iterations.process_id,
-        "count": iterations.count,
-        "skipped": iterations.skipped,
-        "skipped_why": iterations.skipped_why,
-        "wall_ns": _spread(iterations.wall_ns),
-        **spreads,
-        "candidates": [
-            plain_values(candidate) | {"share_fraction": rounded(candidate.share_fraction)}  # type: ignore[operator]
-            for candidate in iterations.candidates
-        ],
-        "per_iteration": [_iteration(iteration) for iteration in iterations.per_iteration],
-    }
-
-
-def _iteration(iteration: Iteration) -> Json:
-    return dict(zip(ITERATION_FIELDS, ITERATION_VALUES(iteration), strict=True)) | {"idle": dict(iteration.idle)}
-
-
-def _spread(spread: Spread) -> Json:
-    return {"median": spread.median, "p5": spread.p5, "p95": spread.p95}
-
-
-def _finding(finding: Finding, analysis: Analysis) -> Json:
-    return {
-        "id": finding.id,
-        "severity": finding.severity,
-        "title": finding.title,
-        "device": finding.device,
-        "cost_ns": finding.cost_ns,
-        "cost_fraction": rounded(finding.cost_fraction),
-        "cost_per_iteration_ns": finding.cost_per_iteration_ns,
-        "unprofiled_cost_ns": finding.unprofiled_cost_ns,
-        "unprofiled_cost_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
-        "unprofiled_cost_fraction": rounded(finding.unprofiled_cost_fraction),
-        "claims": finding.claims,
-        "remedy": finding.remedy,
-        "advice": finding.advice,
-        "code": finding.code,
-        "prediction": plain_values(finding.prediction),
-        "unsure_because": finding.unsure_because,
-        "host": plain_values(finding.host),
-        "evidence": [_place(place, analysis) for place in finding.evidence],
-        "others": [_finding(other, analysis) for other in finding.others],
-    }
-
-
-def _place(place: Place, analysis: Analysis) -> Json:
-    """Return a place with the ids that CUDA and the system use; rows of the Trace mean nothing outside."""
-    trace = analysis.trace
-    stream = None if place.stream is None else int(trace.streams["stream_id"][place.stream])
-    thread = None if place.thread is None else int(trace.threads["tid"][place.thread])
-    return {
-        "text": place.text,
-        "start_ns": place.start_ns,
-        "end_ns": place.end_ns,
-        "device": place.device,
-        "stream": stream,
-        "thread": thread,
-    }
+SHAPES: Shapes = {
+    Analysis: {
+        "report": {name: f"info.{name}" for name in ("file", "nsys_version", "schema_version", "profiler")},
+        **names("program", "answer", "devices", "host"),
+        MERGED: TABLES,
+        **names("iterations", "whole", "findings", "unmatched", "notes"),
+    },
+    DeviceUse: {
+        **names("id", "name", "process_ids"),
+        **WINDOW,
+        "clock": {f"{name}_ns": _cell("device", "devices", f"clock_{name}") for name in ("offset", "low", "high")},
+        **WORK,
+        "idle_ns": "idle_ns",
+        MERGED: TABLES,
+        "gaps": {
+            **{name: f"gaps.{name}" for name in ("count", "total_ns", "causes")},
+            **HOST_STATES,
+            "longest": "gaps.longest",
+        },
+        "steady": "steady",
+    },
+    DeviceFigures: {
+        **WINDOW,
+        **WORK,
+        **names("exposed_h2d_ns", "exposed_d2h_ns"),
+        "exposed_communication_ns": "communication.exposed_ns",
+        "idle_ns": "idle_ns",
+        "causes": "gaps.causes",
+        "profiler_ns": "gaps.profiler",
+        **HOST_STATES,
+        MERGED: TABLES,
+    },
+    Gap: {
+        **names("start_ns", "end_ns"),
+        "length_ns": Value("", lambda gap, _: gap.end_ns - gap.start_ns, int),
+        **names("cause", "causes", "next_operation"),
+        "process_id": _cell("thread", "threads", "process"),
+        "thread_id": _cell("thread", "threads", "tid"),
+        "range": "range",
+    },
+    SyncUse: names(
+        *("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns", "calls")
+    ),
+    Iterations: {
+        **names("range", "source"),
+        "confidence": rounded("confidence"),
+        "time_ns": "time_ns",
+        **UNPROFILED,
+        **names("process_id", "count", "skipped", "skipped_why", "wall_ns"),
+        MERGED: Value("spreads", lambda spreads, _: plain_values(spreads)),
+        **names("candidates", "per_iteration"),
+    },
+    NotMeasured: {
+        "range": Constant(None),
+        "source": Constant("none"),
+        "confidence": Constant(0.0),
+        **dict.fromkeys(("time_ns", *UNPROFILED), Constant(None)),
+        **dict.fromkeys(("count", "skipped"), Constant(0)),
+        "candidates": Constant([]),
+        "wall_ns": Constant(dict.fromkeys(("median", "p5", "p95"))),
+        "per_iteration": Constant([]),
+        "not_measured": "reason",
+    },
+    IterationCandidate: {**names("name", "source", "count", "time_ns"), "share_fraction": rounded("share_fraction")},
+    Finding: {
+        **names("id", "severity", "title", "device", "cost_ns"),
+        "cost_fraction": rounded("cost_fraction"),
+        **names("cost_per_iteration_ns", "unprofiled_cost_ns", "unprofiled_cost_per_iteration_ns"),
+        "unprofiled_cost_fraction": rounded("unprofiled_cost_fraction"),
+        **names("claims", "remedy", "advice", "code", "prediction", "unsure_because", "host", "evidence", "others"),
+    },
+    Place: {
+        **names("text", "start_ns", "end_ns", "device"),
+        "stream": _cell("stream", "streams", "stream_id"),
+        "thread": _cell("thread", "threads", "tid"),
+    },
+}

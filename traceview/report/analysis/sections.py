@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
@@ -13,12 +13,9 @@ from traceview.model.findings import Finding, Place, PredictedTime
 from traceview.model.trace import MEMORIES, Window
 from traceview.report.analysis.answer import (
     COUNTED,
-    families_line,
-    iteration_line,
-    outside_lines,
+    basis_lines,
     program_words,
     span,
-    speed_lines,
     total_words,
     unprofiled_words,
 )
@@ -70,24 +67,14 @@ def sections(analysis: Analysis, source: PageSource, whatif: WhatIf | None = Non
 
 def _answer(analysis: Analysis, zero: int, whatif: WhatIf | None) -> Json:
     """Return the answer and the findings of the steady part or of the window, as they follow the reader's choice."""
-    basis = (
-        iteration_line(analysis.iterations),
-        families_line(analysis),
-        *speed_lines(analysis),
-        *outside_lines(analysis),
-    )
     return {
         "answer": analysis.answer,
-        "answer_basis": [line for line in basis if line],
+        "answer_basis": basis_lines(analysis),
         "total": total_words(analysis),
         "findings": [
             {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
         ],
     }
-
-
-def _not_measured(what: NotMeasured) -> Json:
-    return {"not_measured": what.reason}
 
 
 def _first_view(analysis: Analysis, timeline: Window) -> tuple[int, int] | None:
@@ -155,11 +142,7 @@ def _host_states(states: HostStates) -> list[Json]:
 def _parts(use: DeviceFigures, exposed: ClassTimes) -> list[Json]:
     """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
-        {
-            "look": name,
-            "word": WORDS[name] if name in ("compute", "memset") else f"exposed {WORDS[name]}",
-            "ns": ns,
-        }
+        {"look": name, "word": f"{'' if name in ('compute', 'memset') else 'exposed '}{WORDS[name]}", "ns": ns}
         for name, ns in exposed.items()
     ]
     idle = [
@@ -271,17 +254,17 @@ def _place(place: Place, zero: int) -> Json:
 
 def _iterations(iterations: Iterations | NotMeasured) -> Json:
     if isinstance(iterations, NotMeasured):
-        return _not_measured(iterations)
+        return {"not_measured": iterations.reason}
     return {
         "range": iterations.range,
         "source": iterations.source,
         "confidence": confidence_word(iterations.confidence),
         "time_ns": iterations.time_ns,
         "unprofiled": unprofiled_words(iterations.unprofiled),
-        "candidates": [asdict(candidate) for candidate in iterations.candidates],
+        "candidates": plain_values(iterations.candidates),
         "process": iterations.process_id,
         "count": iterations.count,
         "skipped": iterations.skipped,
         "skipped_why": iterations.skipped_why,
-        "spreads": {name: asdict(spread) for name, spread in iterations.spreads.items()},
+        "spreads": plain_values(iterations.spreads),
     }

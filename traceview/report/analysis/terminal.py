@@ -14,19 +14,15 @@ from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import (
     OUTSIDE,
+    basis_lines,
     covered,
-    families_line,
-    iteration_line,
-    outside_lines,
     price,
     program_words,
-    speed_lines,
     total_words,
 )
 from traceview.report.format import CAUSE_WORDS, confidence_word, figures, plain
-from traceview.report.layout import WIDTH, code_lines, cut, left, short_names, width, wrap
-from traceview.report.screen import PLAIN, Screen
-from traceview.units import duration, durations, share
+from traceview.report.screen import PLAIN, WIDTH, Screen, code_lines, cut, left, part_lines, short_names, width, wrap
+from traceview.units import duration, durations
 
 BAR = 60
 ANSWERS = 3
@@ -47,8 +43,8 @@ def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None
 
 def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[list[str]]:
     top = chosen or TOP
-    lines = _first_lines(analysis)
-    yield [heading(analysis), *(f"  {line}" for text in lines if text for line in wrap(text, "", "  ", columns - 2))]
+    lines = filter(None, (plain(analysis.answer, 600), *basis_lines(analysis)))
+    yield [heading(analysis), *(f"  {line}" for text in lines for line in wrap(text, "", "  ", columns - 2))]
     for device in analysis.devices[:top]:
         yield _device(analysis, device)
     yield _findings(analysis, columns, top)
@@ -64,14 +60,6 @@ def heading(analysis: Analysis) -> str:
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
     return f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
-
-
-def _first_lines(analysis: Analysis) -> Iterator[str]:
-    yield plain(analysis.answer, 600)
-    yield iteration_line(analysis.iterations)
-    yield families_line(analysis)
-    yield from speed_lines(analysis)
-    yield from outside_lines(analysis)
 
 
 def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:
@@ -93,15 +81,11 @@ def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
     head = f"{cut(plain(device.id, 100), 24)}{name}"
     if not whole:
         return [f"{head} · no work in the counted iterations"]
-    parts = [part for part in shares(use) if part[1]]
-    times = durations([ns for _, ns, _ in parts])
+    parts = [(f"{mark} {words}", ns) for words, ns, mark in shares(use) if ns]
     return [
         f"{head} · {duration(whole)} {covered(analysis, device)}",
         f"  {bar(use, BAR)}",
-        *(
-            f"  {mark} {words:<28}{time:>12}{share(ns, whole):>8}"
-            for (words, ns, mark), time in zip(parts, times, strict=True)
-        ),
+        *part_lines(parts, whole, 30, 12),
     ]
 
 
@@ -128,11 +112,8 @@ def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
         same = numbers.setdefault((finding.id, finding.code), number)
         lines += _remedy(finding, columns) if same == number else [f"   The remedy is the same as for {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
-    lines += (
-        ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]
-        if more
-        else []
-    )
+    if more:
+        lines += ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
@@ -237,13 +218,10 @@ def _idle_causes(use: DeviceFigures, name: str) -> list[str]:
     if not use.idle_ns:
         return []
     causes = sorted(((cause, ns) for cause, ns in use.gaps.causes.items() if ns), key=lambda pair: -pair[1])
-    texts = durations([ns for _, ns in causes])
+    lines = part_lines(causes, use.idle_ns, 14)
     return [
         f"Idle time of {name} by cause: {duration(use.idle_ns)} in {use.gaps.count} gaps",
-        *(
-            f"  {cause:<14}{text:>11}{share(ns, use.idle_ns):>8}  {CAUSE_WORDS[cause]}"
-            for (cause, ns), text in zip(causes, texts, strict=True)
-        ),
+        *(f"{line}  {CAUSE_WORDS[cause]}" for line, (cause, _) in zip(lines, causes, strict=True)),
         *_host_states(use),
     ]
 
@@ -255,13 +233,10 @@ def _host_states(use: DeviceFigures) -> list[str]:
     if not set(known) - {"unattributed"}:
         return []
     waits = ", ".join(f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
+    lines = part_lines([(f"  {name.replace('_', ' ')}", ns) for name, ns in known.items()], host, 21)
     return [
         "  of `host`:",
-        *(
-            f"    {name.replace('_', ' '):<19}{text:>11}{share(ns, host):>8}"
-            + (f"  {waits}" if name == "waiting" else "")
-            for (name, ns), text in zip(known.items(), durations(list(known.values())), strict=True)
-        ),
+        *(f"{line}  {waits}" if name == "waiting" else line for line, name in zip(lines, known, strict=True)),
     ]
 
 
@@ -270,19 +245,14 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
     spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
     name = plain(iterations.range, 200)
     origin = f"range {name}" if iterations.source == "range" else f"{name}, found without ranges"
+    time = f"{iterations.count} of {duration(iterations.time_ns)}"
     confidence = f"confidence {confidence_word(iterations.confidence)}"
-    others = (
+    also = ", ".join(
         f"{plain(other.name, 40)} ({other.count} of {duration(other.time_ns)})"
         for other in iterations.candidates[:MAX_CANDIDATES]
     )
-    also = ", ".join(others)
     return [
-        *wrap(
-            f"Iterations: {iterations.count} of {duration(iterations.time_ns)} ({origin}; {confidence}){skipped}",
-            "",
-            "  ",
-            columns,
-        ),
+        *wrap(f"Iterations: {time} ({origin}; {confidence}){skipped}", "", "  ", columns),
         *(wrap(f"also repeating: {also}", "  ", "  ", columns) if also else []),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(

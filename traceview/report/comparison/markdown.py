@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison
 from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence, unprofiled_words
-from traceview.report.comparison.tables import TextTable, host_table, kernel_table, line_table, part_table
+from traceview.report.comparison.tables import ComparisonTable, tables
 from traceview.report.format import plain
 
 SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
@@ -35,11 +35,12 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     if parts := accounts(against):
         yield _text(sentence(parts))
     yield ""
-    yield from _table(part_table(against), "mean per iteration" if comparison.cut != "whole" else "the whole capture")
+    parts_table, *others = tables(against, top)
+    yield from _table(parts_table, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
     yield ""
     yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
     yield ""
-    for table in (host_table(against), line_table(against, top), kernel_table(against, top)):
+    for table in others:
         if table.rows:
             yield from (f"<details><summary>{_text(table.title)}</summary>", "", *_table(table), "", "</details>", "")
 
@@ -48,14 +49,14 @@ def _side(capture: ComparedCapture, cut: str) -> str:
     return _text(compared(capture, cut))
 
 
-def _table(table: TextTable, first: str = "") -> Iterator[str]:
-    name = _code if table.code else _text
-    yield _row((first or table.head[0], *table.head[1:]))
-    yield _row((":--", *("--:" for _ in table.head[1:])))
-    yield from (_row((name(row[0]), *map(_text, row[1:]))) for row in table.rows)
+def _table(table: ComparisonTable, first: str = "") -> Iterator[str]:
+    name = _code if table.columns[0][1] == "code" else _text
+    yield _row([first, *table.head[1:]])
+    yield _row([":--", *("--:" for _ in table.head[1:])])
+    yield from (_row([name(row[0]), *map(_text, row[1:])]) for row in table.texts)
 
 
-def _row(cells: tuple[str, ...]) -> str:
+def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

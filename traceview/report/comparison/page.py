@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from traceview.model.comparison import (
-    CaptureDifference,
-    Comparison,
-    FigureChange,
-    IterationTimeline,
-    KernelChange,
-)
+from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.phrases import (
     accounts,
@@ -19,40 +11,13 @@ from traceview.report.comparison.phrases import (
     notes,
     part_words,
     sentence,
-    shown_parts,
     unprofiled_words,
 )
-from traceview.report.comparison.tables import (
-    TextTable,
-    host_table,
-    kernel_table,
-    line_table,
-    part_table,
-    shown_kernels,
-    shown_lines,
-)
+from traceview.report.comparison.tables import ComparisonTable, Time, tables
 from traceview.report.format import plain
 
-MAX_KERNEL_ROWS = 400
+MAX_ROWS = 400  # of lines and kernels
 PART_LOOKS = {"compute": "compute", "other": "d2d", "no_gpu": "idle_unknown", "twice": "memset"}
-CHANGE_COLUMNS = (
-    ("part", "text"),
-    ("before", "ns"),
-    ("after", "ns"),
-    ("difference", "signed_ns"),
-    ("95% interval", "text"),
-    ("change", "text"),
-)
-HOST_COLUMNS = (("call", "text"), ("before", "text"), ("after", "text"), ("difference", "text"))
-KERNEL_COLUMNS = (
-    ("kernel", "code"),
-    ("change", "text"),
-    ("calls before", "text"),
-    ("calls after", "text"),
-    ("per call before", "ns"),
-    ("per call after", "ns"),
-    ("cost per iteration", "signed_ns"),
-)
 Json = dict[str, object]
 
 
@@ -84,55 +49,23 @@ def _part_look(name: str) -> str:
 
 
 def _against(comparison: Comparison, against: CaptureDifference) -> Json:
+    causes = (unprofiled_words(comparison.base, against), accounts(against))
     return {
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
         "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
-        "accounts": " ".join(
-            map(sentence, filter(None, (unprofiled_words(comparison.base, against), accounts(against))))
-        ),
-        "tables": list(_tables(against)),
+        "accounts": " ".join(map(sentence, filter(None, causes))),
+        "tables": [_table(table) for table in tables(against, MAX_ROWS)],
     }
 
 
-def _tables(against: CaptureDifference) -> Iterator[Json]:
-    parts, host = part_table(against), host_table(against)
-    lines, kernels = line_table(against, MAX_KERNEL_ROWS), kernel_table(against, MAX_KERNEL_ROWS)
-    changes = [*shown_parts(against), against.time, against.wall]
-    yield _table(parts, CHANGE_COLUMNS, _change_rows(parts, changes))
-    yield _table(host, HOST_COLUMNS, [list(row) for row in host.rows])
-    shown = shown_kernels(against)[:MAX_KERNEL_ROWS]
-    kernel_rows = [
-        [*row[:4], *_per_call(kernel), kernel.cost_ns] for row, kernel in zip(kernels.rows, shown, strict=True)
-    ]
-    if against.lines:
-        yield _table(lines, (("line", "code"), *CHANGE_COLUMNS[1:]), _change_rows(lines, _line_changes(against)))
-    yield {**_table(kernels, KERNEL_COLUMNS, kernel_rows), "events": [plain(kernel.name, 300) for kernel in shown]}
-
-
-def _line_changes(against: CaptureDifference) -> list[FigureChange]:
-    return [line.idle for line in shown_lines(against)[:MAX_KERNEL_ROWS]]
-
-
-def _table(table: TextTable, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Json:
-    declared = [{"title": title, "unit": unit} for title, unit in columns]
-    return {"title": table.title, "columns": declared, "rows": rows, "events": None}
-
-
-def _change_rows(table: TextTable, changes: Sequence[FigureChange]) -> list[list[object]]:
-    """Return the rows of a table of changes with plain numbers; texts as in the other reports."""
-    return [
-        [row[0], change.before, change.after, change.difference, *row[4:]]
-        for row, change in zip(table.rows, changes, strict=True)
-    ]
-
-
-def _per_call(kernel: KernelChange) -> list[int | None]:
-    """Return the mean GPU time of a call in both captures; None where a capture has no call."""
-    return [
-        None if kernel.status == "appeared" else int(kernel.per_call.mean_before),
-        None if kernel.status == "vanished" else int(kernel.per_call.mean_after),
-    ]
+def _table(table: ComparisonTable) -> Json:
+    return {
+        "title": table.title,
+        "columns": [{"title": title, "unit": unit} for title, unit in table.columns],
+        "rows": [[cell.ns if isinstance(cell, Time) else cell for cell in row] for row in table.rows],
+        "events": table.events,
+    }
 
 
 def render(comparison: Comparison) -> str:

@@ -1,10 +1,11 @@
-"""The tables of a comparison as texts, for Markdown and for the page."""
+"""The tables of a comparison, for Markdown, the page and notebooks, and their rows for the terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
 from traceview.model.rows import place_text, size_text
@@ -26,29 +27,72 @@ HOST_WORDS = {
 PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 
+CHANGE = (("before", "ns"), ("after", "ns"), ("difference", "signed_ns"), ("95% interval", "text"), ("change", "text"))
+HOST = (("call", "text"), ("before", "text"), ("after", "text"), ("difference", "text"))
+KERNEL = (
+    *(("kernel", "code"), ("change", "text"), ("calls before", "text"), ("calls after", "text")),
+    *(("per call before", "ns"), ("per call after", "ns"), ("cost per iteration", "signed_ns")),
+)
+WITHOUT_HEADING = ("part", "call", "line", "kernel", "change")  # titles that only the page shows
+
+
+class Time(NamedTuple):
+    """A time in a table: a number for the page, a text for other reports."""
+
+    ns: int | None
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table of texts. The first cell of a row names it; `code` says that it is a name from a capture."""
+class ComparisonTable:
+    """A table with the title and unit of each column; the first cell of a row names it.
 
-    id: str
+    `events` are the names of the kernels whose events a click on a row marks in the page, by row.
+    """
+
     title: str
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    code: bool = False
+    columns: tuple[tuple[str, str], ...]
+    rows: list[tuple[str | Time, ...]]
+    events: list[str] | None = None
+
+    @property
+    def head(self) -> list[str]:
+        """The headings as texts."""
+        return ["" if title in WITHOUT_HEADING else title for title, _ in self.columns]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The rows as texts."""
+        return [[cell.text if isinstance(cell, Time) else cell for cell in row] for row in self.rows]
 
 
-def part_table(against: CaptureDifference) -> TextTable:
+def tables(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
+    """Yield the tables of parts, of the host, of lines if they are known, and of kernels; `top` bounds the last two."""
+    yield part_table(against)
+    yield ComparisonTable("Host (means)", HOST, list(host_rows(against)))
+    if against.lines:
+        yield line_table(against, top)
+    yield kernel_table(against, top)
+
+
+def part_table(against: CaptureDifference) -> ComparisonTable:
     """Return the parts of the mean time."""
     names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
     rows = _rows(names, [*shown_parts(against), against.time, against.wall])
-    head = ("", "before", "after", "difference", "95% interval", "")
-    return TextTable("parts", "Difference by part (means)", head, rows)
+    return ComparisonTable("Difference by part (means)", (("part", "text"), *CHANGE), rows)
 
 
-def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str, ...]]:
+def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str | Time, ...]]:
     """Return a row for each change: name, both times, difference, interval, relative change."""
     return [
-        (name, before, after, signed_duration(change.difference), interval(change), _relative_words(change))
+        (
+            name,
+            Time(change.before, before),
+            Time(change.after, after),
+            Time(change.difference, signed_duration(change.difference)),
+            interval(change),
+            _relative_words(change),
+        )
         for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True)
     ]
 
@@ -63,11 +107,6 @@ def _relative_words(change: FigureChange) -> str:
     return "now 0" if change.before and not change.after else own_share(change).replace("~", "noise")
 
 
-def host_table(against: CaptureDifference) -> TextTable:
-    """Return the figures of the host."""
-    return TextTable("host", "Host (means)", ("", "before", "after", "difference"), list(host_rows(against)))
-
-
 def host_rows(against: CaptureDifference) -> Iterator[tuple[str, ...]]:
     """Yield the host figures of either capture, without starved and refill, which are in the cost."""
     for change in against.host:
@@ -79,12 +118,12 @@ def host_rows(against: CaptureDifference) -> Iterator[tuple[str, ...]]:
             yield (HOST_WORDS[change.name].replace("  ", "· "), *figures)
 
 
-def line_table(against: CaptureDifference, top: int) -> TextTable:
+def line_table(against: CaptureDifference, top: int) -> ComparisonTable:
     """Return the source lines whose idle time changed beyond the noise, the largest change first."""
     lines = shown_lines(against)[:top]
     rows = _rows(map(line_name, lines), [line.idle for line in lines])
-    head = ("", "before", "after", "difference", "95% interval", "")
-    return TextTable("lines", f"Lines that made the GPU wait (means): {line_counts(against)}", head, rows, code=True)
+    title = f"Lines that made the GPU wait (means): {line_counts(against)}"
+    return ComparisonTable(title, (("line", "code"), *CHANGE), rows)
 
 
 def shown_lines(against: CaptureDifference) -> tuple[LineChange, ...]:
@@ -109,20 +148,21 @@ def line_name(line: LineChange) -> str:
     )
 
 
-def kernel_table(against: CaptureDifference, top: int) -> TextTable:
+def kernel_table(against: CaptureDifference, top: int) -> ComparisonTable:
     """Return the kernels that appeared, vanished or changed, the costliest first."""
-    head = ("", "", "calls before", "calls after", "per call before", "per call after", "cost per iteration")
-    rows = [
+    shown = shown_kernels(against)[:top]
+    rows: list[tuple[str | Time, ...]] = [
         (
             kernel_name(kernel),
             kernel.status,
             *calls(kernel),
             *per_call(kernel),
-            signed_duration(kernel.cost_ns),
+            Time(kernel.cost_ns, signed_duration(kernel.cost_ns)),
         )
-        for kernel in shown_kernels(against)[:top]
+        for kernel in shown
     ]
-    return TextTable("kernels", f"Kernels: {kernel_counts(against)}", head, rows, code=True)
+    events = [plain(kernel.name, 300) for kernel in shown]
+    return ComparisonTable(f"Kernels: {kernel_counts(against)}", KERNEL, rows, events)
 
 
 def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
@@ -148,10 +188,11 @@ def calls(kernel: KernelChange) -> tuple[str, ...]:
     return tuple(map(number, means))
 
 
-def per_call(kernel: KernelChange) -> tuple[str, str]:
+def per_call(kernel: KernelChange) -> list[Time]:
     """Return the mean GPU time of a call in both captures; "-" where a capture has no call."""
-    before, after = (int(ns) for ns in (kernel.per_call.mean_before, kernel.per_call.mean_after))
-    return (
-        "-" if kernel.status == "appeared" else duration(before),
-        "-" if kernel.status == "vanished" else duration(after),
-    )
+    means = (kernel.per_call.mean_before, kernel.per_call.mean_after)
+    absent = (kernel.status == "appeared", kernel.status == "vanished")
+    return [
+        Time(None, "-") if missing else Time(int(ns), duration(int(ns)))
+        for ns, missing in zip(means, absent, strict=True)
+    ]

@@ -32,8 +32,7 @@ from traceview.report.comparison.tables import (
     time_pairs,
 )
 from traceview.report.format import plain
-from traceview.report.layout import cut, left, room, short_names, wrap
-from traceview.report.screen import PLAIN, Screen
+from traceview.report.screen import PLAIN, Screen, cut, left, room, short_names, wrap
 from traceview.units import duration, number, quantity, signed_duration
 
 NAME = 20
@@ -43,6 +42,8 @@ NAME_OF_KERNEL = 34
 MAX_LINES = 5
 BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
 CELL = 15
+# Figures of the host in the table of several captures.
+SEVERAL_HOST = {"sync.count": HOST_WORDS["sync.count"], "sync.cost": "synchronization cost", "launches": "launches"}
 
 
 def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> str:
@@ -166,7 +167,7 @@ def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
 
 def _kernel(name: str, kernel: KernelChange) -> str:
     """Return one line; "~" marks a time per call within noise."""
-    (old, new), (before, after) = calls(kernel), per_call(kernel)
+    (old, new), (before, after) = calls(kernel), (time.text for time in per_call(kernel))
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
     return f"  {name}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"
@@ -195,7 +196,7 @@ def _verdicts(comparison: Comparison, columns: int) -> list[str]:
     name = room(whole, NAME_OF_FILE, columns)
     base, *files = short_names(whole, name)
     return [
-        f"{'base':<10}{left(base, name)} {duration(_base_wall(comparison)):>10}",
+        f"{'base':<10}{left(base, name)} {duration(comparison.against[0].time.before):>10}",
         *(
             f"{against.verdict:<10}{left(file, name)} {duration(against.time.after):>10}  {_percents(against)}"
             for file, against in zip(files, comparison.against, strict=True)
@@ -210,10 +211,6 @@ def _reasons(comparison: Comparison, columns: int) -> Iterator[list[str]]:
             yield wrap(f"{_file(against.capture)}: {parts}", "", "  ", columns)
 
 
-def _base_wall(comparison: Comparison) -> int:
-    return comparison.against[0].time.before
-
-
 def _percents(against: CaptureDifference) -> str:
     if against.ratio_low is None:
         return relative(against.ratio)
@@ -222,8 +219,8 @@ def _percents(against: CaptureDifference) -> str:
 
 def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
     """Return one table with a column for the base and each member."""
-    names = (comparison.base, *(against.capture for against in members))
-    heads = short_names([_stem(capture) for capture in names], CELL - 1)
+    captures = (comparison.base, *(against.capture for against in members))
+    heads = short_names([plain(capture.file.removesuffix(".sqlite"), 200) for capture in captures], CELL - 1)
     head = f"{'means/iteration':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in heads)
     rows = [head]
     for index, base in enumerate(members[0].mean_parts):
@@ -234,15 +231,9 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
     rows.append(_row("median iteration", [against.wall for against in members]))
     for index, base in enumerate(members[0].host):
         changes = [against.host[index] for against in members]
-        if base.name in ("sync.count", "sync.cost", "launches") and any(
-            change.before or change.after for change in changes
-        ):
-            rows.append(_row({"sync.cost": "synchronization cost"}.get(base.name, HOST_WORDS[base.name]), changes))
+        if base.name in SEVERAL_HOST and any(change.before or change.after for change in changes):
+            rows.append(_row(SEVERAL_HOST[base.name], changes))
     return rows
-
-
-def _stem(capture: ComparedCapture) -> str:
-    return plain(capture.file.removesuffix(".sqlite"), 200)
 
 
 def _row(name: str, changes: Sequence[FigureChange]) -> str:

@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from traceview.model.collectives import Clock
 from traceview.model.devices import CAUSES
-from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
-from traceview.report.json import DIGITS, Json, plain_values, row_text
-
-SCHEMA_VERSION = 1
-# JSON keys of fields with a unit.
-STRAGGLER = {
-    "lag": "lag_ns",
-    "share": "lag_fraction",
-    "part_lag": "part_lag_ns",
-    "cost": "cost_ns",
-    "cost_each": "cost_each_ns",
-}
-ADVICE = {"cost": "cost_ns", "each": "cost_each_ns", "wall": "wall_ns"}
-CLOCK = {
-    "offset": "offset_ns",
-    "drift": "drift_ns_per_s",
-    "uncertainty": "uncertainty_ns",
-    "count": "collectives",
-    "session": "session_offset_ns",
-    "scatter": "scatter_ns",
-    "origin": "origin_ns",
-}
+from traceview.model.fleet import Advice, CollectiveGroup, Fleet, Heat, Pair, Rank, Straggler
+from traceview.report.json import Json, Shapes, Value, names, ns, result_document, rounded, row_text
 
 
 def to_json(fleet: Fleet) -> str:
@@ -36,70 +15,83 @@ def to_json(fleet: Fleet) -> str:
 
 def document(fleet: Fleet) -> dict[str, Json]:
     """Return the document as plain values and rows of the heat map's matrices (docs/fleet.md "JSON")."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "reports": list(fleet.reports),
-        "skipped": plain_values(fleet.skipped),
-        "typical_own_ns": fleet.typical,
-        "margin_fraction": fleet.margin,
-        "ranks": [_rank(rank) for rank in fleet.ranks],
-        "stragglers": plain_values(
-            [replace(straggler, share=round(straggler.share, DIGITS)) for straggler in fleet.stragglers], STRAGGLER
-        ),
-        "advice": plain_values(fleet.advice, ADVICE),
-        "collectives": [_group(group) for group in fleet.groups],
-        "waits": {"count": fleet.pair_count, "longest": plain_values(fleet.pairs, {"waited": "waited_ns"})},
-        "clocks": plain_values(fleet.clocks, CLOCK),
-        "unmatched_collectives": fleet.unmatched,
-        "heat": None if fleet.heat is None else _heat(fleet.heat),
-        "notes": plain_values(fleet.notes),
-    }
+    return result_document(fleet, SHAPES)
 
 
-def _rank(rank: Rank) -> Json:
-    return {
-        "label": rank.label,
-        "file": rank.file,
-        "device": rank.device,
-        "gpu": rank.gpu,
-        "iterations": rank.iterations,
-        "time_ns": rank.time,
-        "wall_ns": rank.wall,
-        "own_ns": rank.own,
-        "lag_ns": rank.lag,
-        "noise_ns": rank.noise,
-        "compute_ns": rank.compute,
-        "exposed_communication_ns": rank.exposed_communication,
-        "copies_ns": rank.copies,
-        "idle_ns": rank.idle,
-        "causes": {f"{cause}_ns": ns for cause, ns in zip(CAUSES, rank.causes, strict=True)},
-        "kernels": rank.kernels,
-        "wait_ns": rank.wait,
-        "bare_wait_ns": rank.bare_wait,
-        "caused_ns": rank.caused,
-        "bare_caused_ns": rank.bare_caused,
-        "last_count": rank.last_count,
-        "set": rank.set,
-        "typical_own_ns": rank.typical,
-        "matched_count": rank.matched,
-    }
+def _numbers(attribute: str) -> Value:
+    return Value(attribute, lambda values, _: values.tolist(), list[int])
 
 
-def _group(group: CollectiveGroup) -> Json:
-    return {
-        "name": group.name,
-        "matched_by": group.how,
-        "kind": group.kind,
-        "ranks": list(group.ranks),
-        "count": group.count,
-        "skew_ns": {"median": group.skew_median, "p95": group.skew_p95},
-        "transfer_ns": group.transfer,
-        "waited_ns": group.waited,
-        "last": {"rank": group.last, "count": group.last_count},
-    }
-
-
-def _heat(heat: Heat) -> Json:
+def _rows(attribute: str) -> Value:
     # The rows stay arrays until they are written, because a list needs five times the memory.
-    matrices = {f"{name}_ns": list(getattr(heat, name)) for name in ("wall", "own", "compute", "wait")}
-    return {"iterations": heat.steps.tolist(), "steady": heat.steady.tolist(), **matrices}
+    return Value(attribute, lambda matrix, _: list(matrix), list[list[int]])
+
+
+def _cause(row: int) -> Value:
+    return Value("causes", lambda times, _: times[row], int)
+
+
+SHAPES: Shapes = {
+    Fleet: {
+        **names("reports", "skipped"),
+        "typical_own_ns": "typical",
+        "margin_fraction": "margin",
+        **names("ranks", "stragglers", "advice"),
+        "collectives": "groups",
+        "waits": {"count": "pair_count", "longest": "pairs"},
+        "clocks": "clocks",
+        "unmatched_collectives": "unmatched",
+        **names("heat", "notes"),
+    },
+    Rank: {
+        **names("label", "file", "device", "gpu", "iterations"),
+        **ns("time", "wall", "own", "lag", "noise", "compute", "exposed_communication", "copies", "idle"),
+        "causes": {f"{cause}_ns": _cause(row) for row, cause in enumerate(CAUSES)},
+        "kernels": "kernels",
+        **ns("wait", "bare_wait", "caused", "bare_caused"),
+        **names("last_count", "set"),
+        "typical_own_ns": "typical",
+        "matched_count": "matched",
+    },
+    Straggler: {
+        "rank": "rank",
+        "lag_ns": "lag",
+        "lag_fraction": rounded("share"),
+        "part": "part",
+        "part_lag_ns": "part_lag",
+        "more_kernels": "more_kernels",
+        **ns("cost", "cost_each"),
+        "waiting": "waiting",
+    },
+    Advice: {
+        **names("title", "text"),
+        "cost_ns": "cost",
+        "cost_each_ns": "each",
+        "waiting": "waiting",
+        "wall_ns": "wall",
+        "rank": "rank",
+    },
+    CollectiveGroup: {
+        "name": "name",
+        "matched_by": "how",
+        **names("kind", "ranks", "count"),
+        "skew_ns": {"median": "skew_median", "p95": "skew_p95"},
+        **ns("transfer", "waited"),
+        "last": {"rank": "last", "count": "last_count"},
+    },
+    Pair: {**names("waiter", "last"), "waited_ns": "waited", "count": "count"},
+    Clock: {
+        **names("file", "method"),
+        "offset_ns": "offset",
+        "drift_ns_per_s": "drift",
+        "uncertainty_ns": "uncertainty",
+        "collectives": "count",
+        "session_offset_ns": "session",
+        **ns("scatter", "origin"),
+    },
+    Heat: {
+        "iterations": _numbers("steps"),
+        "steady": _numbers("steady"),
+        **{f"{name}_ns": _rows(name) for name in ("wall", "own", "compute", "wait")},
+    },
+}

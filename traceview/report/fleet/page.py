@@ -41,13 +41,8 @@ def content(fleet: Fleet) -> tuple[dict[str, object], str]:
         "causes": list(CAUSES),
         "ranks": _ranks(fleet),
         "advice": [
-            {
-                "title": plain(advice.title, MAX_NAME),
-                "text": advice.text,
-                "price": price(fleet, advice),
-                "rank": advice.rank,
-            }
-            for advice in fleet.advice
+            {"title": plain(row.title, MAX_NAME), "text": row.text, "price": price(fleet, row), "rank": row.rank}
+            for row in fleet.advice
         ],
         "groups": [asdict(group) | {"ranks": len(group.ranks)} for group in fleet.groups],
         "pairs": [asdict(pair) for pair in fleet.pairs],

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from traceview.model.collectives import Clock
 from traceview.model.fleet import Advice, Fleet, Heat
-from traceview.units import duration, share
+from traceview.units import duration, quantity, share
 
 
 def headline(fleet: Fleet) -> str:
     """Return one line on the reports, the ranks and the iterations."""
-    reports, ranks = len(fleet.reports), len(fleet.ranks)
-    parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
+    parts = [f"{quantity(len(fleet.reports), 'report')}, {quantity(len(fleet.ranks), 'rank')}"]
     if fleet.heat is not None and fleet.typical is not None:
         parts.append(_iterations(fleet.heat))
         parts.append(f"one takes {duration(max(rank.time or 0 for rank in fleet.ranks))} on the slowest rank")
@@ -30,7 +29,7 @@ def _iterations(heat: Heat) -> str:
 
 def title(fleet: Fleet) -> str:
     """Return the title of the page: the number of stragglers, where it is known."""
-    ranks = f"{len(fleet.ranks):,} rank{'s' * (len(fleet.ranks) != 1)}"
+    ranks = quantity(len(fleet.ranks), "rank")
     if fleet.stragglers:
         return verdict(fleet).removesuffix(".")
     return f"{ranks}, no straggler" if any(rank.lag is not None for rank in fleet.ranks) else ranks
@@ -39,8 +38,7 @@ def title(fleet: Fleet) -> str:
 def verdict(fleet: Fleet) -> str:
     """Return one sentence on whether there are stragglers."""
     if fleet.stragglers:
-        count = len(fleet.stragglers)
-        return f"{count:,} straggler{'s' * (count != 1)} of {len(fleet.ranks):,} ranks."
+        return f"{quantity(len(fleet.stragglers), 'straggler')} of {len(fleet.ranks):,} ranks."
     if not any(rank.lag is not None for rank in fleet.ranks):
         return "Stragglers are unknown: this needs two ranks with three iterations in common."
     least = f"{100 * fleet.margin:g}%"

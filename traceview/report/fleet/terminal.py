@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, left, room, short_names, width, wrap
-from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
+from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, WIDTH, Screen, left, room, short_names, width, wrap
 from traceview.units import duration, durations, quantity, share
 
 NAME = 22
@@ -47,17 +46,11 @@ def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVIC
     for number, first in enumerate(fleet.advice[: min(top, BRIEF_ADVICE)], 1):
         advice += [*wrap(plain(first.title, 400), f"{number}. ", "   ", columns), f"   {price(fleet, first)}"]
         advice += wrap(_first_sentence(plain(first.text, 2000)), "   ", "   ", columns)
-    more = [
-        "all ranks",
-        quantity(fleet.pair_count, "wait between ranks", "waits between ranks"),
-        "collectives",
-        "clocks",
-    ]
+    waits = quantity(fleet.pair_count, "wait between ranks", "waits between ranks")
     notes = [quantity(len(fleet.notes), "note")] if fleet.notes else []
-    head = wrap(headline(fleet), columns=columns)
-    return screen.brief(
-        (head, advice, _ranks(fleet, columns, BRIEF_RANKS)), ", ".join([*more, *notes]), MAX_LINES - PAGE_LINES
-    )
+    parts = (wrap(headline(fleet), columns=columns), advice, _ranks(fleet, columns, BRIEF_RANKS))
+    more = ", ".join(["all ranks", waits, "collectives", "clocks", *notes])
+    return screen.brief(parts, more, MAX_LINES - PAGE_LINES)
 
 
 def _first_sentence(text: str) -> str:
@@ -82,7 +75,8 @@ def _ranks(fleet: Fleet, columns: int, most: int = MAX_RANKS) -> list[str]:
     for before, row in _listed_ranks(fleet, most):
         if before:
             lines.append(f"  ... {before:,} between")
-        lines.append(("! " if row in late else "  ") + left(names[row], name) + _line(cells[row][: len(shown)], cell))
+        figures = "".join(f"{text:>{cell}}" for text in cells[row][: len(shown)])
+        lines.append(f"{'!' if row in late else ' '} {left(names[row], name)}{figures}")
     waits = "; caused = waits of the others for it" if len(shown) > SHOWN_AT_80 else ""
     return [*lines, f"  own = wall - exposed communication; lag = own - median own of the others{waits}"]
 
@@ -114,10 +108,6 @@ def _labels(fleet: Fleet, least: int, columns: int) -> tuple[list[str], int]:
     labels = [plain(rank.label, 200) for rank in fleet.ranks]
     name = room(labels, least, columns)
     return short_names(labels, name), name
-
-
-def _line(cells: Sequence[str], columns: int) -> str:
-    return "".join(f"{text:>{columns}}" for text in cells)
 
 
 def _cells(ranks: Sequence[Rank], fields: Sequence[str]) -> tuple[list[list[str]], str]:
@@ -185,10 +175,9 @@ def _clocks(fleet: Fleet, columns: int, top: int) -> list[str]:
 
 def _notes(fleet: Fleet, columns: int) -> list[str]:
     skipped = [f"{plain(report.file, 200)}: SKIPPED, {plain(report.reason, 400)}" for report in fleet.skipped]
-    texts = [
-        *skipped[:MAX_RANKS],
-        *([f"and {len(skipped) - MAX_RANKS:,} more skipped"] if len(skipped) > MAX_RANKS else []),
-    ]
+    texts = skipped[:MAX_RANKS]
+    if len(skipped) > MAX_RANKS:
+        texts.append(f"and {len(skipped) - MAX_RANKS:,} more skipped")
     texts += [plain(note.text, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
