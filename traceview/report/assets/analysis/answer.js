@@ -1,5 +1,5 @@
 // The first screen: the answer, where the time went, and the three findings with the highest cost.
-import { byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { patternName, swatch } from "../core/palette.js";
 import { countText, duration, percent, timeRange } from "../core/words.js";
@@ -146,20 +146,15 @@ function partsList({ parts, window_ns: whole }) {
   if (little.length === 1) items.append(item(little[0]));
   if (little.length > 1) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);
-    const more = el(
-      "li",
-      {},
-      el("button", {
-        type: "button",
-        class: "rest",
-        "aria-expanded": "false",
-        text: `+ ${little.length} below 1%, ${duration(sum)} in total`,
-        onclick: () => more.replaceWith(...little.map(item)),
-      }),
-    );
-    items.append(more);
+    const text = `+ ${little.length} below 1%, ${duration(sum)} in total`;
+    const more = restButton(text, () => more.parentElement?.replaceWith(...little.map(item)));
+    items.append(el("li", {}, more));
   }
   return items;
+}
+
+function restButton(text, action) {
+  return actionButton(text, { class: "rest", "aria-expanded": "false" }, action);
 }
 
 export function showCards() {
@@ -207,16 +202,8 @@ export function findingTitle(finding, ...before) {
   const [worst] = finding.evidence;
   const content = [...before, ...prose(finding.title)];
   if (!worst) return el("span", { class: "goto" }, ...content);
-  return el(
-    "button",
-    {
-      class: "goto",
-      type: "button",
-      title: `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`,
-      onclick: () => showPlace(worst),
-    },
-    ...content,
-  );
+  const title = `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`;
+  return actionButton(content, { class: "goto", title }, () => showPlace(worst));
 }
 
 export function findingCost(finding) {
@@ -264,16 +251,10 @@ export function codeSnippet(text, lines) {
   while (lines < all.length && all[lines - 1].startsWith("#")) lines++;
   const shown = el("pre", { tabindex: 0, text: all.slice(0, lines).join("\n") });
   if (all.length <= lines) return shown;
-  const more = el("button", {
-    type: "button",
-    class: "rest",
-    "aria-expanded": "false",
-    text: `+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`,
-    onclick: () => {
-      shown.textContent = text;
-      more.remove();
-      shown.focus();
-    },
+  const more = restButton(`+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`, () => {
+    shown.textContent = text;
+    more.remove();
+    shown.focus();
   });
   return el("div", { class: "snippet" }, shown, more);
 }

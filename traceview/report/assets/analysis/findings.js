@@ -1,5 +1,5 @@
 // All findings: one table of their costs, then each with its advice and evidence.
-import { byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
@@ -71,10 +71,13 @@ function findingsTable() {
 }
 
 function findingArticle(one) {
-  const places = one.evidence.map((place) => {
-    const show = () => showPlace(place);
-    return el("li", {}, el("button", { type: "button", onclick: show }, ...prose(place.text)));
-  });
+  const places = one.evidence.map((place) =>
+    el(
+      "li",
+      {},
+      actionButton(prose(place.text), {}, () => showPlace(place)),
+    ),
+  );
   return el(
     "article",
     { class: "finding " + one.severity, "data-finding": one.id },

@@ -1,6 +1,6 @@
 // The tables of kernels: grouped, sorted and filtered by the reader; times of single kernels lead to the timeline.
 import { chartFigures } from "../charts/figures.js";
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import {
   firstDown,
@@ -152,15 +152,10 @@ function instanceColumn(heading, at) {
 
 function instanceButton(heading, row, at) {
   const [, length] = row.instances[at];
-  return el("button", {
-    type: "button",
-    class: "instance",
-    tabindex: -1,
-    "aria-label": `Show the ${heading} in the timeline: ${row.name}, ${duration(length)}`,
-    title: `Show the ${heading} in the timeline`,
-    text: duration(length),
-    onclick: () => openInstance(row, at),
-  });
+  const title = `Show the ${heading} in the timeline`;
+  const label = `${title}: ${row.name}, ${duration(length)}`;
+  const options = { class: "instance", tabindex: -1, "aria-label": label, title };
+  return actionButton(duration(length), options, () => openInstance(row, at));
 }
 
 function openInstance(row, at) {
@@ -174,15 +169,8 @@ function nameCell(kernels, grouping, row) {
   const members = grouping.by === "shape" ? [] : membersOf(kernels, grouping.by, row);
   const text = middle(name, NAME_LETTERS);
   if (!members.length) return el("span", { class: "mono", title: row.full || name, text });
-  return el("button", {
-    type: "button",
-    class: "members mono",
-    tabindex: -1,
-    "aria-expanded": "false",
-    title: name,
-    text,
-    onclick: ({ currentTarget }) => toggleMembers(kernels, members, currentTarget),
-  });
+  const options = { class: "members mono", tabindex: -1, "aria-expanded": "false", title: name };
+  return actionButton(text, options, ({ currentTarget }) => toggleMembers(kernels, members, currentTarget));
 }
 
 function membersOf({ columns, groupings, places }, by, group) {

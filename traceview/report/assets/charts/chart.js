@@ -2,7 +2,7 @@
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
 import { inflateElement } from "../core/columns.js";
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
 import { savePng } from "./png.js";
@@ -50,24 +50,12 @@ export function chartParts(spec, heading) {
   charts.watcher?.observe(stage);
   stage.addEventListener("keydown", (event) => chartKey(chart, event));
   const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
-  const tabled = el("button", {
-    type: "button",
-    class: "small",
-    text: "Table",
-    "aria-expanded": "false",
-    "aria-controls": behind.id,
-    onclick: () => toggleTable(chart, behind, tabled),
-  });
-  const png = el("button", {
-    type: "button",
-    class: "small",
-    text: "PNG",
-    "aria-label": `Save as PNG: ${spec.heading}`,
-    title: "Save this chart as PNG",
-    onclick: () => {
-      runLibrary();
-      savePng(chart);
-    },
+  const folded = { class: "small", "aria-expanded": "false", "aria-controls": behind.id };
+  const tabled = actionButton("Table", folded, () => toggleTable(chart, behind, tabled));
+  const named = { class: "small", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG" };
+  const png = actionButton("PNG", named, () => {
+    runLibrary();
+    savePng(chart);
   });
   return [
     el(

@@ -1,5 +1,5 @@
 // Idle time of GPUs and time of threads by stack: two flame charts. The page shows one at a time.
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
@@ -41,17 +41,13 @@ function show(sections, shown) {
 }
 
 function figureChoice(sections, shown) {
-  const button = (section) =>
-    el("button", {
-      type: "button",
-      class: "small",
-      "aria-pressed": String(section === shown),
-      text: FIGURES[section.figure].choice,
-      onclick: () => {
-        show(sections, section);
-        /** @type {HTMLElement} */ (section.element.querySelector("[aria-pressed=true]")).focus();
-      },
+  const button = (section) => {
+    const options = { class: "small", "aria-pressed": String(section === shown) };
+    return actionButton(FIGURES[section.figure].choice, options, () => {
+      show(sections, section);
+      /** @type {HTMLElement} */ (section.element.querySelector("[aria-pressed=true]")).focus();
     });
+  };
   return el(
     "span",
     { class: "buttons choice", role: "group", "aria-label": "Time that the chart shows" },

@@ -1,5 +1,5 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { byId, context2d, el, prose, queryAll } from "../core/dom.js";
+import { actionButton, byId, context2d, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { LOOK_WORDS, patternName, refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { sortableTable, unitColumn } from "../core/table.js";
@@ -86,17 +86,12 @@ function tableSection(name, { title, columns, rows, events }) {
 
 // Marks the kernels of a name in all timelines; a second click shows all again.
 function eventButton(text, name) {
-  return el("button", {
-    type: "button",
-    class: "event mono",
-    text,
-    "aria-pressed": String(view.lit === name),
-    onclick: ({ currentTarget }) => {
-      view.lit = view.lit === name ? null : name;
-      for (const button of queryAll(".event")) button.setAttribute("aria-pressed", "false");
-      currentTarget.setAttribute("aria-pressed", String(view.lit === name));
-      draw();
-    },
+  const options = { class: "event mono", "aria-pressed": String(view.lit === name) };
+  return actionButton(text, options, ({ currentTarget }) => {
+    view.lit = view.lit === name ? null : name;
+    for (const button of queryAll(".event")) button.setAttribute("aria-pressed", "false");
+    currentTarget.setAttribute("aria-pressed", String(view.lit === name));
+    draw();
   });
 }
 

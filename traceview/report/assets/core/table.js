@@ -1,5 +1,5 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
-import { el } from "./dom.js";
+import { actionButton, el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
 import { RATES, SIZES, TIMES, columnTexts, countText, duration, operations, percent, ratio } from "./words.js";
 
@@ -179,7 +179,7 @@ function headCell({ heading = "", words }, sort) {
   const name = words ? "words" : null;
   if (!sort) return el("th", { scope: "col", class: name, text: heading });
   const order = sort.heading !== heading ? null : sort.down ? "descending" : "ascending";
-  const button = el("button", { type: "button", class: "sort", text: heading, onclick: () => sort.by(heading) });
+  const button = actionButton(heading, { class: "sort" }, () => sort.by(heading));
   return el("th", { scope: "col", class: name, "aria-sort": order }, button);
 }
 
@@ -197,27 +197,15 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
   if (rows.length > most) {
-    const rest = el("button", {
-      type: "button",
-      class: "small",
-      text: `Show all ${countText(rows.length)}`,
-      onclick: () => {
-        body.append(...rows.slice(most).map(line));
-        rest.remove();
-      },
+    const rest = actionButton(`Show all ${countText(rows.length)}`, { class: "small" }, () => {
+      body.append(...rows.slice(most).map(line));
+      rest.remove();
     });
     under.append(rest);
   }
-  under.append(
-    el("button", {
-      type: "button",
-      class: "small",
-      text: "CSV",
-      "aria-label": `Save as CSV: ${caption}`,
-      title: "Save this table, all of its rows, as CSV",
-      onclick: () => saveCsv(caption, all, rows),
-    }),
-  );
+  const title = "Save this table, all of its rows, as CSV";
+  const named = { class: "small", "aria-label": `Save as CSV: ${caption}`, title };
+  under.append(actionButton("CSV", named, () => saveCsv(caption, all, rows)));
   return el(
     "div",
     { class: "tabled" },

@@ -1,5 +1,5 @@
 // What to change first, and the tables.
-import { byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
 import { countText } from "../core/words.js";
 import { selectCell } from "./moves.js";
@@ -15,24 +15,14 @@ export function showAnswer() {
   if (skipped)
     byId("skipped").textContent =
       `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are excluded from all figures; the table below lists them.`;
-  for (const one of content.advice)
-    byId("advice").append(
-      el(
-        "li",
-        { class: "card" },
-        el("button", {
-          type: "button",
-          class: "goto",
-          text: one.title,
-          onclick: () => {
-            selectCell(map.order.indexOf(one.rank));
-            byId("stage").focus();
-          },
-        }),
-        el("p", {}, ...prose(one.text)),
-        content.answer.includes(one.price) ? null : el("p", { class: "soft" }, one.price),
-      ),
-    );
+  for (const { title, text, price, rank } of content.advice) {
+    const goTo = actionButton(title, { class: "goto" }, () => {
+      selectCell(map.order.indexOf(rank));
+      byId("stage").focus();
+    });
+    const gain = content.answer.includes(price) ? null : el("p", { class: "soft", text: price });
+    byId("advice").append(el("li", { class: "card" }, goTo, el("p", {}, ...prose(text)), gain));
+  }
   for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));
 }
 

@@ -1,6 +1,6 @@
 // Entry of the page of a fleet. Names come from captures and reach the page as text only.
 import { readColumn, inflateElement } from "../core/columns.js";
-import { byId, context2d, el } from "../core/dom.js";
+import { byId, choiceButtons, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { refreshColours, watchTheme } from "../core/palette.js";
 import { duration } from "../core/words.js";
@@ -12,23 +12,18 @@ import { content, heat, map } from "./state.js";
 import { drawTogether, loadTogether } from "./together.js";
 
 function showControls() {
-  for (const [figure, words] of Object.entries(FIGURES))
-    byId("figures").append(
-      el("button", {
-        type: "button",
-        text: figure,
-        title: words,
-        "aria-pressed": String(figure === map.figure),
-        onclick: (event) => {
-          map.figure = /** @type {import("../types").Figure} */ (figure);
-          map.image = null;
-          for (const other of byId("figures").children)
-            other.setAttribute("aria-pressed", String(other === event.target));
-          showLegend();
-          drawMap();
-        },
-      }),
-    );
+  const choices = Object.entries(FIGURES).map(([figure, title]) => ({
+    text: figure,
+    title,
+    pressed: figure === map.figure,
+    choose: () => {
+      map.figure = /** @type {import("../types").Figure} */ (figure);
+      map.image = null;
+      showLegend();
+      drawMap();
+    },
+  }));
+  byId("figures").append(...choiceButtons(choices));
   for (const [name, [words]] of Object.entries(ORDERS))
     byId("order").append(el("option", { value: name, text: words }));
   byId("figures").hidden = !heat.columns;

@@ -1,5 +1,5 @@
 // The labels of the rows: they fold groups and move rows.
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
 import { hideRow, pinRow } from "./rows.js";
@@ -29,43 +29,28 @@ function rowLabel(item, changed) {
 }
 
 function fillGroupLabel(made, group, changed) {
-  const flip = () => {
+  const title = "Fold or unfold; Alt with up or down moves the group";
+  const options = { class: "fold", "aria-expanded": String(!group.folded), "data-fold": "g" + group.number, title };
+  const button = actionButton((group.folded ? "▸ " : "▾ ") + group.label, options, () => {
     group.folded = !group.folded;
     changed();
-  };
-  const button = el("button", {
-    class: "fold",
-    type: "button",
-    "aria-expanded": String(!group.folded),
-    "data-fold": "g" + group.number,
-    onclick: flip,
-    text: (group.folded ? "▸ " : "▾ ") + group.label,
-    title: "Fold or unfold; Alt with up or down moves the group",
   });
   made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
   makeMovable(made, button, board.groups, () => group, changed);
 }
 
 function fillMoreLabel(made, { group, more }, changed) {
-  const flip = () => {
-    group.all = !group.all;
-    changed();
-  };
   const unused = more.every((row) => !row.lanes.length);
   const text = group.all
     ? "fold"
     : unused
       ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
       : `+ ${more.length} more or hidden`;
-  made.append(
-    el("button", {
-      type: "button",
-      onclick: flip,
-      "data-fold": "m" + group.number,
-      "aria-expanded": String(group.all),
-      text,
-    }),
-  );
+  const flip = () => {
+    group.all = !group.all;
+    changed();
+  };
+  made.append(actionButton(text, { "data-fold": "m" + group.number, "aria-expanded": String(group.all) }, flip));
 }
 
 function fillRowLabel(made, row, changed) {
@@ -81,16 +66,9 @@ function fillRowLabel(made, row, changed) {
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
   made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
   const tool = (text, word, change) =>
-    el("button", {
-      type: "button",
-      tabindex: -1,
-      text,
-      title: word,
-      "aria-label": `${word}: ${row.label || row.note}`,
-      onclick: () => {
-        change(row);
-        changed();
-      },
+    actionButton(text, { tabindex: -1, title: word, "aria-label": `${word}: ${row.label || row.note}` }, () => {
+      change(row);
+      changed();
     });
   made.append(
     el(
@@ -112,17 +90,10 @@ function highestText(row) {
 
 function partButton(row, changed) {
   const shut = row.group.shut.has(row.part);
-  const flip = () => {
+  const options = { class: "name", "data-fold": row.id, "aria-expanded": String(!shut) };
+  return actionButton((shut ? "▸ " : "▾ ") + row.label, options, () => {
     if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part);
     changed();
-  };
-  return el("button", {
-    class: "name",
-    type: "button",
-    "data-fold": row.id,
-    "aria-expanded": String(!shut),
-    onclick: flip,
-    text: (shut ? "▸ " : "▾ ") + row.label,
   });
 }
 
