@@ -126,7 +126,7 @@ function groupingWord({ by }) {
 function kernelColumns(kernels, grouping) {
   const shown = grouping.by === "shape" ? kernels.columns : kernels.columns.slice(0, kernels.figures);
   const figures = shown.map((column, at) => {
-    const made = unitColumn(column, (row) => row.values[at] ?? null);
+    const made = unitColumn(column.title, column.unit, (row) => row.values[at] ?? null);
     return column.name === "mean_ns" ? { ...made, scales: undefined } : made; // short and long kernels differ too much
   });
   return [

@@ -74,7 +74,7 @@ function showBars() {
 }
 
 function tableSection(name, { title, columns, rows, events }) {
-  const made = columns.map((column, place) => unitColumn(column, (row) => row[place]));
+  const made = columns.map((column, place) => unitColumn(column.title, column.unit, (row) => row[place]));
   if (events) made[0] = { ...made[0], cell: (row) => eventButton(row[0], events[rows.indexOf(row)]) };
   return el(
     "section",
