@@ -2,16 +2,7 @@
 import { chartFigures } from "../charts/figures.js";
 import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import {
-  firstDown,
-  focusHeading,
-  sortedRows,
-  table,
-  tableRow,
-  textColumn,
-  unitColumn,
-  withUnits,
-} from "../core/table.js";
+import { focusHeading, sortBy, sortedRows, table, tableRow, textColumn, unitColumn, withUnits } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { afterCover, coveredPart, coverWords } from "./cover.js";
@@ -58,14 +49,13 @@ function kernelTable(kernels) {
     const shares = rows.reduce((sum, { values }) => sum + values[SHARE], 0);
     const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
     status.textContent = `${countText(rows.length)} of ${countText(chosen.rows.length)} rows${share}`;
-    const sort = { heading: state.sort, down: state.down, by: sortBy };
+    const sort = { heading: state.sort, down: state.down, by };
     place.replaceChildren(table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: openLongest }));
     place.querySelector("tbody button")?.setAttribute("tabindex", "0");
   };
-  const sortBy = (heading) => {
+  const by = (heading) => {
     const chosen = grouping();
-    state.down = state.sort === heading ? !state.down : firstDown(kernelColumns(kernels, chosen), chosen.rows, heading);
-    state.sort = heading;
+    sortBy(state, heading, kernelColumns(kernels, chosen), chosen.rows);
     draw();
     focusHeading(place, heading);
   };

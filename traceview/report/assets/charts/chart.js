@@ -1,7 +1,7 @@
 // A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
-import { inflateElement } from "../core/columns.js";
+import { inflateText } from "../core/columns.js";
 import { actionButton, el } from "../core/dom.js";
 import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
@@ -14,7 +14,7 @@ export const charts = { all: [], watcher: null };
 const library = { text: "" };
 
 export async function unpackLibrary() {
-  library.text = new TextDecoder().decode(await inflateElement("library"));
+  library.text = await inflateText("library");
 }
 
 function runLibrary() {

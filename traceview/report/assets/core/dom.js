@@ -28,7 +28,7 @@ export function context2d(canvas) {
 /**
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
- * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, text and class
+ * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, style as an object, text and class
  * @param {(Node | string | null | undefined)[]} children
  * @returns {HTMLElementTagNameMap[K]}
  */
@@ -38,6 +38,7 @@ export function el(tag, options = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") made.textContent = value;
     else if (name === "class") made.className = value;
+    else if (name === "style") Object.assign(made.style, value);
     else if (name.startsWith("--")) made.style.setProperty(name, value);
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);

@@ -195,8 +195,7 @@ export function sortableTable(caption, columns, rows, most) {
     place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort }));
   };
   const by = (heading) => {
-    state.down = state.sort === heading ? !state.down : firstDown(columns, rows, heading);
-    state.sort = heading;
+    sortBy(state, heading, columns, rows);
     draw();
     focusHeading(place, heading);
   };
@@ -204,10 +203,11 @@ export function sortableTable(caption, columns, rows, most) {
   return place;
 }
 
-// Numbers are first sorted from the largest, texts from A.
-export function firstDown(columns, rows, heading) {
+// Numbers are first sorted from the largest, texts from A; a second time the other way round.
+export function sortBy(state, heading, columns, rows) {
   const value = columns.find((column) => column.heading === heading)?.value;
-  return !rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
+  const isText = rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
+  Object.assign(state, { sort: heading, down: state.sort === heading ? !state.down : !isText });
 }
 
 // Rows without a value come last in both directions.

@@ -2,7 +2,7 @@
 import { readColumn, inflateElement } from "../core/columns.js";
 import { byId, choiceButtons, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { refreshColours, watchTheme } from "../core/palette.js";
+import { refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { showAnswer, showTables } from "./answer.js";
 import { selectCell, fittingHeight, watchInput } from "./moves.js";
@@ -32,15 +32,7 @@ function showControls() {
 function showLegend() {
   const place = byId("legend");
   place.replaceChildren();
-  for (const { look, words, pattern } of PARTS)
-    place.append(
-      el(
-        "span",
-        {},
-        el("i", { class: `swatch ${pattern ?? ""}`, "--fill": `var(--${look})`, "aria-hidden": "true" }),
-        words,
-      ),
-    );
+  for (const { look, words, pattern = "" } of PARTS) place.append(el("span", {}, swatch(look, pattern), words));
   if (!heat.columns) return;
   const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
     pen = context2d(ramp),
@@ -49,15 +41,8 @@ function showLegend() {
     pen.fillStyle = `rgb(${heatColour(x / 119).join(" ")})`;
     pen.fillRect(x, 0, 1, 12);
   }
-  place.append(
-    el(
-      "span",
-      {},
-      `${FIGURES[map.figure]}: ${duration(low)}`,
-      ramp,
-      `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`,
-    ),
-  );
+  const most = `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`;
+  place.append(el("span", {}, `${FIGURES[map.figure]}: ${duration(low)}`, ramp, most));
 }
 
 function onThemeChange() {

@@ -2,15 +2,15 @@
 import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
-import { hideRow, pinRow } from "./rows.js";
+import { hideRow, isPartHead, pinRow } from "./rows.js";
 import { board } from "./state.js";
 
 export function showLabels(changed) {
   const labels = byId("labels");
   const focused = document.activeElement?.getAttribute("data-fold");
   const made = board.shown.map((item) => rowLabel(item, changed));
-  const pinned = el("div", { class: "pinned" }, ...made.filter((_, at) => board.shown[at].y < board.pinned));
-  pinned.style.height = board.pinned + "px";
+  const style = { height: board.pinned + "px" };
+  const pinned = el("div", { class: "pinned", style }, ...made.filter((_, at) => board.shown[at].y < board.pinned));
   labels.replaceChildren(pinned, ...made.filter((label) => !pinned.contains(label)));
   byId("rows").style.height = board.height + "px";
   if (!focused) return;
@@ -19,9 +19,8 @@ export function showLabels(changed) {
 }
 
 function rowLabel(item, changed) {
-  const made = el("div", { class: "label row-" + item.kind });
-  made.style.top = item.y + "px";
-  made.style.height = item.h + "px";
+  const style = { top: item.y + "px", height: item.h + "px" };
+  const made = el("div", { class: "label row-" + item.kind, style });
   if (item.kind === "group") fillGroupLabel(made, item.group, changed);
   else if (item.kind === "more") fillMoreLabel(made, item, changed);
   else fillRowLabel(made, item, changed);
@@ -57,10 +56,7 @@ function fillRowLabel(made, row, changed) {
   row.labelElement = made;
   made.title = [row.label, row.note].filter(Boolean).join(", ");
   const note = row.counter ? highestText(row) : row.note;
-  const heads =
-    row.part &&
-    row.group.rows.find((one) => one.part === row.part) === row &&
-    row.group.rows.some((one) => one.part === row.part && one !== row);
+  const heads = isPartHead(row) && row.group.rows.some((one) => one.part === row.part && one !== row);
   const name = heads
     ? partButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
