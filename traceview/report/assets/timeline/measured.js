@@ -5,7 +5,7 @@ import { holdsEveryEvent, marksIn } from "./levels.js";
 import { measureOnServer } from "./live.js";
 import { board } from "./state.js";
 
-// Returns { from, to, exact, bin, devices }, devices as DeviceSums in types.d.ts.
+// Returns { from, to, exact, bin, devices }: each device has an id, DEVICE_SUMS, and its idle time by cause; times are ns.
 export async function measureRange(from, to) {
   if (page.live) return measureOnServer(from, to);
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
