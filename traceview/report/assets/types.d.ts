@@ -105,18 +105,6 @@ export interface Partner {
   i: number;
 }
 
-export interface DeviceSums {
-  id: string;
-  compute: number;
-  communication: number;
-  copies: number;
-  hidden: number;
-  idle: number;
-  kernels: number;
-  copy_count: number;
-  causes: Causes;
-}
-
 /** The time of an iteration before and after a change; low and high where the page has a what-if. */
 export interface Prediction {
   title: string;
@@ -148,7 +136,6 @@ export interface Finding {
 export interface Device {
   id: string;
   name: string;
-  processes: number[];
   kernel_count: number;
   /** The counted iterations and the whole window, what findings cover first; one where both are the same. */
   views: DeviceView[];

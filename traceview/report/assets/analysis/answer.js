@@ -1,7 +1,7 @@
 // The first screen: the answer, where the time went, and the three findings with the highest cost.
-import { byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { patternName, swatch } from "../core/palette.js";
+import { partItem, partsBar } from "../core/palette.js";
 import { countText, duration, percent, timeRange } from "../core/words.js";
 import { showPlace } from "./beside.js";
 import { afterCover, coveredView, showCovers } from "./cover.js";
@@ -87,27 +87,15 @@ function sharedParts(devices) {
       .map(({ look, word, least, most }) => {
         const [low, high] = [percent(least, 1), percent(most, 1)];
         const range = low === high ? high : `${low.replace("%", "")} to ${high}`;
-        return el("li", {}, swatch(look), el("span", { text: word }), el("b", { text: range }));
+        return partItem(look, word, range);
       }),
   );
 }
 
 function deviceBar(device) {
   const { parts, window_ns: whole } = coveredView(device);
-  const label = parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
-  return el(
-    "div",
-    { class: "stack", role: "img", "aria-label": `${device.id}: ${label}` },
-    ...parts.map((part) => {
-      const piece = el("span", {
-        class: patternName(part.look),
-        title: `${part.word}: ${duration(part.ns)}, ${percent(part.ns, whole)}`,
-      });
-      piece.style.flex = `${part.ns} 0 0`;
-      piece.style.backgroundColor = `var(--${part.look})`;
-      return piece;
-    }),
-  );
+  const share = (ns) => percent(ns, whole);
+  return partsBar(device.id, parts, share, (ns) => `${duration(ns)}, ${share(ns)}`);
 }
 
 // What the bar covers, the bar if it belongs here, and the parts.
@@ -132,34 +120,24 @@ function deviceFigures(device, bar) {
 }
 
 function partsList({ parts, window_ns: whole }) {
-  const item = (part) =>
-    el(
-      "li",
-      { title: page.cause_words[part.look.replace("idle_", "")] },
-      swatch(part.look),
-      el("span", { text: part.word }),
-      el("b", { text: percent(part.ns, whole) }),
-      el("span", { class: "soft", text: duration(part.ns) }),
-    );
+  const item = ({ look, word, ns }) => {
+    const title = page.cause_words[look.replace("idle_", "")];
+    return partItem(look, word, percent(ns, whole), { title, more: duration(ns) });
+  };
   const little = parts.filter((part) => part.ns < LITTLE * whole);
   const items = el("ul", { class: "parts" }, ...parts.filter((part) => !little.includes(part)).map(item));
   if (little.length === 1) items.append(item(little[0]));
   if (little.length > 1) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);
-    const more = el(
-      "li",
-      {},
-      el("button", {
-        type: "button",
-        class: "rest",
-        "aria-expanded": "false",
-        text: `+ ${little.length} below 1%, ${duration(sum)} in total`,
-        onclick: () => more.replaceWith(...little.map(item)),
-      }),
-    );
-    items.append(more);
+    const text = `+ ${little.length} below 1%, ${duration(sum)} in total`;
+    const more = restButton(text, () => more.parentElement?.replaceWith(...little.map(item)));
+    items.append(el("li", {}, more));
   }
   return items;
+}
+
+function restButton(text, action) {
+  return actionButton(text, { class: "rest", "aria-expanded": "false" }, action);
 }
 
 export function showCards() {
@@ -207,16 +185,8 @@ export function findingTitle(finding, ...before) {
   const [worst] = finding.evidence;
   const content = [...before, ...prose(finding.title)];
   if (!worst) return el("span", { class: "goto" }, ...content);
-  return el(
-    "button",
-    {
-      class: "goto",
-      type: "button",
-      title: `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`,
-      onclick: () => showPlace(worst),
-    },
-    ...content,
-  );
+  const title = `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`;
+  return actionButton(content, { class: "goto", title }, () => showPlace(worst));
 }
 
 export function findingCost(finding) {
@@ -264,16 +234,10 @@ export function codeSnippet(text, lines) {
   while (lines < all.length && all[lines - 1].startsWith("#")) lines++;
   const shown = el("pre", { tabindex: 0, text: all.slice(0, lines).join("\n") });
   if (all.length <= lines) return shown;
-  const more = el("button", {
-    type: "button",
-    class: "rest",
-    "aria-expanded": "false",
-    text: `+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`,
-    onclick: () => {
-      shown.textContent = text;
-      more.remove();
-      shown.focus();
-    },
+  const more = restButton(`+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`, () => {
+    shown.textContent = text;
+    more.remove();
+    shown.focus();
   });
   return el("div", { class: "snippet" }, shown, more);
 }

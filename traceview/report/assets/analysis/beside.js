@@ -1,5 +1,5 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
-import { byId, el, prose, queryAll } from "../core/dom.js";
+import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countText, duration, percent } from "../core/words.js";
 import { leaveArea } from "../timeline/area.js";
@@ -28,13 +28,7 @@ function drawBeside() {
   beside.status = el("span", { class: "soft", role: "status", text: placeCount() });
   const inner = el("div", { class: "beside-inner", id: "beside-inner" }, el("ol", { class: "beside-list" }, ...lists));
   const step = (by, sign, word) =>
-    el("button", {
-      type: "button",
-      text: sign,
-      "aria-label": word,
-      title: `${word} (${by < 0 ? "[" : "]"})`,
-      onclick: () => stepPlace(by),
-    });
+    actionButton(sign, { "aria-label": word, title: `${word} (${by < 0 ? "[" : "]"})` }, () => stepPlace(by));
   byId("beside").replaceChildren(
     el(
       "div",
@@ -60,29 +54,22 @@ function placesOfFinding(finding, number) {
     { class: "places", hidden: true, id: "beside-places-" + number },
     ...finding.evidence.map((place) => {
       const at = beside.places.length;
-      const button = el("button", { type: "button", onclick: () => goToPlace(at) }, ...prose(place.text));
+      const button = actionButton(prose(place.text), {}, () => goToPlace(at));
       beside.places.push({ place, finding: page.findings.indexOf(finding), button, open: () => open(true) });
       return el("li", {}, button);
     }),
   );
   const first = beside.places.length - finding.evidence.length;
-  const head = el(
-    "button",
-    {
-      type: "button",
-      class: "goto",
-      "aria-expanded": "false",
-      "aria-controls": places.id,
-      onclick: () => (places.hidden ? goToPlace(first) : open(false)),
-    },
-    el("span", {}, ...prose(finding.title)),
-    el(
-      "span",
-      { class: "beside-price" },
-      el("span", { class: "tone", text: finding.severity }),
-      ` · ${duration(finding.cost_ns)} · ${percent(finding.decisive_fraction, 1)}`,
-      finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
-    ),
+  const price = el(
+    "span",
+    { class: "beside-price" },
+    el("span", { class: "tone", text: finding.severity }),
+    ` · ${duration(finding.cost_ns)} · ${percent(finding.decisive_fraction, 1)}`,
+    finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
+  );
+  const options = { class: "goto", "aria-expanded": "false", "aria-controls": places.id };
+  const head = actionButton([el("span", {}, ...prose(finding.title)), price], options, () =>
+    places.hidden ? goToPlace(first) : open(false),
   );
   const open = (yes) => {
     places.hidden = !yes;
@@ -125,18 +112,16 @@ async function goToPlace(at) {
 }
 
 function foldButton() {
-  const fold = el("button", {
-    type: "button",
+  const options = {
     "aria-expanded": "true",
     "aria-controls": "beside-inner",
     "aria-label": "Findings beside the timeline",
     title: "Hide the list to make room for the timeline",
-    text: "▸",
-    onclick: () => {
-      const folded = byId("beside").classList.toggle("folded");
-      fold.setAttribute("aria-expanded", String(!folded));
-      fold.textContent = folded ? "◂" : "▸";
-    },
+  };
+  const fold = actionButton("▸", options, () => {
+    const folded = byId("beside").classList.toggle("folded");
+    fold.setAttribute("aria-expanded", String(!folded));
+    fold.textContent = folded ? "◂" : "▸";
   });
   return fold;
 }

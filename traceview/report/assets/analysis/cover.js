@@ -1,5 +1,5 @@
 // The choice between the steady part and the whole window, which the answer, the findings and the kernels follow.
-import { byId, el } from "../core/dom.js";
+import { byId, choiceButtons } from "../core/dom.js";
 import { page } from "../core/page.js";
 
 const COUNTED = "in the counted iterations";
@@ -11,25 +11,21 @@ export function showCovers() {
   const [first, second] = page.covers;
   const { answer, answer_basis, total, findings, other } = page;
   page.cover = first;
-  byId("covers").replaceChildren(
-    ...(second && other
-      ? [coverButton(first, { answer, answer_basis, total, findings }), coverButton(second, other)]
-      : []),
-  );
+  if (!second || !other) return;
+  const choices = [coverChoice(first, { answer, answer_basis, total, findings }), coverChoice(second, other)];
+  byId("covers").replaceChildren(...choiceButtons(choices));
 }
 
-function coverButton(words, answer) {
-  return el("button", {
-    type: "button",
-    "aria-pressed": String(words === page.cover),
+function coverChoice(words, answer) {
+  return {
+    pressed: words === page.cover,
     title: `Show findings, shares and kernels ${words}`,
     text: words === COUNTED ? "steady part" : "whole window",
-    onclick: (event) => {
-      for (const other of byId("covers").children) other.setAttribute("aria-pressed", String(other === event.target));
+    choose: () => {
       Object.assign(page, answer, { cover: words });
       for (const follow of afterCover) follow();
     },
-  });
+  };
 }
 
 // What the findings and the kernels cover, where the reader can choose.

@@ -1,7 +1,7 @@
 // All findings: one table of their costs, then each with its advice and evidence.
-import { byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
+import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
 import { showPlace } from "./beside.js";
 import { afterCover, coverWords } from "./cover.js";
@@ -38,43 +38,35 @@ function findingsTable() {
   return table(
     "Findings",
     [
-      textColumn(
-        "finding",
-        (one) => one.title,
-        (one) => findingTitle(one),
-      ),
-      textColumn(
-        "severity",
-        (one) => one.severity,
-        (one) => el("span", { class: "tone " + one.severity, text: one.severity }),
-      ),
+      textColumn("finding", (one) => one.title, findingTitle),
+      textColumn("severity", (one) => one.severity, severityWord),
       ...(page.devices.length > 1 ? [textColumn("GPU", (one) => one.device ?? "")] : []),
       durationColumn("cost", (one) => one.cost_ns),
-      {
-        ...shareColumn(
-          `of the ${page.total}`,
-          (one) => one.fraction,
-          () => 1,
-        ),
-        field: "cost_fraction",
-      },
-      durationColumn("per iteration", (one) => one.per_iteration_ns ?? ""),
-      durationColumn("unprofiled, per iteration", (one) => one.unprofiled_per_iteration_ns ?? ""),
+      { ...unitColumn(`of the ${page.total}`, "fraction", (one) => one.fraction), field: "cost_fraction" },
+      durationColumn("per iteration", (one) => one.per_iteration_ns),
+      durationColumn("unprofiled, per iteration", (one) => one.unprofiled_per_iteration_ns),
       countColumn("places", (one) => one.evidence.length),
-      csvColumn("id", (one) => one.id),
-      csvColumn("advice", (one) => one.advice),
-      csvColumn("code", (one) => one.code),
-      csvColumn("unsure_because", (one) => one.unsure_because ?? ""),
+      { field: "id", value: (one) => one.id },
+      { field: "advice", value: (one) => one.advice },
+      { field: "code", value: (one) => one.code },
+      { field: "unsure_because", value: (one) => one.unsure_because ?? "" },
     ],
     page.findings,
   );
 }
 
+function severityWord({ severity }) {
+  return el("span", { class: "tone " + severity, text: severity });
+}
+
 function findingArticle(one) {
-  const places = one.evidence.map((place) => {
-    const show = () => showPlace(place);
-    return el("li", {}, el("button", { type: "button", onclick: show }, ...prose(place.text)));
-  });
+  const places = one.evidence.map((place) =>
+    el(
+      "li",
+      {},
+      actionButton(prose(place.text), {}, () => showPlace(place)),
+    ),
+  );
   return el(
     "article",
     { class: "finding " + one.severity, "data-finding": one.id },

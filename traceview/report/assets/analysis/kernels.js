@@ -1,17 +1,8 @@
 // The tables of kernels: grouped, sorted and filtered by the reader; times of single kernels lead to the timeline.
 import { chartFigures } from "../charts/figures.js";
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import {
-  firstDown,
-  focusHeading,
-  sortedRows,
-  table,
-  tableRow,
-  textColumn,
-  unitColumn,
-  withUnits,
-} from "../core/table.js";
+import { focusHeading, sortBy, sortedRows, table, tableRow, textColumn, unitColumn, withUnits } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { afterCover, coveredPart, coverWords } from "./cover.js";
@@ -58,14 +49,13 @@ function kernelTable(kernels) {
     const shares = rows.reduce((sum, { values }) => sum + values[SHARE], 0);
     const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
     status.textContent = `${countText(rows.length)} of ${countText(chosen.rows.length)} rows${share}`;
-    const sort = { heading: state.sort, down: state.down, by: sortBy };
+    const sort = { heading: state.sort, down: state.down, by };
     place.replaceChildren(table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: openLongest }));
     place.querySelector("tbody button")?.setAttribute("tabindex", "0");
   };
-  const sortBy = (heading) => {
+  const by = (heading) => {
     const chosen = grouping();
-    state.down = state.sort === heading ? !state.down : firstDown(kernelColumns(kernels, chosen), chosen.rows, heading);
-    state.sort = heading;
+    sortBy(state, heading, kernelColumns(kernels, chosen), chosen.rows);
     draw();
     focusHeading(place, heading);
   };
@@ -126,7 +116,7 @@ function groupingWord({ by }) {
 function kernelColumns(kernels, grouping) {
   const shown = grouping.by === "shape" ? kernels.columns : kernels.columns.slice(0, kernels.figures);
   const figures = shown.map((column, at) => {
-    const made = unitColumn(column, (row) => row.values[at] ?? null);
+    const made = unitColumn(column.title, column.unit, (row) => row.values[at] ?? null);
     return column.name === "mean_ns" ? { ...made, scales: undefined } : made; // short and long kernels differ too much
   });
   return [
@@ -152,15 +142,10 @@ function instanceColumn(heading, at) {
 
 function instanceButton(heading, row, at) {
   const [, length] = row.instances[at];
-  return el("button", {
-    type: "button",
-    class: "instance",
-    tabindex: -1,
-    "aria-label": `Show the ${heading} in the timeline: ${row.name}, ${duration(length)}`,
-    title: `Show the ${heading} in the timeline`,
-    text: duration(length),
-    onclick: () => openInstance(row, at),
-  });
+  const title = `Show the ${heading} in the timeline`;
+  const label = `${title}: ${row.name}, ${duration(length)}`;
+  const options = { class: "instance", tabindex: -1, "aria-label": label, title };
+  return actionButton(duration(length), options, () => openInstance(row, at));
 }
 
 function openInstance(row, at) {
@@ -174,15 +159,8 @@ function nameCell(kernels, grouping, row) {
   const members = grouping.by === "shape" ? [] : membersOf(kernels, grouping.by, row);
   const text = middle(name, NAME_LETTERS);
   if (!members.length) return el("span", { class: "mono", title: row.full || name, text });
-  return el("button", {
-    type: "button",
-    class: "members mono",
-    tabindex: -1,
-    "aria-expanded": "false",
-    title: name,
-    text,
-    onclick: ({ currentTarget }) => toggleMembers(kernels, members, currentTarget),
-  });
+  const options = { class: "members mono", tabindex: -1, "aria-expanded": "false", title: name };
+  return actionButton(text, options, ({ currentTarget }) => toggleMembers(kernels, members, currentTarget));
 }
 
 function membersOf({ columns, groupings, places }, by, group) {

@@ -2,7 +2,7 @@
 import { repaintCharts, unpackLibrary } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
-import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
+import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
 import { byId, drawnFrame, nextTask } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
@@ -43,10 +43,6 @@ async function domReady() {
   await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
-async function inflateNames() {
-  return JSON.parse(new TextDecoder().decode(await inflateElement("names")));
-}
-
 // Chunks are ordered from coarse to fine; the browser may draw after each.
 async function loadChunks() {
   for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
@@ -66,10 +62,12 @@ async function start() {
   });
   for (const show of [showHead, showAnswer, showCards, showSummarised, showBeside]) show();
   document.documentElement.dataset.shown = "answer";
-  const unpacking = Promise.all([inflateElement("columns"), inflateNames()]);
+  const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();
   performance.mark("answer");
-  [chunks[0], page.names] = await unpacking;
+  const [columns, names] = await unpacking;
+  Object.assign(page, { names: JSON.parse(names) });
+  chunks[0] = columns;
   loadRows(page.timeline);
   startLegend();
   showHint();

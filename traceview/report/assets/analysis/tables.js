@@ -50,7 +50,7 @@ export function declaredSection(declared) {
     note,
     sortableTable(
       title,
-      columns.map((column, place) => unitColumn(column, (row) => row[place])),
+      columns.map((column, place) => unitColumn(column.title, column.unit, (row) => row[place])),
       rows,
       FIRST_ROWS,
     ),
@@ -68,26 +68,18 @@ function causesSection(view, on) {
     table(
       "Idle causes" + on,
       [
-        textColumn(
-          "cause",
-          ([cause]) => cause,
-          ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause]),
-        ),
+        textColumn("cause", ([cause]) => cause, causeCell),
         durationColumn("idle", ([, ns]) => ns),
-        shareColumn(
-          "share",
-          ([, ns]) => ns,
-          () => view.idle_ns,
-        ),
-        shareColumn(
-          "of the time",
-          ([, ns]) => ns,
-          () => view.window_ns,
-        ),
+        shareColumn("share", ([, ns]) => [ns, view.idle_ns]),
+        shareColumn("of the time", ([, ns]) => [ns, view.window_ns]),
       ],
       rows,
     ),
   );
+}
+
+function causeCell([cause]) {
+  return el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause]);
 }
 
 function statesSection(view, on) {
@@ -100,11 +92,7 @@ function statesSection(view, on) {
       [
         textColumn("state", ({ state }) => state),
         durationColumn("idle", ({ ns }) => ns),
-        shareColumn(
-          "share",
-          ({ ns }) => ns,
-          () => view.causes.host,
-        ),
+        shareColumn("share", ({ ns }) => [ns, view.causes.host]),
         textColumn("calls", ({ calls }) => calls),
       ],
       view.host_states,

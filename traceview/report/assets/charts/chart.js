@@ -1,8 +1,8 @@
 // A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
-import { inflateElement } from "../core/columns.js";
-import { el } from "../core/dom.js";
+import { inflateText } from "../core/columns.js";
+import { actionButton, el } from "../core/dom.js";
 import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
 import { savePng } from "./png.js";
@@ -14,7 +14,7 @@ export const charts = { all: [], watcher: null };
 const library = { text: "" };
 
 export async function unpackLibrary() {
-  library.text = new TextDecoder().decode(await inflateElement("library"));
+  library.text = await inflateText("library");
 }
 
 function runLibrary() {
@@ -50,24 +50,12 @@ export function chartParts(spec, heading) {
   charts.watcher?.observe(stage);
   stage.addEventListener("keydown", (event) => chartKey(chart, event));
   const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
-  const tabled = el("button", {
-    type: "button",
-    class: "small",
-    text: "Table",
-    "aria-expanded": "false",
-    "aria-controls": behind.id,
-    onclick: () => toggleTable(chart, behind, tabled),
-  });
-  const png = el("button", {
-    type: "button",
-    class: "small",
-    text: "PNG",
-    "aria-label": `Save as PNG: ${spec.heading}`,
-    title: "Save this chart as PNG",
-    onclick: () => {
-      runLibrary();
-      savePng(chart);
-    },
+  const folded = { class: "small", "aria-expanded": "false", "aria-controls": behind.id };
+  const tabled = actionButton("Table", folded, () => toggleTable(chart, behind, tabled));
+  const named = { class: "small", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG" };
+  const png = actionButton("PNG", named, () => {
+    runLibrary();
+    savePng(chart);
   });
   return [
     el(

@@ -1,7 +1,7 @@
 // The bandwidth of copies by size: colour shows the direction, shape the kind of host memory.
 import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
-import { countColumn, bandwidthColumn, durationColumn, textColumn, sizeColumn, table } from "../core/table.js";
+import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { bandwidth, countText, duration, bytesText } from "../core/words.js";
 import { chartLayout } from "./style.js";
 
@@ -133,12 +133,8 @@ function copyTable(copies, on) {
     [
       textColumn("copies", copyKind),
       countColumn("count", (group) => group.count),
-      sizeColumn("size each", (group) => Math.round(copySize(group))),
-      bandwidthColumn(
-        "bandwidth",
-        (group) => group.bytes,
-        (group) => group.ns,
-      ),
+      unitColumn("size each", "bytes", (group) => Math.round(copySize(group))),
+      unitColumn("bandwidth", "bytes_per_ns", ({ bytes, ns }) => (ns ? bytes / ns : null)),
       durationColumn("total time", (group) => group.ns),
       durationColumn("slowest", (group) => group.end - group.start),
       textColumn("stream of the slowest", (group) => group.stream),

@@ -1,11 +1,11 @@
 // The figures of charts, of the tables of kernels and of stacks, unpacked once.
-import { inflateElement } from "../core/columns.js";
+import { inflateText } from "../core/columns.js";
 
 /** @type {{ figures: any }} */
 const unpacked = { figures: null };
 
 export async function chartFigures() {
-  unpacked.figures ??= JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
+  unpacked.figures ??= JSON.parse(await inflateText("charts-data"));
   return unpacked.figures;
 }
 

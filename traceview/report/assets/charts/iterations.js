@@ -1,5 +1,5 @@
 // The composition of each iteration as bars; the spread and all figures as tables.
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour, lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
@@ -163,13 +163,8 @@ function barTop(bars) {
 const FIRST_ITERATIONS = 50;
 
 function iterationTable({ each, fields, causes }) {
-  const go = (one) =>
-    el("button", {
-      type: "button",
-      class: "small",
-      text: one.name,
-      onclick: () => goTo({ start: one.start, end: one.end, rows: ["ruler"], text: one.name }),
-    });
+  const go = ({ name, start, end }) =>
+    actionButton(name, { class: "small" }, () => goTo({ start, end, rows: ["ruler"], text: name }));
   const made = table(
     "Every iteration",
     [

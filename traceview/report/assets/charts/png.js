@@ -31,11 +31,11 @@ export async function savePng(chart) {
     plot_bgcolor: cssColour("--card"),
   };
   const url = await Plotly.toImage({ data: traces, layout: whole }, { format: "png", ...PNG, height });
-  save(fileName(chart.spec.heading, "png"), await blobOf(url));
+  save(fileName(chart.spec.heading, "png"), blobOf(url));
 }
 
 // fetch() is not possible: the content security policy allows no connection, not even to a data: address.
-async function blobOf(url) {
+function blobOf(url) {
   const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (char) => char.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });
 }

@@ -1,6 +1,7 @@
 // NVTX ranges as a tree with the kernel time of each, with and without that of the ranges inside it.
+import { figureTable } from "../core/areatable.js";
 import { fieldName } from "../core/export.js";
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { countText, duration, percent } from "../core/words.js";
 
 const OPEN_LEVELS = 2;
@@ -16,8 +17,8 @@ export function rangeTree({ id, ranges }, on) {
     return false;
   });
   const all = outer.reduce((sum, { total }) => sum + total, 0);
-  const body = el("tbody", {});
-  for (const node of outer) addLines(body, node, 0, all);
+  const lines = [];
+  for (const node of outer) addLines(lines, node, 0, all);
   return [
     el(
       "section",
@@ -27,34 +28,17 @@ export function rangeTree({ id, ranges }, on) {
         class: "soft",
         text: "A range has the kernels that are launched while it is open. Its own time is that outside any inner range. Counters in names are #.",
       }),
-      el(
-        "div",
-        { class: "table" },
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              ...["range", "total", "share", "own", "share", "kernels"].map((text) => el("th", { scope: "col", text })),
-            ),
-          ),
-          body,
-        ),
-      ),
+      el("div", { class: "table" }, figureTable(["range", "total", "share", "own", "share", "kernels"], lines)),
     ),
   ];
 }
 
 // Adds a node and those inside it; returns a function that shows or hides them all.
-function addLines(body, node, depth, all) {
+function addLines(lines, node, depth, all) {
   const { name, total, own, count, inner } = node;
   const state = { open: depth < OPEN_LEVELS - 1 };
   const button = inner.length
-    ? el("button", { type: "button", class: "small", "aria-expanded": String(state.open), onclick: () => flip() })
+    ? actionButton("", { class: "small", "aria-expanded": String(state.open) }, () => flip())
     : null;
   const line = el(
     "tr",
@@ -64,17 +48,17 @@ function addLines(body, node, depth, all) {
       el("td", { text }),
     ),
   );
-  body.append(line);
-  const lines = inner.map((one) => addLines(body, one, depth + 1, all));
+  lines.push(line);
+  const shows = inner.map((one) => addLines(lines, one, depth + 1, all));
   const show = (visible) => {
     line.hidden = !visible;
-    for (const each of lines) each(visible && state.open);
+    for (const each of shows) each(visible && state.open);
   };
   const flip = (open = !state.open) => {
     state.open = open;
     button?.setAttribute("aria-expanded", String(open));
     if (button) button.textContent = open ? "▾" : "▸";
-    for (const each of lines) each(open);
+    for (const each of shows) each(open);
   };
   flip(state.open);
   return show;

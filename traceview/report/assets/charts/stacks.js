@@ -1,11 +1,9 @@
 // Idle time of GPUs and time of threads by stack: two flame charts. The page shows one at a time.
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { cssColour } from "../core/palette.js";
-import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
 import { countText, duration, percent } from "../core/words.js";
 import { chartSection } from "./chart.js";
-import { icicleHeight, icicleLevels, iciclePicture } from "./icicle.js";
+import { icicleParts, rootTime } from "./icicle.js";
 
 const FIGURES = {
   idle: {
@@ -41,17 +39,13 @@ function show(sections, shown) {
 }
 
 function figureChoice(sections, shown) {
-  const button = (section) =>
-    el("button", {
-      type: "button",
-      class: "small",
-      "aria-pressed": String(section === shown),
-      text: FIGURES[section.figure].choice,
-      onclick: () => {
-        show(sections, section);
-        /** @type {HTMLElement} */ (section.element.querySelector("[aria-pressed=true]")).focus();
-      },
+  const button = (section) => {
+    const options = { class: "small", "aria-pressed": String(section === shown) };
+    return actionButton(FIGURES[section.figure].choice, options, () => {
+      show(sections, section);
+      /** @type {HTMLElement} */ (section.element.querySelector("[aria-pressed=true]")).focus();
     });
+  };
   return el(
     "span",
     { class: "buttons choice", role: "group", "aria-label": "Time that the chart shows" },
@@ -62,29 +56,19 @@ function figureChoice(sections, shown) {
 function stackChart(every, figure, exact) {
   const { heading, whole, note } = FIGURES[figure];
   const nodes = withPaths(every, figure);
-  const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
-  const levels = icicleLevels(nodes);
-  const seen = (node) =>
-    `${duration(node.ns)}, ${percent(node.ns, total)} ${whole}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
+  const total = rootTime(nodes);
+  const said = ({ ns, count }) =>
+    `${duration(ns)}, ${percent(ns, total)} ${whole}, ${countText(count)} ${exact ? "times" : "samples"}`;
   return {
     id: `chart-stacks-${figure}`,
-    heading,
     note: `${note} ${figure === "idle" ? knownShare(total) : ""}${NOTE}`,
-    items: nodes.map((node) => ({ text: `${node.path}: ${seen(node)}`, place: null })),
-    bare: true,
-    height: icicleHeight(levels),
-    picture: () =>
-      iciclePicture(
-        nodes.map((node) => ({
-          parent: node.parent,
-          value: node.ns,
-          label: node.label,
-          text: [...node.details, seen(node)].join("\n"),
-          colour: cssColour(node.library ? "--sunk" : "--idle_host"),
-        })),
-        levels,
-      ),
-    table: () => stackTable(nodes, total, heading, exact),
+    ...icicleParts(heading, nodes, {
+      tree: "callers and line, or function of a library",
+      counted: exact ? "times" : "samples",
+      said,
+      tip: (node) => [...node.details, said(node)].join("\n"),
+      most: 50,
+    }),
   };
 }
 
@@ -99,7 +83,7 @@ function withPaths(every, figure) {
   const nodes = [],
     index = [];
   for (const node of every) {
-    const [ns, samples] = node[figure];
+    const [ns, count] = node[figure];
     index.push(ns ? nodes.length : -1);
     if (!ns) continue;
     const caller = node.parent < 0 ? null : nodes[index[node.parent]];
@@ -108,8 +92,8 @@ function withPaths(every, figure) {
     const label = hasLine ? `${node.place} ${node.function}` : runLabel(node);
     nodes.push({
       ns,
-      samples,
-      library: node.library,
+      count,
+      colour: node.library ? "--sunk" : "--idle_host",
       parent: caller ? index[node.parent] : -1,
       depth: caller ? caller.depth + 1 : 0,
       label,
@@ -129,22 +113,4 @@ function runLabel({ function: outer, place, inner, calls }) {
   if (calls > 1) return `${outer} ${calls > 2 ? "… " : ""}› ${inner.split(" (")[0]}`;
   const file = place.split("/").at(-1);
   return file ? `${outer} (${file})` : outer;
-}
-
-function stackTable(nodes, total, heading, exact) {
-  return table(
-    heading,
-    [
-      textColumn("callers and line, or function of a library", ({ path }) => path),
-      durationColumn("total", ({ ns }) => ns),
-      shareColumn(
-        "share",
-        ({ ns }) => ns,
-        () => total,
-      ),
-      countColumn(exact ? "times" : "samples", ({ samples }) => samples),
-    ],
-    nodes,
-    50,
-  );
 }

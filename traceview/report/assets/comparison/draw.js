@@ -1,7 +1,7 @@
 // Draws each capture on its canvas.
 import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
-import { drawRuler, freshCanvas } from "../core/ruler.js";
+import { drawRuler, drawStretch, freshCanvas } from "../core/ruler.js";
 import { fitted, timeRange } from "../core/words.js";
 import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, view } from "./state.js";
 
@@ -91,7 +91,7 @@ function drawCapture(capture) {
   drawRuler(context, { from: view.from, to: view.to, left: LABELS, right: width, axis: AXIS, height });
   drawEvents(context, capture, toX, width);
   drawBorders(context, capture, toX, height);
-  if (view.area) drawArea(context, toX(zero + view.area[0]), toX(zero + view.area[1]), height);
+  if (view.area) drawStretch(context, toX(zero + view.area[0]), toX(zero + view.area[1]), 0, height);
   context.restore();
   context.fillStyle = cssColour("--ink");
   capture.lanes.forEach((lane, row) => {
@@ -130,14 +130,6 @@ function drawName(context, text, lane, from, to, ink) {
   if (to - left < 30) return;
   context.fillStyle = ink;
   context.fillText(fitted(context, text, to - left - 8), left + 4, AXIS + lane * LANE + LANE / 2);
-}
-
-function drawArea(context, left, right, height) {
-  context.fillStyle = cssColour("--focus");
-  context.globalAlpha = 0.18;
-  context.fillRect(left, 0, right - left, height);
-  context.globalAlpha = 1;
-  for (const x of [left, right]) context.fillRect(Math.round(x), 0, 1, height);
 }
 
 function drawBorders(context, capture, toX, height) {

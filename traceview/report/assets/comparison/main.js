@@ -1,9 +1,10 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { byId, context2d, el, prose, queryAll } from "../core/dom.js";
+import { actionButton, byId, context2d, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { LOOK_WORDS, patternName, refreshColours, swatch, watchTheme } from "../core/palette.js";
+import { LOOK_WORDS, partItem, partsBar, refreshColours, watchTheme } from "../core/palette.js";
 import { sortableTable, unitColumn } from "../core/table.js";
-import { duration } from "../core/words.js";
+import { watchTip } from "../core/tip.js";
+import { countText, duration } from "../core/words.js";
 import { showArea } from "./area.js";
 import { draw, patternFill, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
@@ -22,14 +23,9 @@ function showTexts() {
   byId("facts").textContent = content.how;
   for (const other of against) {
     const name = against.length > 1 ? `${other.file}: ` : "";
-    byId("verdicts").append(
-      el(
-        "h2",
-        { class: "verdict", "data-verdict": other.verdict },
-        el("b", { text: other.verdict }),
-        `. ${name}${other.text}`,
-      ),
-    );
+    const verdict = el("b", { text: other.verdict });
+    const options = { class: "verdict", "data-verdict": other.verdict };
+    byId("verdicts").append(el("h2", options, verdict, `. ${name}${other.text}`));
     if (other.accounts) byId("accounts").append(el("p", { text: name + other.accounts }));
     for (const declared of other.tables) if (declared.rows.length) byId("tables").append(tableSection(name, declared));
   }
@@ -40,41 +36,19 @@ function showTexts() {
 function showBars() {
   const longest = Math.max(...content.bars.map(({ ns }) => ns), 1);
   for (const { file, ns, parts } of content.bars) {
-    const label = parts.map((part) => `${part.word} ${duration(part.ns)}`).join(", ");
-    const bar = el("div", { class: "stack", role: "img", "aria-label": `${file}: ${label}` });
+    const bar = partsBar(file, parts, duration);
     bar.style.width = `${(100 * ns) / longest}%`;
-    for (const part of parts) {
-      const piece = el("span", { class: patternName(part.look), title: `${part.word}: ${duration(part.ns)}` });
-      piece.style.flex = `${part.ns} 0 0`;
-      piece.style.backgroundColor = `var(--${part.look})`;
-      bar.append(piece);
-    }
-    byId("bars").append(
-      el(
-        "div",
-        { class: "device-line" },
-        el("b", { text: file, title: file }),
-        bar,
-        el("span", { text: duration(ns) }),
-      ),
-    );
+    const name = el("b", { text: file, title: file });
+    byId("bars").append(el("div", { class: "device-line" }, name, bar, el("span", { text: duration(ns) })));
   }
   const words = new Map(content.bars.flatMap(({ parts }) => parts.map((part) => [part.word, part.look])));
   const length = (bar, word) => duration(bar.parts.find((part) => part.word === word)?.ns ?? 0);
   for (const [word, look] of words)
-    byId("parts").append(
-      el(
-        "li",
-        {},
-        swatch(look),
-        el("span", { text: word }),
-        el("b", { text: content.bars.map((bar) => length(bar, word)).join(" → ") }),
-      ),
-    );
+    byId("parts").append(partItem(look, word, content.bars.map((bar) => length(bar, word)).join(" → ")));
 }
 
 function tableSection(name, { title, columns, rows, events }) {
-  const made = columns.map((column, place) => unitColumn(column, (row) => row[place]));
+  const made = columns.map((column, place) => unitColumn(column.title, column.unit, (row) => row[place]));
   if (events) made[0] = { ...made[0], cell: (row) => eventButton(row[0], events[rows.indexOf(row)]) };
   return el(
     "section",
@@ -86,17 +60,12 @@ function tableSection(name, { title, columns, rows, events }) {
 
 // Marks the kernels of a name in all timelines; a second click shows all again.
 function eventButton(text, name) {
-  return el("button", {
-    type: "button",
-    class: "event mono",
-    text,
-    "aria-pressed": String(view.lit === name),
-    onclick: ({ currentTarget }) => {
-      view.lit = view.lit === name ? null : name;
-      for (const button of queryAll(".event")) button.setAttribute("aria-pressed", "false");
-      currentTarget.setAttribute("aria-pressed", String(view.lit === name));
-      draw();
-    },
+  const options = { class: "event mono", "aria-pressed": String(view.lit === name) };
+  return actionButton(text, options, ({ currentTarget }) => {
+    view.lit = view.lit === name ? null : name;
+    for (const button of queryAll(".event")) button.setAttribute("aria-pressed", "false");
+    currentTarget.setAttribute("aria-pressed", String(view.lit === name));
+    draw();
   });
 }
 
@@ -104,32 +73,25 @@ function showCaptures() {
   for (const capture of captures) {
     prepare(capture);
     const cut = capture.leftOut
-      ? ` · the first ${capture.events.length.toLocaleString("en")} events; ${capture.leftOut.toLocaleString("en")} more are not drawn`
+      ? ` · the first ${countText(capture.events.length)} events; ${countText(capture.leftOut)} more are not drawn`
       : "";
-    capture.canvas = el("canvas", { role: "img", "aria-label": `Timeline of ${capture.file}` });
-    capture.canvas.style.height = `${AXIS + capture.lanes.length * LANE}px`;
-    capture.canvas.addEventListener("pointermove", (event) => showTip(capture, event));
-    capture.canvas.addEventListener("pointerleave", () => {
-      byId("tip").hidden = true;
-    });
+    const style = { height: `${AXIS + capture.lanes.length * LANE}px` };
+    capture.canvas = el("canvas", { role: "img", "aria-label": `Timeline of ${capture.file}`, style });
+    watchTip(capture.canvas, (event) => tipText(capture, event));
     byId("timelines").append(el("div", { class: "capture" }, el("h3", { text: capture.file + cut }), capture.canvas));
   }
 }
 
-function showTip(capture, event) {
-  const tip = byId("tip");
+function tipText(capture, event) {
   const box = capture.canvas.getBoundingClientRect();
   const lane = Math.floor((event.clientY - box.top - AXIS) / LANE);
   const x = event.clientX - box.left;
   const hit = x >= LABELS && lane >= 0 && lane < capture.lanes.length ? eventAt(capture, lane, x) : null;
-  tip.hidden = !hit;
-  if (!hit) return;
+  if (!hit) return "";
   const [, start, length, look, name] = hit;
   const word = WORDS[capture.looks[look]] ?? capture.looks[look];
   const place = `${duration(start - iterationStart(capture))} after the start of the iteration`;
-  tip.textContent = `${capture.names[name]} · ${word} · ${duration(length)}, ${place}`;
-  tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 430)}px`;
-  tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 60)}px`;
+  return `${capture.names[name]} · ${word} · ${duration(length)}, ${place}`;
 }
 
 // The innermost event at a point: the one that began last.

@@ -14,6 +14,10 @@ export async function inflateElement(id) {
   return new Response(stream).arrayBuffer();
 }
 
+export async function inflateText(id) {
+  return new TextDecoder().decode(await inflateElement(id));
+}
+
 /**
  * Numbers are stored as planes: all lowest bytes, then all second bytes, and so on.
  * @param {ArrayBuffer} buffer

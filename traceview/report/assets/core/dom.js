@@ -28,7 +28,7 @@ export function context2d(canvas) {
 /**
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
- * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, text and class
+ * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, style as an object, text and class
  * @param {(Node | string | null | undefined)[]} children
  * @returns {HTMLElementTagNameMap[K]}
  */
@@ -38,6 +38,7 @@ export function el(tag, options = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") made.textContent = value;
     else if (name === "class") made.className = value;
+    else if (name === "style") Object.assign(made.style, value);
     else if (name.startsWith("--")) made.style.setProperty(name, value);
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
@@ -47,14 +48,36 @@ export function el(tag, options = {}, ...children) {
 }
 
 /**
- * A text whose words in backticks are code.
+ * @param {string | (Node | string)[]} content
+ * @param {Record<string, any>} options as those of `el`
+ * @param {(event: any) => void} action what a click does
+ */
+export function actionButton(content, options, action) {
+  return el("button", { type: "button", ...options, onclick: action }, ...[content].flat());
+}
+
+/**
+ * Buttons of which one is pressed: the last that was clicked.
+ * @param {{ text: string, title?: string, pressed: boolean, choose: () => void }[]} choices
+ */
+export function choiceButtons(choices) {
+  const buttons = choices.map(({ text, title, pressed, choose }) =>
+    actionButton(text, { title, "aria-pressed": String(pressed) }, ({ target }) => {
+      for (const button of buttons) button.setAttribute("aria-pressed", String(button === target));
+      choose();
+    }),
+  );
+  return buttons;
+}
+
+/**
+ * A text whose words in backticks are code, or what `tag` says.
  * @param {string} text
+ * @param {"code" | "kbd"} tag
  * @returns {(Node | string)[]}
  */
-export function prose(text) {
-  return text
-    .split("`")
-    .map((part, at, parts) => (at % 2 && at < parts.length - 1 ? el("code", { text: part }) : part));
+export function prose(text, tag = "code") {
+  return text.split("`").map((part, at, parts) => (at % 2 && at < parts.length - 1 ? el(tag, { text: part }) : part));
 }
 
 // Ends the task, so that the browser can draw and answer; the rest comes before the parser goes on with the document.

@@ -40,36 +40,17 @@ const PATTERNS = {
   idle_host: "striped",
 };
 
-// Lines [x, y, x, y] of a pattern in a tile of 8 by 8 pixels.
-const FALLING = [
-  [-8, 0, 0, 8],
-  [0, 0, 8, 8],
-  [8, 0, 16, 8],
-];
-
-const RISING = [
-  [-8, 8, 0, 0],
-  [0, 8, 8, 0],
-  [8, 8, 16, 0],
-];
-
+// Paths of SVG for the lines of a pattern in a tile of 8 by 8 pixels.
+const FALLING = "M-8 0L0 8M0 0L8 8M8 0L16 8";
+const RISING = "M-8 8L0 0M0 8L8 0M8 8L16 0";
 const STROKES = {
   striped: FALLING,
   slashed: RISING,
   hatched: RISING,
-  crossed: [...FALLING, ...RISING],
-  upright: [
-    [2, 0, 2, 8],
-    [6, 0, 6, 8],
-  ],
-  level: [
-    [0, 2, 8, 2],
-    [0, 6, 8, 6],
-  ],
-  checked: [
-    [4, 0, 4, 8],
-    [0, 4, 8, 4],
-  ],
+  crossed: FALLING + RISING,
+  upright: "M2 0V8M6 0V8",
+  level: "M0 2H8M0 6H8",
+  checked: "M4 0V8M0 4H8",
 };
 
 export const RANGE_COLOURS = 8;
@@ -98,8 +79,30 @@ export function patternName(look) {
   return PATTERNS[look] ?? "";
 }
 
-export function swatch(look) {
-  return el("span", { class: "swatch " + patternName(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
+export function swatch(look, pattern = patternName(look)) {
+  return el("span", { class: "swatch " + pattern, "--fill": `var(--${look})`, "aria-hidden": "true" });
+}
+
+/**
+ * A bar of parts, as long as their times.
+ * @param {string} name
+ * @param {{ look: string, word: string, ns: number }[]} parts
+ * @param {(ns: number) => string} figure of a part, for a screen reader
+ * @param {(ns: number) => string} tip
+ */
+export function partsBar(name, parts, figure, tip = figure) {
+  const label = parts.map(({ word, ns }) => `${word} ${figure(ns)}`).join(", ");
+  const pieces = parts.map(({ look, word, ns }) => {
+    const style = { flex: `${ns} 0 0`, backgroundColor: `var(--${look})` };
+    return el("span", { class: patternName(look), title: `${word}: ${tip(ns)}`, style });
+  });
+  return el("div", { class: "stack", role: "img", "aria-label": `${name}: ${label}` }, ...pieces);
+}
+
+// An entry of the list of parts under bars.
+export function partItem(look, word, figure, { title = "", more = "" } = {}) {
+  const soft = more ? el("span", { class: "soft", text: more }) : null;
+  return el("li", { title: title || null }, swatch(look), el("span", { text: word }), el("b", { text: figure }), soft);
 }
 
 export function cssColour(name) {
@@ -144,18 +147,8 @@ export function canvasPattern(context, name) {
   pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
   pen.fillStyle = "rgb(0 0 0 / 30%)";
   pen.lineWidth = name === "striped" || name === "hatched" || name === "slashed" ? 2 : 1.3;
-  pen.beginPath();
-  for (const [fromX, fromY, toX, toY] of STROKES[name] ?? []) {
-    pen.moveTo(fromX, fromY);
-    pen.lineTo(toX, toY);
-  }
-  pen.stroke();
-  if (name === "dotted")
-    for (const [x, y] of [
-      [1, 1],
-      [5, 5],
-    ])
-      pen.fillRect(x, y, 2, 2);
+  pen.stroke(new Path2D(STROKES[name]));
+  if (name === "dotted") for (const at of [1, 5]) pen.fillRect(at, at, 2, 2);
   return context.createPattern(tile, "repeat");
 }
 

@@ -47,6 +47,15 @@ export function drawRuler(context, { from, to, left, right, axis, height }) {
   }
 }
 
+// A selected stretch of time, between two positions in pixels.
+export function drawStretch(context, from, to, y, height) {
+  context.fillStyle = cssColour("--focus");
+  context.globalAlpha = 0.18;
+  context.fillRect(Math.min(from, to), y, Math.abs(to - from), height);
+  context.globalAlpha = 1;
+  for (const x of [from, to]) context.fillRect(Math.round(x), y, 1, height);
+}
+
 // A canvas of this size in CSS pixels, cleared, with its context.
 export function freshCanvas(canvas, width, height) {
   const ratio = devicePixelRatio || 1;

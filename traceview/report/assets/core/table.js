@@ -1,5 +1,5 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
-import { el } from "./dom.js";
+import { actionButton, el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
 import { RATES, SIZES, TIMES, columnTexts, countText, duration, operations, percent, ratio } from "./words.js";
 
@@ -12,94 +12,6 @@ import { RATES, SIZES, TIMES, columnTexts, countText, duration, operations, perc
  * @property {boolean} [words] whether its cells are words, which stand on the left
  * @property {import("./words.js").Scales} [scales] units of its figures; the column is written in one of them
  */
-
-/**
- * @param {string} heading
- * @param {TableColumn["value"]} value
- * @param {TableColumn["cell"]} cell
- * @returns {TableColumn}
- */
-export function textColumn(heading, value, cell = (row) => String(value(row))) {
-  return { heading, cell, field: fieldName(heading), value, words: true };
-}
-
-/**
- * @param {string} heading
- * @param {(row: any) => number} value
- * @returns {TableColumn}
- */
-export function countColumn(heading, value) {
-  return { heading, cell: (row) => countText(value(row)), field: fieldName(heading), value };
-}
-
-/**
- * @param {string} heading
- * @param {(row: any) => number | ""} value ns; "" where it is unknown
- * @returns {TableColumn}
- */
-export function durationColumn(heading, value) {
-  return scaledColumn(heading, value, TIMES, "_ns");
-}
-
-/** @returns {TableColumn} a column of figures or "", which stands for an unknown one */
-function scaledColumn(heading, value, scales, suffix) {
-  const cell = (row) => columnTexts([value(row)], scales)[0];
-  return { heading, cell, scales, field: fieldName(heading, suffix), value };
-}
-
-/**
- * @param {string} heading
- * @param {(row: any) => number} value bytes
- * @returns {TableColumn}
- */
-export function sizeColumn(heading, value) {
-  return scaledColumn(heading, value, SIZES, "_bytes");
-}
-
-/**
- * @param {string} heading
- * @param {(row: any) => number} part
- * @param {(row: any) => number} whole
- * @returns {TableColumn}
- */
-export function shareColumn(heading, part, whole) {
-  return {
-    heading,
-    cell: (row) => percent(part(row), whole(row)),
-    field: fieldName(heading, "_fraction"),
-    value: (row) => (whole(row) ? part(row) / whole(row) : ""),
-  };
-}
-
-/**
- * @param {string} heading
- * @param {(row: any) => number} bytes
- * @param {(row: any) => number} ns
- * @returns {TableColumn}
- */
-export function bandwidthColumn(heading, bytes, ns) {
-  return scaledColumn(heading, (row) => (ns(row) ? bytes(row) / ns(row) : ""), RATES, "_gb_per_s");
-}
-
-/**
- * A column of a declared table. Its values are null where they are undefined.
- *
- * @param {{ title: string, unit: string }} declared
- * @param {(row: any) => any} value
- * @returns {TableColumn}
- */
-export function unitColumn({ title, unit }, value) {
-  const known = (row) => value(row) ?? "";
-  if (SCALES[unit]) return scaledColumn(title, known, ...SCALES[unit]);
-  const text = UNIT_TEXT[unit];
-  return {
-    heading: title,
-    cell: (row) => (value(row) === null ? "-" : text(value(row))),
-    field: fieldName(title, UNIT_SUFFIX[unit] ?? ""),
-    value: known,
-    words: unit === "text" || unit === "code",
-  };
-}
 
 /** @type {Record<string, [import("./words.js").Scales, string]>} */
 const SCALES = { ns: [TIMES, "_ns"], bytes: [SIZES, "_bytes"], bytes_per_ns: [RATES, "_gb_per_s"] };
@@ -120,6 +32,58 @@ const UNIT_TEXT = {
 const UNIT_SUFFIX = { fraction: "_fraction", flops_per_s: "_per_s", signed_ns: "_ns" };
 
 /**
+ * A column of values in one unit: those of declared tables (traceview/model/columns.py). Unknown values are null.
+ *
+ * @param {string} heading
+ * @param {string} unit
+ * @param {(row: any) => any} value
+ * @returns {TableColumn}
+ */
+export function unitColumn(heading, unit, value) {
+  const known = (row) => value(row) ?? "";
+  if (SCALES[unit]) {
+    const [scales, suffix] = SCALES[unit];
+    const cell = (row) => columnTexts([known(row)], scales)[0];
+    return { heading, cell, scales, field: fieldName(heading, suffix), value: known };
+  }
+  return {
+    heading,
+    cell: (row) => (value(row) === null ? "-" : UNIT_TEXT[unit](value(row))),
+    field: fieldName(heading, UNIT_SUFFIX[unit]),
+    value: known,
+    words: unit === "text" || unit === "code",
+  };
+}
+
+/**
+ * @param {string} heading
+ * @param {TableColumn["value"]} value
+ * @param {TableColumn["cell"]} [cell] what the page shows, if not the text itself
+ * @returns {TableColumn}
+ */
+export function textColumn(heading, value, cell) {
+  const column = unitColumn(heading, "text", value);
+  return cell ? { ...column, cell } : column;
+}
+
+/** @type {(heading: string, value: (row: any) => number) => TableColumn} */
+export const countColumn = (heading, value) => unitColumn(heading, "count", value);
+
+/** @type {(heading: string, value: (row: any) => number | null) => TableColumn} */
+export const durationColumn = (heading, value) => unitColumn(heading, "ns", value);
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => [part: number, whole: number]} share
+ */
+export function shareColumn(heading, share) {
+  return unitColumn(heading, "fraction", (row) => {
+    const [part, whole] = share(row);
+    return whole ? part / whole : null;
+  });
+}
+
+/**
  * The columns, with the figures of these rows in one unit a column.
  *
  * @param {TableColumn[]} columns
@@ -132,15 +96,6 @@ export function withUnits(columns, rows) {
     const byRow = new Map(rows.map((row, at) => [row, texts[at]]));
     return { ...column, cell: (row) => byRow.get(row) ?? column.cell?.(row) ?? "" };
   });
-}
-
-/**
- * @param {string} field
- * @param {TableColumn["value"]} value
- * @returns {TableColumn}
- */
-export function csvColumn(field, value) {
-  return { field, value };
 }
 
 /**
@@ -179,7 +134,7 @@ function headCell({ heading = "", words }, sort) {
   const name = words ? "words" : null;
   if (!sort) return el("th", { scope: "col", class: name, text: heading });
   const order = sort.heading !== heading ? null : sort.down ? "descending" : "ascending";
-  const button = el("button", { type: "button", class: "sort", text: heading, onclick: () => sort.by(heading) });
+  const button = actionButton(heading, { class: "sort" }, () => sort.by(heading));
   return el("th", { scope: "col", class: name, "aria-sort": order }, button);
 }
 
@@ -197,27 +152,15 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
   if (rows.length > most) {
-    const rest = el("button", {
-      type: "button",
-      class: "small",
-      text: `Show all ${countText(rows.length)}`,
-      onclick: () => {
-        body.append(...rows.slice(most).map(line));
-        rest.remove();
-      },
+    const rest = actionButton(`Show all ${countText(rows.length)}`, { class: "small" }, () => {
+      body.append(...rows.slice(most).map(line));
+      rest.remove();
     });
     under.append(rest);
   }
-  under.append(
-    el("button", {
-      type: "button",
-      class: "small",
-      text: "CSV",
-      "aria-label": `Save as CSV: ${caption}`,
-      title: "Save this table, all of its rows, as CSV",
-      onclick: () => saveCsv(caption, all, rows),
-    }),
-  );
+  const title = "Save this table, all of its rows, as CSV";
+  const named = { class: "small", "aria-label": `Save as CSV: ${caption}`, title };
+  under.append(actionButton("CSV", named, () => saveCsv(caption, all, rows)));
   return el(
     "div",
     { class: "tabled" },
@@ -252,8 +195,7 @@ export function sortableTable(caption, columns, rows, most) {
     place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort }));
   };
   const by = (heading) => {
-    state.down = state.sort === heading ? !state.down : firstDown(columns, rows, heading);
-    state.sort = heading;
+    sortBy(state, heading, columns, rows);
     draw();
     focusHeading(place, heading);
   };
@@ -261,10 +203,11 @@ export function sortableTable(caption, columns, rows, most) {
   return place;
 }
 
-// Numbers are first sorted from the largest, texts from A.
-export function firstDown(columns, rows, heading) {
+// Numbers are first sorted from the largest, texts from A; a second time the other way round.
+export function sortBy(state, heading, columns, rows) {
   const value = columns.find((column) => column.heading === heading)?.value;
-  return !rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
+  const isText = rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
+  Object.assign(state, { sort: heading, down: state.sort === heading ? !state.down : !isText });
 }
 
 // Rows without a value come last in both directions.

@@ -1,6 +1,6 @@
 // What to change first, and the tables.
-import { byId, el, prose } from "../core/dom.js";
-import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
+import { actionButton, byId, el, prose } from "../core/dom.js";
+import { countColumn, durationColumn, textColumn, shareColumn, table } from "../core/table.js";
 import { countText } from "../core/words.js";
 import { selectCell } from "./moves.js";
 import { content, map } from "./state.js";
@@ -15,25 +15,19 @@ export function showAnswer() {
   if (skipped)
     byId("skipped").textContent =
       `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are excluded from all figures; the table below lists them.`;
-  for (const one of content.advice)
-    byId("advice").append(
-      el(
-        "li",
-        { class: "card" },
-        el("button", {
-          type: "button",
-          class: "goto",
-          text: one.title,
-          onclick: () => {
-            selectCell(map.order.indexOf(one.rank));
-            byId("stage").focus();
-          },
-        }),
-        el("p", {}, ...prose(one.text)),
-        content.answer.includes(one.price) ? null : el("p", { class: "soft" }, one.price),
-      ),
-    );
+  for (const { title, text, price, rank } of content.advice) {
+    const goTo = actionButton(title, { class: "goto" }, () => {
+      selectCell(map.order.indexOf(rank));
+      byId("stage").focus();
+    });
+    const gain = content.answer.includes(price) ? null : el("p", { class: "soft", text: price });
+    byId("advice").append(el("li", { class: "card" }, goTo, el("p", {}, ...prose(text)), gain));
+  }
   for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));
+}
+
+function markedLabel({ label, straggler }) {
+  return straggler ? `! ${label}` : label;
 }
 
 export function showTables() {
@@ -45,18 +39,14 @@ export function showTables() {
   add(
     `Ranks, ${each}, slowest first`,
     [
-      textColumn(
-        "rank",
-        (rank) => rank.label,
-        (rank) => (rank.straggler ? `! ${rank.label}` : rank.label),
-      ),
-      csvColumn("straggler", (rank) => (rank.straggler ? 1 : 0)),
+      textColumn("rank", (rank) => rank.label, markedLabel),
+      { field: "straggler", value: (rank) => (rank.straggler ? 1 : 0) },
       ...(content.sets > 1 ? [countColumn("set", (rank) => rank.set + 1)] : []),
-      csvColumn("file", (rank) => rank.file),
-      csvColumn("device", (rank) => rank.device),
+      { field: "file", value: (rank) => rank.file },
+      { field: "device", value: (rank) => rank.device },
       textColumn("GPU", (rank) => rank.gpu),
       ...["wall", "own"].map((key) => durationColumn(key, (rank) => rank[key])),
-      durationColumn("lag", (rank) => rank.lag ?? ""),
+      durationColumn("lag", (rank) => rank.lag),
       ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
         durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
       ),
@@ -64,13 +54,9 @@ export function showTables() {
       durationColumn("exposed wait", (rank) => rank.bare_wait),
       durationColumn("delays others", (rank) => rank.caused),
       durationColumn("exposed delay", (rank) => rank.bare_caused),
-      ...content.causes.map((cause, place) => csvColumn(`idle_${cause}_ns`, (rank) => rank.causes[place])),
+      ...content.causes.map((cause, place) => ({ field: `idle_${cause}_ns`, value: (rank) => rank.causes[place] })),
       countColumn("kernels", (rank) => rank.kernels),
-      shareColumn(
-        "arrived last",
-        (rank) => rank.last_count,
-        (rank) => rank.matched,
-      ),
+      shareColumn("arrived last", (rank) => [rank.last_count, rank.matched]),
       countColumn("iterations", (rank) => rank.iterations),
     ],
     slowest,
@@ -89,11 +75,7 @@ export function showTables() {
       durationColumn("transfer", (group) => group.transfer),
       durationColumn("waited", (group) => group.waited),
       textColumn("most often last", (group) => rankLabel(group.last)),
-      shareColumn(
-        "share",
-        (group) => group.last_count,
-        (group) => group.count,
-      ),
+      shareColumn("share", (group) => [group.last_count, group.count]),
     ],
     content.groups,
     "wide",
@@ -115,8 +97,8 @@ export function showTables() {
       durationColumn("offset", (clock) => clock.offset),
       textColumn("method", (clock) => clock.words),
       textColumn("aligned with", (clock) => clock.session),
-      csvColumn("drift_ns_per_s", (clock) => clock.drift),
-      csvColumn("uncertainty_ns", (clock) => clock.uncertainty ?? ""),
+      { field: "drift_ns_per_s", value: (clock) => clock.drift },
+      { field: "uncertainty_ns", value: (clock) => clock.uncertainty ?? "" },
     ],
     content.clocks,
     "wide",

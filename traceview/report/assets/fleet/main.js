@@ -1,8 +1,8 @@
 // Entry of the page of a fleet. Names come from captures and reach the page as text only.
 import { readColumn, inflateElement } from "../core/columns.js";
-import { byId, context2d, el } from "../core/dom.js";
+import { byId, choiceButtons, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { refreshColours, watchTheme } from "../core/palette.js";
+import { refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { showAnswer, showTables } from "./answer.js";
 import { selectCell, fittingHeight, watchInput } from "./moves.js";
@@ -12,23 +12,18 @@ import { content, heat, map } from "./state.js";
 import { drawTogether, loadTogether } from "./together.js";
 
 function showControls() {
-  for (const [figure, words] of Object.entries(FIGURES))
-    byId("figures").append(
-      el("button", {
-        type: "button",
-        text: figure,
-        title: words,
-        "aria-pressed": String(figure === map.figure),
-        onclick: (event) => {
-          map.figure = /** @type {import("../types").Figure} */ (figure);
-          map.image = null;
-          for (const other of byId("figures").children)
-            other.setAttribute("aria-pressed", String(other === event.target));
-          showLegend();
-          drawMap();
-        },
-      }),
-    );
+  const choices = Object.entries(FIGURES).map(([figure, title]) => ({
+    text: figure,
+    title,
+    pressed: figure === map.figure,
+    choose: () => {
+      map.figure = /** @type {import("../types").Figure} */ (figure);
+      map.image = null;
+      showLegend();
+      drawMap();
+    },
+  }));
+  byId("figures").append(...choiceButtons(choices));
   for (const [name, [words]] of Object.entries(ORDERS))
     byId("order").append(el("option", { value: name, text: words }));
   byId("figures").hidden = !heat.columns;
@@ -37,15 +32,7 @@ function showControls() {
 function showLegend() {
   const place = byId("legend");
   place.replaceChildren();
-  for (const { look, words, pattern } of PARTS)
-    place.append(
-      el(
-        "span",
-        {},
-        el("i", { class: `swatch ${pattern ?? ""}`, "--fill": `var(--${look})`, "aria-hidden": "true" }),
-        words,
-      ),
-    );
+  for (const { look, words, pattern = "" } of PARTS) place.append(el("span", {}, swatch(look, pattern), words));
   if (!heat.columns) return;
   const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
     pen = context2d(ramp),
@@ -54,15 +41,8 @@ function showLegend() {
     pen.fillStyle = `rgb(${heatColour(x / 119).join(" ")})`;
     pen.fillRect(x, 0, 1, 12);
   }
-  place.append(
-    el(
-      "span",
-      {},
-      `${FIGURES[map.figure]}: ${duration(low)}`,
-      ramp,
-      `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`,
-    ),
-  );
+  const most = `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`;
+  place.append(el("span", {}, `${FIGURES[map.figure]}: ${duration(low)}`, ramp, most));
 }
 
 function onThemeChange() {

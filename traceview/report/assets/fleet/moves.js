@@ -1,5 +1,6 @@
 // Keyboard, pointer and buttons of the ranks.
 import { queryAll, byId } from "../core/dom.js";
+import { watchTip } from "../core/tip.js";
 import { savePicture } from "./picture.js";
 import { AXIS, HIGH, LOWEST, TALLEST, drawMap, heatLeft } from "./ranks.js";
 import { sortRanks } from "./scale.js";
@@ -69,24 +70,16 @@ function onSlash(event) {
 }
 
 export function watchInput() {
-  const stage = byId("stage"),
-    tip = byId("tip");
+  const stage = byId("stage");
   stage.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
     event.preventDefault();
     KEYS[event.key]();
   });
   addEventListener("keydown", onSlash);
-  stage.addEventListener("pointermove", (event) => {
+  watchTip(stage, (event) => {
     const place = cellAt(event);
-    tip.hidden = !place;
-    if (!place) return;
-    tip.textContent = cellText(...place);
-    tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - 480)) + "px";
-    tip.style.top = Math.min(event.clientY + 16, innerHeight - 110) + "px";
-  });
-  stage.addEventListener("pointerleave", () => {
-    tip.hidden = true;
+    return place ? cellText(place[0], place[1]) : "";
   });
   stage.addEventListener("click", (event) => {
     const place = cellAt(event);

@@ -1,6 +1,7 @@
 // Ranks down, iterations across: each rank's time by kind and the heat map, on one canvas that draws the visible rows.
 import { byId, context2d, el } from "../core/dom.js";
 import { canvasPattern, cssColour } from "../core/palette.js";
+import { freshCanvas } from "../core/ruler.js";
 import { fitted } from "../core/words.js";
 import { heatImage } from "./scale.js";
 import { content, heat, map } from "./state.js";
@@ -45,19 +46,14 @@ export function heatLeft(wide) {
 export function drawMap() {
   const scroll = byId("scroll"),
     stage = byId("stage"),
-    canvas = byId("canvas", HTMLCanvasElement),
-    ratio = devicePixelRatio || 1;
+    canvas = byId("canvas", HTMLCanvasElement);
   const whole = AXIS + map.order.length * map.height,
     high = Math.min(whole, HIGH),
     wide = scroll.clientWidth;
   scroll.style.height = high + 2 + "px";
   byId("spacer").style.height = whole + "px";
-  stage.style.height = canvas.style.height = high + "px";
-  canvas.width = Math.round(wide * ratio);
-  canvas.height = Math.round(high * ratio);
-  const pen = context2d(canvas);
-  pen.scale(ratio, ratio);
-  paint(pen, wide, high, scroll.scrollTop, map.height);
+  stage.style.height = high + "px";
+  paint(freshCanvas(canvas, wide, high), wide, high, scroll.scrollTop, map.height);
   document.documentElement.dataset.drawn = [
     map.figure,
     map.height.toFixed(2),

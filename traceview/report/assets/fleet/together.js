@@ -5,8 +5,9 @@ import { byId, queryAll } from "../core/dom.js";
 import { canvasPattern, cssColour } from "../core/palette.js";
 import { drawRuler, freshCanvas } from "../core/ruler.js";
 import { moveOfKey, shifted, spanMoves, zoomed } from "../core/span.js";
+import { watchTip } from "../core/tip.js";
 import { isSideways, watchWheel } from "../core/wheel.js";
-import { duration, fitted } from "../core/words.js";
+import { countText, duration, fitted } from "../core/words.js";
 import { selectCell } from "./moves.js";
 import { content, map } from "./state.js";
 import { rankLabel } from "./words.js";
@@ -48,9 +49,7 @@ export function loadTogether(buffer) {
   const at = Math.max(0, Math.floor((first.count - FIRST_SHOWN) / 2));
   const until = Math.min(first.count - 1, at + FIRST_SHOWN);
   const cut = content.timesLeftOut;
-  byId("together-cut").textContent = cut
-    ? `${cut.toLocaleString("en")} more collectives before and after are not drawn.`
-    : "";
+  byId("together-cut").textContent = cut ? `${countText(cut)} more collectives before and after are not drawn.` : "";
   [together.from, together.to] = [first.rows[0].start[at], first.last[until] + first.rows[0].length[until]];
   watchTogether();
 }
@@ -212,8 +211,7 @@ function collectiveText({ group, at, rank, start, length }) {
 }
 
 function watchTogether() {
-  const stage = byId("together-stage"),
-    tip = byId("tip");
+  const stage = byId("together-stage");
   /** @type {{ x: number, from: number, to: number } | null} */
   let grabbed = null;
   stage.addEventListener("pointerdown", (event) => {
@@ -222,18 +220,12 @@ function watchTogether() {
   addEventListener("pointerup", () => {
     grabbed = null;
   });
-  stage.addEventListener("pointermove", (event) => {
+  watchTip(stage, (event) => {
     const hit = isOverWork(event) ? null : collectiveAt(event);
-    const text = hit ? collectiveText(hit) : workAt(event);
-    tip.hidden = !text;
-    tip.textContent = text;
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - 480))}px`;
-    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 60)}px`;
-    if (!grabbed) return;
-    setTogether(shifted(grabbed, (grabbed.x - event.clientX) / (stage.clientWidth - LEFT)));
+    return hit ? collectiveText(hit) : workAt(event);
   });
-  stage.addEventListener("pointerleave", () => {
-    tip.hidden = true;
+  stage.addEventListener("pointermove", (event) => {
+    if (grabbed) setTogether(shifted(grabbed, (grabbed.x - event.clientX) / (stage.clientWidth - LEFT)));
   });
   stage.addEventListener("click", (event) => {
     const hit = collectiveAt(event);

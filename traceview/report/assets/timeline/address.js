@@ -3,6 +3,7 @@
 import { leaveArea, showArea } from "./area.js";
 import { bookmarks } from "./bookmarks.js";
 import { bringInSight } from "./go.js";
+import { isPartHead } from "./rows.js";
 import { clearSelected, selectPlace } from "./select.js";
 import { area, board, selected, view } from "./state.js";
 import { afterRedraw, rebuild, setView } from "./view.js";
@@ -37,18 +38,14 @@ function addressText() {
   }
   if (area.result) fields.set("area", spanText(...area.result.points));
   if (area.result?.rows) fields.set("rows", join(board.numbered.filter(({ id }) => area.result.rows.includes(id))));
-  for (const [name, groups] of Object.entries({
+  for (const [name, rows] of Object.entries({
     fold: board.groups.filter((group) => group.folded),
     all: board.groups.filter((group) => group.all),
+    pin: board.numbered.filter((row) => row.pinned),
+    more: board.numbered.filter((row) => row.more !== row.folded),
+    shut: board.numbered.filter((row) => row.group?.shut.has(row.part) && isPartHead(row)),
   }))
-    if (groups.length) fields.set(name, join(groups));
-  const changed = board.numbered.filter((row) => row.more !== row.folded);
-  for (const [name, rows] of Object.entries({ pin: board.numbered.filter((row) => row.pinned), more: changed }))
     if (rows.length) fields.set(name, join(rows));
-  const shut = board.numbered.filter(
-    (row) => row.part && row.group?.shut.has(row.part) && row.group.rows.find((one) => one.part === row.part) === row,
-  );
-  if (shut.length) fields.set("shut", join(shut));
   for (const { from, to, note } of bookmarks.all) fields.append("note", `${spanText(from, to)} ${note}`);
   const text = fields.toString();
   return unmoved && !text ? "" : `#t=${spanText(view.from, view.to)}${text ? "&" + text : ""}`;

@@ -1,5 +1,5 @@
 // The selected area: a stretch of time, of all rows or of some. A second area is compared with the one that was kept.
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { EXACT, duration, momentText } from "../core/words.js";
 import { areaTables } from "./areatables.js";
@@ -95,7 +95,6 @@ function showResult() {
   const { result, kept } = area,
     compared = kept && kept !== result ? kept : null;
   if (!result) return;
-  const action = (text, run) => el("button", { type: "button", text, onclick: run });
   showPanel(
     el(
       "div",
@@ -110,8 +109,8 @@ function showResult() {
       el(
         "p",
         { class: "actions" },
-        action("Zoom to it (f)", fitArea),
-        action(kept ? "End the comparison (c)" : "Compare with another (c)", keepArea),
+        actionButton("Zoom to it (f)", {}, fitArea),
+        actionButton(kept ? "End the comparison (c)" : "Compare with another (c)", {}, keepArea),
       ),
       kept === result ? el("p", { class: "soft", text: "This is A: select another area to compare." }) : null,
     ),

@@ -1,5 +1,5 @@
 // Bookmarks: places with a note. The address keeps them; flags on the ruler show them.
-import { byId, context2d, el } from "../core/dom.js";
+import { actionButton, byId, context2d, el } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { duration, momentText } from "../core/words.js";
 import { toX } from "./axis.js";
@@ -38,11 +38,11 @@ export function showBookmarks(current = bookmarks.all[0]) {
 
 function bookmarkLine(mark, current) {
   const place = `${duration(mark.to - mark.from)} from ${momentText(mark.from)}`;
-  const remove = () => {
+  const remove = actionButton("Remove", {}, () => {
     bookmarks.all = bookmarks.all.filter((one) => one !== mark);
     showBookmarks();
     schedule();
-  };
+  });
   const field = el("input", {
     maxlength: 200,
     value: mark.note,
@@ -54,13 +54,8 @@ function bookmarkLine(mark, current) {
     },
     onkeydown: ({ key }) => ["Enter", "Escape"].includes(key) && byId("stage").focus(),
   });
-  return el(
-    "li",
-    { class: current ? "current" : null },
-    el("button", { type: "button", text: place, onclick: () => goToBookmark(mark) }),
-    field,
-    el("button", { type: "button", text: "Remove", onclick: remove }),
-  );
+  const show = actionButton(place, {}, () => goToBookmark(mark));
+  return el("li", { class: current ? "current" : null }, show, field, remove);
 }
 
 function goToBookmark(mark) {

@@ -4,6 +4,7 @@ import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
+import { showTip, watchTip } from "../core/tip.js";
 import { bandwidth, countText, duration, momentText, percent, bytesText } from "../core/words.js";
 import { colours, tintFunction } from "./colours.js";
 import { counterFacts } from "./counters.js";
@@ -102,28 +103,17 @@ export function hitAt(event) {
   return markAt(rowAt(y), x, y);
 }
 
-function showTip(event) {
+function tipOf(event) {
   const hit = event.buttons ? null : hitAt(event);
-  const tip = byId("tip");
-  tip.hidden = !hit;
-  if (!hit) return;
+  if (!hit) return [];
   const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), factValue(value)]);
-  tip.replaceChildren(el("b", { text: headline(hit) }), el("dl", {}, ...pairs));
-  const left =
-    event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
-  const top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8);
-  tip.style.left = Math.max(4, left) + "px";
-  tip.style.top = Math.max(4, top) + "px";
+  return [el("b", { text: headline(hit) }), el("dl", {}, ...pairs)];
 }
 
 export function watchHover() {
-  const stage = byId("stage");
-  stage.addEventListener("pointermove", showTip);
-  stage.addEventListener("pointerleave", () => {
-    byId("tip").hidden = true;
-  });
+  watchTip(byId("stage"), tipOf);
   // The tip follows the view: after a key or a wheel another mark is under the pointer.
   afterRedraw.push(() => {
-    if (pointer.over && !pointer.last) showTip(pointer.over);
+    if (pointer.over && !pointer.last) showTip(pointer.over, tipOf(pointer.over));
   });
 }

@@ -1,16 +1,16 @@
 // The labels of the rows: they fold groups and move rows.
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
-import { hideRow, pinRow } from "./rows.js";
+import { hideRow, isPartHead, pinRow } from "./rows.js";
 import { board } from "./state.js";
 
 export function showLabels(changed) {
   const labels = byId("labels");
   const focused = document.activeElement?.getAttribute("data-fold");
   const made = board.shown.map((item) => rowLabel(item, changed));
-  const pinned = el("div", { class: "pinned" }, ...made.filter((_, at) => board.shown[at].y < board.pinned));
-  pinned.style.height = board.pinned + "px";
+  const style = { height: board.pinned + "px" };
+  const pinned = el("div", { class: "pinned", style }, ...made.filter((_, at) => board.shown[at].y < board.pinned));
   labels.replaceChildren(pinned, ...made.filter((label) => !pinned.contains(label)));
   byId("rows").style.height = board.height + "px";
   if (!focused) return;
@@ -19,9 +19,8 @@ export function showLabels(changed) {
 }
 
 function rowLabel(item, changed) {
-  const made = el("div", { class: "label row-" + item.kind });
-  made.style.top = item.y + "px";
-  made.style.height = item.h + "px";
+  const style = { top: item.y + "px", height: item.h + "px" };
+  const made = el("div", { class: "label row-" + item.kind, style });
   if (item.kind === "group") fillGroupLabel(made, item.group, changed);
   else if (item.kind === "more") fillMoreLabel(made, item, changed);
   else fillRowLabel(made, item, changed);
@@ -29,68 +28,43 @@ function rowLabel(item, changed) {
 }
 
 function fillGroupLabel(made, group, changed) {
-  const flip = () => {
+  const title = "Fold or unfold; Alt with up or down moves the group";
+  const options = { class: "fold", "aria-expanded": String(!group.folded), "data-fold": "g" + group.number, title };
+  const button = actionButton((group.folded ? "▸ " : "▾ ") + group.label, options, () => {
     group.folded = !group.folded;
     changed();
-  };
-  const button = el("button", {
-    class: "fold",
-    type: "button",
-    "aria-expanded": String(!group.folded),
-    "data-fold": "g" + group.number,
-    onclick: flip,
-    text: (group.folded ? "▸ " : "▾ ") + group.label,
-    title: "Fold or unfold; Alt with up or down moves the group",
   });
   made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
   makeMovable(made, button, board.groups, () => group, changed);
 }
 
 function fillMoreLabel(made, { group, more }, changed) {
-  const flip = () => {
-    group.all = !group.all;
-    changed();
-  };
   const unused = more.every((row) => !row.lanes.length);
   const text = group.all
     ? "fold"
     : unused
       ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
       : `+ ${more.length} more or hidden`;
-  made.append(
-    el("button", {
-      type: "button",
-      onclick: flip,
-      "data-fold": "m" + group.number,
-      "aria-expanded": String(group.all),
-      text,
-    }),
-  );
+  const flip = () => {
+    group.all = !group.all;
+    changed();
+  };
+  made.append(actionButton(text, { "data-fold": "m" + group.number, "aria-expanded": String(group.all) }, flip));
 }
 
 function fillRowLabel(made, row, changed) {
   row.labelElement = made;
   made.title = [row.label, row.note].filter(Boolean).join(", ");
   const note = row.counter ? highestText(row) : row.note;
-  const heads =
-    row.part &&
-    row.group.rows.find((one) => one.part === row.part) === row &&
-    row.group.rows.some((one) => one.part === row.part && one !== row);
+  const heads = isPartHead(row) && row.group.rows.some((one) => one.part === row.part && one !== row);
   const name = heads
     ? partButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
   made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
   const tool = (text, word, change) =>
-    el("button", {
-      type: "button",
-      tabindex: -1,
-      text,
-      title: word,
-      "aria-label": `${word}: ${row.label || row.note}`,
-      onclick: () => {
-        change(row);
-        changed();
-      },
+    actionButton(text, { tabindex: -1, title: word, "aria-label": `${word}: ${row.label || row.note}` }, () => {
+      change(row);
+      changed();
     });
   made.append(
     el(
@@ -112,17 +86,10 @@ function highestText(row) {
 
 function partButton(row, changed) {
   const shut = row.group.shut.has(row.part);
-  const flip = () => {
+  const options = { class: "name", "data-fold": row.id, "aria-expanded": String(!shut) };
+  return actionButton((shut ? "▸ " : "▾ ") + row.label, options, () => {
     if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part);
     changed();
-  };
-  return el("button", {
-    class: "name",
-    type: "button",
-    "data-fold": row.id,
-    "aria-expanded": String(!shut),
-    onclick: flip,
-    text: (shut ? "▸ " : "▾ ") + row.label,
   });
 }
 

@@ -1,6 +1,6 @@
 // The legend: a click on an item hides its marks, a double click or Alt and a click hides all others.
 import { chartFigures } from "../charts/figures.js";
-import { byId, el } from "../core/dom.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { SERIES_COLOURS, lookWord, swatch } from "../core/palette.js";
 import { middle } from "../core/words.js";
@@ -19,7 +19,7 @@ export function startLegend() {
   byId("legend").replaceChildren(
     el("label", {}, "Colour by ", menu),
     el("span", { class: "legend", id: "legend-items" }),
-    el("button", { type: "button", id: "legend-all", text: "Show all", hidden: true, onclick: () => isolate(null) }),
+    actionButton("Show all", { id: "legend-all", hidden: true }, () => isolate(null)),
   );
   fillLegend();
 }
@@ -55,24 +55,19 @@ function fillLegend() {
 }
 
 function legendButton({ tint, word, colour }) {
-  return el(
-    "button",
-    {
-      type: "button",
-      "aria-pressed": String(!colours.hidden[tint]),
-      "data-tint": tint,
-      title: `${word}: click to hide or show; double click, Alt and click, or Shift+Enter, to hide all others`,
-      onclick: (event) => (event.altKey ? isolate(tint) : toggle(tint)),
-      ondblclick: () => isolate(tint),
-      onkeydown: (event) => {
-        if (event.key !== "Enter" || !event.shiftKey) return;
-        event.preventDefault();
-        isolate(tint);
-      },
+  const options = {
+    "aria-pressed": String(!colours.hidden[tint]),
+    "data-tint": tint,
+    title: `${word}: click to hide or show; double click, Alt and click, or Shift+Enter, to hide all others`,
+    ondblclick: () => isolate(tint),
+    onkeydown: (event) => {
+      if (event.key !== "Enter" || !event.shiftKey) return;
+      event.preventDefault();
+      isolate(tint);
     },
-    swatch(colour),
-    middle(word, NAME_LENGTH),
-  );
+  };
+  const content = [swatch(colour), middle(word, NAME_LENGTH)];
+  return actionButton(content, options, ({ altKey }) => (altKey ? isolate(tint) : toggle(tint)));
 }
 
 function toggle(tint) {

@@ -10,8 +10,12 @@ import { schedule } from "./view.js";
 /** @type {{ timer: ReturnType<typeof setTimeout> | undefined, asking: AbortController | null }} */
 const live = { timer: undefined, asking: null };
 
-function requestFromServer(what, query) {
-  return fetch(`${what}?${new URLSearchParams(query)}`, { signal: live.asking?.signal });
+function requestFromServer(what, query, options = {}) {
+  return fetch(`${what}?${new URLSearchParams(query)}`, options);
+}
+
+async function valuesFromServer(what, query) {
+  return (await requestFromServer(what, query)).json();
 }
 
 function needsDetail(lane) {
@@ -41,12 +45,9 @@ export function requestDetail() {
     const pad = (view.to - view.from) / 2,
       shift = Math.max(0, Math.floor(Math.log2((view.to - view.from) / view.width)));
     try {
-      const answer = await requestFromServer("marks", {
-        from: Math.floor(view.from - pad),
-        to: Math.ceil(view.to + pad),
-        shift,
-        rows: rows.map((row) => row.number),
-      });
+      const [from, to] = [Math.floor(view.from - pad), Math.ceil(view.to + pad)];
+      const query = { from, to, shift, rows: rows.map((row) => row.number) };
+      const answer = await requestFromServer("marks", query, { signal: live.asking.signal });
       if (!answer.ok) throw new Error(await answer.text());
       storeDetail(await answer.arrayBuffer());
     } catch (error) {
@@ -62,36 +63,24 @@ function storeDetail(answer) {
   const buffer = answer.slice(4 + length);
   for (const [number, lanes] of Object.entries(header.rows))
     lanes.forEach(({ bin, marks }, place) => {
-      board.numbered[number].lanes[place].live = {
-        marks: decodeMarks(buffer, marks),
-        bin,
-        from: header.from,
-        to: header.to,
-      };
+      const { from, to } = header;
+      board.numbered[number].lanes[place].live = { marks: decodeMarks(buffer, marks), bin, from, to };
     });
   schedule();
 }
 
-export async function measureOnServer(from, to) {
-  return (await fetch(`measure?${new URLSearchParams({ from, to })}`)).json();
+export function measureOnServer(from, to) {
+  return valuesFromServer("measure", { from, to });
 }
 
 export async function findOnServer(text) {
-  const { total, first, places } = await (
-    await fetch(`find?${new URLSearchParams({ text, at: String(Math.round(view.from)) })}`)
-  ).json();
-  return {
-    total,
-    first,
-    places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })),
-  };
+  const { total, first, places } = await valuesFromServer("find", { text, at: Math.round(view.from) });
+  return { total, first, places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })) };
 }
 
 // Returns each partner as marks of length 1.
 export async function partnersFromServer({ item, marks, i }) {
-  const found = await (
-    await fetch(`partner?${new URLSearchParams({ row: item.number, correlation: marks.correlation[i] })}`)
-  ).json();
+  const found = await valuesFromServer("partner", { row: item.number, correlation: marks.correlation[i] });
   return found.map(({ row, ...one }) => ({
     row: board.numbered[row],
     i: 0,

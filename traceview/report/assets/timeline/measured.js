@@ -5,7 +5,7 @@ import { holdsEveryEvent, marksIn } from "./levels.js";
 import { measureOnServer } from "./live.js";
 import { board } from "./state.js";
 
-// Returns { from, to, exact, bin, devices }, devices as DeviceSums in types.d.ts.
+// Returns { from, to, exact, bin, devices }: each device has an id, DEVICE_SUMS, and its idle time by cause; times are ns.
 export async function measureRange(from, to) {
   if (page.live) return measureOnServer(from, to);
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
@@ -89,6 +89,8 @@ function measureGroup(group, from, to) {
   return made;
 }
 
+const DEVICE_SUMS = ["compute", "communication", "copies", "hidden", "idle", "kernels", "copy_count"];
+
 // Adds the sums per bin that tally.py wrote.
 function measureBins(from, to) {
   const { shift, count: bins } = page.timeline.tally,
@@ -102,21 +104,9 @@ function measureBins(from, to) {
       if (values) for (let i = first; i < last; i++) all += values[i];
       return all;
     };
-    const causes = Object.fromEntries(
-      Object.keys(page.cause_words)
-        .map((cause) => [cause, sum(cause)])
-        .filter(([, ns]) => ns),
-    );
-    return {
-      id,
-      causes,
-      ...Object.fromEntries(
-        ["compute", "communication", "copies", "hidden", "idle", "kernels", "copy_count"].map((name) => [
-          name,
-          sum(name),
-        ]),
-      ),
-    };
+    const sums = (names) => names.map((name) => [name, sum(name)]);
+    const causes = Object.fromEntries(sums(Object.keys(page.cause_words)).filter(([, ns]) => ns));
+    return { id, causes, ...Object.fromEntries(sums(DEVICE_SUMS)) };
   });
   return { from: first * width, to: last * width, exact: false, bin: width, devices };
 }

@@ -1,6 +1,7 @@
 // What is drawn over the marks: highlight, selection, launch arrow and measured range.
 import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
+import { drawStretch } from "../core/ruler.js";
 import { duration } from "../core/words.js";
 import { toX } from "./axis.js";
 import { drawnY } from "./rows.js";
@@ -24,14 +25,6 @@ function drawHighlight(context, { top, height, lit }) {
   context.lineWidth = 2;
   for (const item of board.shown)
     if (lit.rows.includes(item.id)) context.strokeRect(x - 1, drawnY(item, top) + 1, w + 2, item.h - 2);
-}
-
-function drawBox(context, from, to, y, height) {
-  context.fillStyle = cssColour("--focus");
-  context.globalAlpha = 0.18;
-  context.fillRect(Math.min(from, to), y, Math.abs(to - from), height);
-  context.globalAlpha = 1;
-  for (const x of [from, to]) context.fillRect(Math.round(x), y, 1, height);
 }
 
 function rowMiddle(id, top) {
@@ -83,9 +76,9 @@ function drawArrow(context, x0, y0, x1, y1) {
 function drawArea(context, { points, rows }, { top, height }) {
   const [from, to = from] = points;
   if (from === undefined) return;
-  if (!rows) return drawBox(context, toX(from), toX(to), 0, height);
+  if (!rows) return drawStretch(context, toX(from), toX(to), 0, height);
   for (const item of board.shown)
-    if (rows.includes(item.id)) drawBox(context, toX(from), toX(to), drawnY(item, top), item.h);
+    if (rows.includes(item.id)) drawStretch(context, toX(from), toX(to), drawnY(item, top), item.h);
 }
 
 export function drawAreaBars() {

@@ -1,35 +1,16 @@
 // The panel below the timeline: what is selected or measured, or a hint. Its height never changes.
-import { byId, el } from "../core/dom.js";
+import { byId, el, prose } from "../core/dom.js";
 
 export function showPanel(...children) {
   byId("panel").replaceChildren(...children.filter(Boolean));
 }
 
 export function showHint() {
-  const key = (text) => el("kbd", { text });
-  showPanel(
-    el(
-      "p",
-      { class: "soft" },
-      "Click an operation to see its launch and NVTX ranges. ",
-      key("W"),
-      key("A"),
-      key("S"),
-      key("D"),
-      " or ",
-      key("Ctrl"),
-      " + wheel: zoom and move; ",
-      key("Shift"),
-      " + drag, or drag on the ruler: figures of an area; ",
-      key("/"),
-      ": search; ",
-      key("m"),
-      ": measure; ",
-      key("?"),
-      ": all shortcuts.",
-    ),
-  );
+  showPanel(el("p", { class: "soft" }, ...prose(HINT, "kbd")));
 }
+
+const HINT =
+  "Click an operation to see its launch and NVTX ranges. `W``A``S``D` or `Ctrl` + wheel: zoom and move; `Shift` + drag, or drag on the ruler: figures of an area; `/`: search; `m`: measure; `?`: all shortcuts.";
 
 const KEYS = [
   ["W, ↑, +", "zoom in (the wheel zooms at the pointer, with Ctrl or after a click into the timeline)"],

@@ -113,9 +113,13 @@ export function pinRow(row) {
   row.pinned = !row.pinned;
 }
 
-// The first row of a folded part stays visible.
+// Whether a row is the first of its part, which stays visible when the part folds.
+export function isPartHead(row, group = row.group) {
+  return Boolean(row.part) && group.rows.find((one) => one.part === row.part) === row;
+}
+
 function isFoldedAway(group, row) {
-  return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
+  return row.part && group.shut.has(row.part) && !isPartHead(row, group);
 }
 
 // Unfolds what hides the row and returns it; null if there is no such row.

@@ -1,6 +1,6 @@
 // Selects an operation: its launch, its NVTX ranges and its neighbours.
 import { firstAbove, eventCount } from "../core/columns.js";
-import { el } from "../core/dom.js";
+import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { duration } from "../core/words.js";
 import { leaveArea } from "./area.js";
@@ -114,13 +114,8 @@ function showSelected() {
   const { hit, partners, path } = selected;
   if (!hit) return;
   const pairs = [...detailRows(hit), ...partnerFacts(hit), ...launchFacts(hit), ...(path ? [["NVTX", path]] : [])];
-  const go = partners.length
-    ? el("button", {
-        type: "button",
-        text: hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch",
-        onclick: () => goToPartner(),
-      })
-    : null;
+  const where = hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch";
+  const go = partners.length ? actionButton(where, {}, goToPartner) : null;
   const actions = el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go);
   showPanel(
     el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions),
@@ -133,7 +128,7 @@ function showSelected() {
 }
 
 function stepButton(step, text) {
-  return el("button", { type: "button", text, onclick: () => stepSelected(step) });
+  return actionButton(text, {}, () => stepSelected(step));
 }
 
 export function goToPartner() {

@@ -2,6 +2,7 @@
 import { byId, context2d } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { readPalette } from "../core/palette.js";
+import { shifted, zoomed } from "../core/span.js";
 import { duration, momentText } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
@@ -34,16 +35,16 @@ export function setView(from, to) {
 }
 
 // Zooms by a factor; the time `about` keeps its place on the screen.
-export function zoom(factor, about = (view.from + view.to) / 2) {
+export function zoom(factor, about) {
   const length = view.to - view.from;
   const wanted = Math.min(Math.max(length * factor, NARROWEST), view.whole[1] - view.whole[0]);
-  const from = about - ((about - view.from) * wanted) / length;
-  setView(from, from + wanted);
+  const { from, to } = zoomed(view, wanted / length, about);
+  setView(from, to);
 }
 
 export function pan(share) {
-  const shift = (view.to - view.from) * share;
-  setView(view.from + shift, view.to + shift);
+  const { from, to } = shifted(view, share);
+  setView(from, to);
 }
 
 export function fit() {
