@@ -186,7 +186,7 @@ class Checkpoints:
     def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
         """Write a checkpoint with these entries. `alone`: no other process writes with this one."""
         path = file.next_name(self.folder, step, emergency="reason" in entries)
-        _wait_for_device()
+        wait_for_device()
         states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
         states.setdefault("random", random_state())
         file.write(path, {"step": step, "parts": states, "config": self._config, **entries})
@@ -255,7 +255,8 @@ def remove_empty(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def _wait_for_device() -> None:
+def wait_for_device() -> None:
+    """Wait for the work of all streams of the current GPU, if the process uses one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         with phase(SYNCHRONIZE):
             torch.cuda.synchronize()

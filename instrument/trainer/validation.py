@@ -13,7 +13,8 @@ from torch import Tensor
 
 from instrument.config.schema import Config
 from instrument.data.order import Position
-from instrument.distributed import World, mean_over_ranks
+from instrument.distributed.agreement import mean_over_ranks
+from instrument.distributed.world import World
 from instrument.models.batches import DeviceDraws
 from instrument.own.workload import open_workload
 from instrument.ranges import VALIDATE, phase
