@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -61,9 +61,9 @@ class StepEnricher:
             values |= {"power_w": reading.power_w, "utilisation_percent": reading.utilisation_percent}
             self.missing |= reading.not_measured
         if (step.step + 1) % self.every == 0:
-            memory = memory_figures(self.device)
-            values |= memory.values
-            self.missing |= memory.missing
+            memory, missing = memory_figures(self.device)
+            values |= memory
+            self.missing |= missing
         return replace(step, **values, not_measured={**self.missing, **step.not_measured})
 
     def __enter__(self) -> StepEnricher:
@@ -73,15 +73,12 @@ class StepEnricher:
         self.meter.close()
 
 
-class MemoryFigures(NamedTuple):
-    """Attributes of `StepFigures` about memory, and the reasons for those that are not measured."""
+def memory_figures(device: torch.device) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory.
 
-    values: dict[str, int]
-    missing: dict[str, str]
-
-
-def memory_figures(device: torch.device) -> MemoryFigures:
-    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory."""
+    Returns:
+        Values by attribute of `StepFigures`, and the reasons for those that are not measured.
+    """
     values, missing = {}, {}
     resident = resident_bytes()
     if resident is None:
@@ -89,7 +86,7 @@ def memory_figures(device: torch.device) -> MemoryFigures:
     else:
         values["host_rss_bytes"] = resident
     if device.type != "cuda":
-        return MemoryFigures(values, missing | dict.fromkeys(GPU_MEMORY, NO_GPU))
+        return values, missing | dict.fromkeys(GPU_MEMORY, NO_GPU)
     values |= {
         "memory_allocated_bytes": torch.cuda.memory_allocated(device),
         "memory_peak_bytes": torch.cuda.max_memory_allocated(device),
@@ -99,4 +96,4 @@ def memory_figures(device: torch.device) -> MemoryFigures:
         values["pinned_bytes"] = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
     else:
         missing["pinned_bytes"] = "this version of torch does not report its pinned memory"
-    return MemoryFigures(values, missing)
+    return values, missing
