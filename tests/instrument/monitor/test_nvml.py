@@ -80,7 +80,7 @@ def test_mig_slice_has_a_reason_for_missing_power() -> None:
 )
 def test_missing_measurement_has_a_reason(uuid: str | None, library: Library, reason: str) -> None:
     meter = open_meter(uuid, library=library)
-    assert meter.read() == Reading(None, None, None, dict.fromkeys(NAMES, reason))
+    assert meter.read() == Reading(None, None, dict.fromkeys(NAMES, reason))
     meter.close()
     assert library.open == 0
 
