@@ -185,9 +185,11 @@ class Checkpoints:
 
     def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
         """Write a checkpoint with these entries. `alone`: no other process writes with this one."""
-        path = file.next_name(self.folder, step, emergency="reason" in entries)
         wait_for_device()
-        states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
+        return self._write_states(step, {name: part.state_dict() for name, part in parts.items()}, entries)
+
+    def _write_states(self, step: int, states: dict[str, Any], entries: Mapping[str, Any]) -> Path:
+        path = file.next_name(self.folder, step, emergency="reason" in entries)
         states.setdefault("random", random_state())
         file.write(path, {"step": step, "parts": states, "config": self._config, **entries})
         self._own.add(path)

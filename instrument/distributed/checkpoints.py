@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,11 +86,11 @@ class SharedCheckpoints(Checkpoints):
             own = {name: part for name, part in parts.items() if not isinstance(part, RankRandomState)}
             return super()._write(step, own, **entries)
         wait_for_device()
-        gathered = {name: _GatheredState(part.state_dict()) for name, part in parts.items()}
+        gathered = {name: part.state_dict() for name, part in parts.items()}
         written = ""
         if self._world.first:
             try:
-                written = str(super()._write(step, gathered, **entries))
+                written = str(self._write_states(step, gathered, entries))
             except BaseException as error:
                 _broadcast_from_first([None, str(error) or type(error).__name__])
                 raise
@@ -104,19 +103,6 @@ class SharedCheckpoints(Checkpoints):
         """Return what rank 0 selects."""
         path = super()._chosen(self.latest() or where if where == "latest" else where)
         return Path(*_broadcast_from_first([str(path)]))
-
-
-class _GatheredState:
-    """A state that has already been gathered."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-
-    def state_dict(self) -> Mapping[str, Any]:
-        return self._state
-
-    def load_state_dict(self, _state: Any, /) -> None:
-        raise NotImplementedError
 
 
 def _broadcast_from_first(values: list[Any]) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +17,7 @@ from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data.datasets import Loader
 from instrument.data.order import Position
-from instrument.distributed.agreement import StopVote, min_over_ranks
+from instrument.distributed.agreement import min_over_ranks
 from instrument.distributed.calibrate import calibrate, gather_scaling
 from instrument.distributed.checkpoints import open_checkpoints
 from instrument.distributed.parts import checkpoint_parts
@@ -47,7 +46,7 @@ from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import Outcome, start_lines
 from instrument.trainer.recover import MicroBatches, reopening
-from instrument.trainer.validation import open_validation
+from instrument.trainer.validation import Validation
 from instrument.trees import map_tensors
 from instrument.workload import Workload
 
@@ -113,10 +112,9 @@ class _TrainingRun:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
         self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss)
-        self.meter = StepMeter(device)
         self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
-            config, self.learner, self.meter, self._micro_batches(), self._gradient_reduction
+            config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
         )
 
     def run(self) -> Outcome:
@@ -134,17 +132,16 @@ class _TrainingRun:
             Interrupts() as stopping,
             annotate_collections(),
             self._sinks(resumed) as sinks,
-            StepEnricher.from_workload(self.workload, self.device) as enricher,
+            StepEnricher(self.workload, self.device) as enricher,
         ):
             journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)
+            validation = None
+            if self.config.training.validate_every:
+                validation = Validation(self.config, self.learner, self.world, journal.add_validation)
             loop = TrainingLoop(
-                self.config, self.strategy, batches, span, journal, self.meter,
-                checkpoints=checkpoints, parts=parts, stop=StopVote(self.world),
-                minimum=partial(min_over_ranks, world=self.world), flops=enricher.flops,
-                rank=self.world.rank,
-                validation=open_validation(self.config, self.learner, self.world, journal.add_validation),
-                keeps_last=self.config.checkpoint.folder is not None or self.config.data.path is not None,
+                self.strategy, batches, span, journal, self.world,
+                checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
             )  # fmt: skip
             calibration = self._calibration()
             try:
