@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
 import torch
 
+from instrument.devices import current_device
 from instrument.errors import InstrumentError
 from instrument.pinned import Lease, PinnedRing
 from instrument.ranges import COPY, annotate, phase
@@ -105,7 +105,7 @@ class Copier:
 
     def pin(self, source: Iterator[Any]) -> PinnedBatch:
         """Take the next batch of `source` and copy it into pinned memory."""
-        with _current_device(self.device):
+        with current_device(self.device):
             with annotate("load"):
                 batch = next(source)
             position = LoaderPosition.current(self._loader)
@@ -115,7 +115,7 @@ class Copier:
     def copy(self, pinned: PinnedBatch) -> CopiedBatch:
         """Issue the copy of a pinned batch; the ring reuses its memory once the copy is done."""
         try:
-            with phase(COPY), _current_device(self.device):
+            with phase(COPY), current_device(self.device):
                 copied = self._issue_copy(pinned)
         except BaseException:
             self._ring.release(pinned.lease)
@@ -171,8 +171,3 @@ def _is_copied_late(leaf: Any) -> bool:
 
 def _is_on_gpu(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_cuda
-
-
-def _current_device(device: torch.device) -> AbstractContextManager[Any]:
-    # A new thread starts with GPU 0 as its current device, which can belong to another rank.
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

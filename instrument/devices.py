@@ -1,9 +1,12 @@
-"""The device that a part of the package uses."""
+"""The device that a part of the package uses, and what is done on a GPU only."""
 
 from __future__ import annotations
 
+import gc
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -30,6 +33,24 @@ def usable_device(device: torch.device | str, *, strict: bool = False) -> torch.
         raise ConfigError(f"device {wanted} is not usable: torch finds no CUDA GPU")
     _warn_once(str(wanted))
     return torch.device("cpu")
+
+
+def current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context that makes a GPU the current device of this thread. A new thread starts with GPU 0."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for all work on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def free_memory() -> None:
+    """Return unused memory to the system; a failed backward pass leaves reference cycles."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @cache

@@ -67,6 +67,4 @@ class RangeCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Close all ranges."""
         self._steps.close()
 
-    def on_exception(self, *_args: Any) -> None:
-        """Close all ranges."""
-        self._steps.close()
+    on_exception = on_train_end

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
-from instrument import ranges
 from instrument.ranges import annotate
 from instrument.trees import tensors
 
@@ -53,8 +52,6 @@ def annotate_module(
         An object whose method `remove` removes the annotation.
     """
     annotation = ModuleAnnotation()
-    if getattr(ranges, "nvtx", None) is None:  # nvtx is not installed
-        return annotation
     for path, part in module.named_modules():
         if depth is None or not path or path.count(".") < depth:
             name = prefix + path if path else prefix.rstrip(".") or type(module).__name__

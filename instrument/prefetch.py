@@ -6,13 +6,14 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from instrument.background import Background
-from instrument.copier import Copier, LoaderState, PinnedBatch, is_movable, loader_state
+from instrument.copier import Copier, LoaderState, is_movable, loader_state
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
@@ -164,7 +165,8 @@ class _PrefetchIterator(Iterator[Any]):
         source = iter(owner.loader)
         owner._state = loader_state(owner.loader)
         self._ended = False
-        self._batches = Background(_PinnedBatches(copier, source), copier.copy, depth=owner.depth)
+        # Unlike a generator, `map` continues after an exception.
+        self._batches = Background(map(copier.pin, repeat(source)), copier.copy, depth=owner.depth)
         owner._open.add(self)
 
     def __next__(self) -> Any:
@@ -191,16 +193,6 @@ class _PrefetchIterator(Iterator[Any]):
         if not self._ended:
             self._ended = True
             self._owner._state = loader_state(self._owner.loader)
-
-
-class _PinnedBatches(Iterator[PinnedBatch]):
-    """An iterator of pinned batches. Unlike a generator it continues after an exception."""
-
-    def __init__(self, copier: Copier, source: Iterator[Any]) -> None:
-        self._copier, self._source = copier, source
-
-    def __next__(self) -> PinnedBatch:
-        return self._copier.pin(self._source)
 
 
 class _DirectIterator(Iterator[Any]):

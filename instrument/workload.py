@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,17 +20,6 @@ from instrument.models import build
 from instrument.own.streams import StreamLoader
 from instrument.trainer.learner import ComputeLoss, call_model
 from instrument.trees import map_tensors
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderPlan:
-    """How a loader reads: the arguments of `Workload.build_loader`."""
-
-    rank: int
-    world: int
-    start: Position | None
-    endless: bool
-    pinned: bool
 
 
 class Workload:
@@ -78,10 +67,13 @@ class Workload:
         """
         config = config or self.config
         endless = config.training.epochs is None if endless is None else endless
-        return self._loader(config, LoaderPlan(rank, world, start, endless, pinned and torch.cuda.is_available()))
+        pinned = pinned and torch.cuda.is_available()
+        return self._loader(config, rank=rank, world=world, start=start, endless=endless, pinned=pinned)
 
-    def _loader(self, config: Config, plan: LoaderPlan) -> Loader | StreamLoader:
-        return build_loader(config, **{field.name: getattr(plan, field.name) for field in fields(plan)})
+    def _loader(
+        self, config: Config, *, rank: int, world: int, start: Position | None, endless: bool, pinned: bool
+    ) -> Loader | StreamLoader:
+        return build_loader(config, rank=rank, world=world, start=start, endless=endless, pinned=pinned)
 
     def flops(self) -> tuple[int | None, str]:
         """Return the floating-point operations of one step, or None and the reason why they are not counted.

@@ -29,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from strategies import SETTLING, STEPS, WORKLOADS, flags
 
-from instrument.config.schema import Config, load
+from instrument.config.loading import load
+from instrument.config.schema import Config
 from instrument.data.datasets import Synthetic
-from instrument.distributed import World, select_device
+from instrument.distributed.world import World, select_device
 from instrument.models import build
 from instrument.trainer.learner import Learner
 

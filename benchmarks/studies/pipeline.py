@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from instrument import CaptureRange, annotate
 from instrument.config.schema import Config, Model
-from instrument.distributed import process_group, select_device
 from instrument.distributed.pipeline import pipeline_schedule, stage_blocks
+from instrument.distributed.world import process_group, select_device
 from instrument.models.blocks import Block
 from instrument.ranges import OPTIMIZER, iteration_name, phase
 

@@ -72,7 +72,7 @@ def command_line(options: dict[str, Any]) -> str:
 
 def measured(workload: str, setting: str) -> dict[str, float | None]:
     """Run once; return the figures after the settling steps, per micro-batch if there are several."""
-    from instrument.config.schema import load
+    from instrument.config.loading import load
     from instrument.trainer.training_run import train
 
     micro = SETTINGS[setting].get("accumulation", 1)

@@ -48,7 +48,7 @@ def write(path: Path, contents: Mapping[str, Any]) -> None:
     """
     contents = {"program": PROGRAM, "format": FORMAT, **contents}
     _refuse_code(contents, path.name)
-    with _io_errors(f"{path} cannot be written"), _replacing(path) as file:
+    with io_errors(f"{path} cannot be written"), replacing(path) as file:
         torch.save(contents, file)
 
 
@@ -59,14 +59,14 @@ def link(path: Path, name: Path) -> None:
         InstrumentError: `name` cannot be written.
     """
     temporary = _temporary(name)
-    with _io_errors(f"{name} cannot be written"):
+    with io_errors(f"{name} cannot be written"):
         try:
             temporary.unlink(missing_ok=True)
             os.link(path, temporary)
             temporary.replace(name)
             _flush_folder(name.parent)
         except OSError:
-            with path.open("rb") as source, _replacing(name) as file:
+            with path.open("rb") as source, replacing(name) as file:
                 shutil.copyfileobj(source, file)
         finally:
             # os.replace does nothing if both names already are the same file.
@@ -79,7 +79,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         InstrumentError: the file is missing, damaged, or not a checkpoint of this program.
     """
-    with _io_errors(f"{path} cannot be read"):
+    with io_errors(f"{path} cannot be read"):
         _refuse_damaged(path)
     return _load_contents(path)
 
@@ -132,7 +132,7 @@ def refuse_unwritable(folder: Path) -> None:
     Raises:
         InstrumentError: the folder cannot be created or written to.
     """
-    with _io_errors(f"checkpoint folder {folder} cannot be written to"):
+    with io_errors(f"checkpoint folder {folder} cannot be written to"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = _temporary(folder / "probe")
         try:
@@ -143,7 +143,8 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` at the end of the block, once it is on disk."""
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -172,7 +173,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _io_errors(problem: str) -> Iterator[None]:
+def io_errors(problem: str) -> Iterator[None]:
     """Raise InstrumentError with `problem` and the reason instead of an OSError or a torch error."""
     try:
         yield

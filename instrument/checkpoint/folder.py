@@ -185,9 +185,11 @@ class Checkpoints:
 
     def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
         """Write a checkpoint with these entries. `alone`: no other process writes with this one."""
+        wait_for_device()
+        return self._write_states(step, {name: part.state_dict() for name, part in parts.items()}, entries)
+
+    def _write_states(self, step: int, states: dict[str, Any], entries: Mapping[str, Any]) -> Path:
         path = file.next_name(self.folder, step, emergency="reason" in entries)
-        _wait_for_device()
-        states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
         states.setdefault("random", random_state())
         file.write(path, {"step": step, "parts": states, "config": self._config, **entries})
         self._own.add(path)
@@ -255,7 +257,8 @@ def remove_empty(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def _wait_for_device() -> None:
+def wait_for_device() -> None:
+    """Wait for the work of all streams of the current GPU, if the process uses one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         with phase(SYNCHRONIZE):
             torch.cuda.synchronize()

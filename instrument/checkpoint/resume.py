@@ -166,23 +166,22 @@ def _are_parts(value: object) -> bool:
 
 
 _Check = Callable[[object], bool]
-_REQUIRED_ENTRIES: Mapping[str, tuple[_Check, str]] = {
+_ENTRIES: Mapping[str, tuple[_Check, str]] = {
     "step": (_is_count, "an integer of at least 0"),
     "parts": (_are_parts, "a state for each part"),
     "config": (_is_section, "a configuration"),
     "extra": (_is_section, "values by name"),
-}
-_OPTIONAL_ENTRIES: Mapping[str, tuple[_Check, str]] = {
     "loss": (lambda value: value is None or type(value) in (int, float), "a number"),
     "reason": (lambda value: value is None or isinstance(value, str), "text"),
 }
+_OPTIONAL_ENTRIES = ("loss", "reason")
 
 
 def _check_entries(path: Path, contents: Mapping[str, Any]) -> None:
     """Raise InstrumentError for the first entry that is missing or has the wrong type."""
-    for name, (allowed, expected) in {**_REQUIRED_ENTRIES, **_OPTIONAL_ENTRIES}.items():
+    for name, (allowed, expected) in _ENTRIES.items():
         if name not in contents:
-            if name in _REQUIRED_ENTRIES:
+            if name not in _OPTIONAL_ENTRIES:
                 raise InstrumentError(f"{path} contains no {name}: it is incomplete; resume from another checkpoint")
         elif not allowed(contents[name]):
             raise InstrumentError(

@@ -5,7 +5,6 @@ strategies.py  names and capabilities of strategies
 training.py    the sections of what is trained
 run.py         the sections of the run around it
 schema.py      Config, and the combinations of settings that do not work together
-aliases.py     names of settings in other libraries
-loading.py     defaults, YAML file and flags into one configuration
+loading.py     defaults, YAML file and flags into one configuration, and the names of settings in other libraries
 flags.py       command-line options and error output
 """

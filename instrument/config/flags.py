@@ -6,7 +6,7 @@
 
     run_command(command)
 
-Flag values stay text until `instrument.config.schema.load` reads them, so flags and YAML files give the same errors.
+Flag values stay text until `instrument.config.loading.load` reads them, so flags and YAML files give the same errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from typing import Any, TypeVar
 
 import click
 
-from instrument.config.aliases import alias_flags
-from instrument.config.loading import flag_names, iter_settings, section_types
-from instrument.config.schema import Config, load
+from instrument.config.loading import alias_flags, flag_names, iter_settings, load, section_types
 from instrument.config.settings import Kind, field_kinds, get_setting
 from instrument.errors import ConfigError, InstrumentError
 
@@ -70,7 +68,7 @@ class ConfigCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the general options first, then the flags of each section."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("options", *section_types(Config))}
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("options", *section_types())}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
@@ -86,7 +84,7 @@ def config_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
     Other options of the command are passed on unchanged. The call raises ConfigError for an invalid value.
     """
-    names = {name.replace("-", "_") for name in flag_names(Config).values()}
+    names = {name.replace("-", "_") for name in flag_names().values()}
 
     @functools.wraps(command)
     def call(config_file: Path | None, **values: Any) -> Result:
@@ -125,15 +123,15 @@ def _options() -> list[Callable[[Callable[..., Result]], Callable[..., Result]]]
         help="Read settings from a YAML file with one section each; flags override it.",
     )
     flags: dict[str, Callable[[Callable[..., Result]], Callable[..., Result]]] = {}
-    for key, field in iter_settings(Config):
+    for key, field in iter_settings():
         # Two fields that share a flag are one option, described by the first field.
-        flags.setdefault(flag_names(Config)[key], _option(key, field))
+        flags.setdefault(flag_names()[key], _option(key, field))
     return [file, *flags.values()]
 
 
 def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     section, name = key.split(".")
-    kind, flag, setting = field_kinds(section_types(Config)[section])[name], flag_names(Config)[key], get_setting(field)
+    kind, flag, setting = field_kinds(section_types()[section])[name], flag_names()[key], get_setting(field)
     help_text = f"{setting.help}{_default_text(field)}"
     names = (flag, *alias_flags(key))
     if kind.base is bool:
@@ -154,7 +152,7 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
 
 
 def _metavar(key: str, field: dataclasses.Field[Any], kind: Kind) -> str:
-    shared = [other for other, flag in flag_names(Config).items() if flag == flag_names(Config)[key]]
+    shared = [other for other, flag in flag_names().items() if flag == flag_names()[key]]
     if len(shared) > 1:
         return ":".join(other.split(".")[1].upper() for other in shared)
     default = {int: "N", float: "X", Path: "PATH"}.get(kind.base, "TEXT")

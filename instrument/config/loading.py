@@ -4,74 +4,123 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 
-from instrument.config.aliases import ALIASES, settings_by_alias
+from instrument.config.schema import Config
 from instrument.config.settings import MAX_SHOWN_LENGTH, FieldError, did_you_mean, get_setting, parse_value, short_repr
 from instrument.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT")
 Values = dict[str, Any]
 
+# The names that PyTorch, Hugging Face, Lightning and nanoGPT have for settings. Each is a key and a flag too.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "training.steps": ("max_steps", "max_iters"),
+    "training.epochs": ("num_train_epochs", "num_epochs", "max_epochs"),
+    "training.accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches"),
+    "training.clip": ("max_grad_norm", "gradient_clip_val", "grad_clip"),
+    "training.learning_rate": ("lr",),
+    "training.schedule": ("lr_scheduler_type", "lr_scheduler"),
+    "training.warmup": ("warmup_steps", "num_warmup_steps", "warmup_iters"),
+    "model.layers": ("num_layers", "num_hidden_layers", "n_layer"),
+    "model.width": ("hidden_size", "d_model", "n_embd"),
+    "model.heads": ("num_heads", "num_attention_heads", "n_head"),
+    "model.vocabulary": ("vocab_size",),
+    "model.checkpointing": ("gradient_checkpointing", "activation_checkpointing"),
+    "model.compile": ("torch_compile",),
+    "data.batch": ("batch_size", "per_device_train_batch_size"),
+    "data.sequence": ("sequence_length", "max_seq_length", "block_size"),
+    "data.workers": ("num_workers", "dataloader_num_workers"),
+    "data.prefetch_factor": ("dataloader_prefetch_factor",),
+    "data.persistent_workers": ("dataloader_persistent_workers",),
+    "data.pin_memory": ("dataloader_pin_memory",),
+    "distributed.bucket_mb": ("bucket_cap_mb",),
+    "checkpoint.folder": ("output_dir",),
+    "checkpoint.every": ("save_steps",),
+    "checkpoint.keep": ("save_total_limit",),
+    "checkpoint.resume": ("resume_from_checkpoint",),
+    "monitor.every": ("logging_steps", "log_interval", "log_every_n_steps"),
+}
 
-def merge(
-    config_type: type[ConfigT], path: Path | None, flags: Mapping[str, object], is_cpu: Callable[[Values], bool]
-) -> ConfigT:
-    """Return the configuration of a file and flags. Flags override the file, and the file overrides the defaults.
+
+def load(path: Path | None, flags: Mapping[str, object]) -> Config:
+    """Return the configuration of a YAML file and flags. Flags override the file, and the file overrides the defaults.
+
+    A run without a GPU has smaller defaults (`Setting.cpu`), so that a step takes a fraction of a second.
 
     Args:
-        config_type: the dataclass of sections.
-        path: a YAML file; None for none.
-        flags: long name with underscores -> value; None means not given.
-        is_cpu: returns whether a run with these values ("section.field" -> value) has no GPU; such a run has the
-            defaults of `Setting.cpu`.
+        path: the YAML file; None for none.
+        flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None means not given.
 
     Raises:
         ConfigError: one line with the file or flag, the value, and what is allowed.
     """
-    file_values = {} if path is None else _flatten(config_type, _read_yaml(path), f"{path}: ")
-    flag_values = dict(_values_of_flags(config_type, flags))
+    file_values = {} if path is None else _flatten(_read_yaml(path), f"{path}: ")
+    flag_values = dict(_values_of_flags(flags))
     sources = {key: f"{path}: {key}" for key in file_values}
-    sources |= {key: f"--{flag_names(config_type)[key]}" for key in flag_values}
+    sources |= {key: f"--{flag_names()[key]}" for key in flag_values}
     values = file_values | flag_values
-    if is_cpu(values):
-        settings = {key: get_setting(field) for key, field in iter_settings(config_type)}
+    if _is_cpu(str(values.get("training.device", "auto"))):
+        settings = {key: get_setting(field) for key, field in iter_settings()}
         values = {key: setting.cpu for key, setting in settings.items() if setting.cpu is not None} | values
-    return _build(config_type, values, sources)
+    return _build(values, sources)
 
 
-def from_sections(config_type: type[ConfigT], sections: Mapping[str, Any]) -> ConfigT:
+def _is_cpu(device: str) -> bool:
+    if device == "auto":
+        try:
+            import torch  # imported here so that the configuration works without torch
+        except ImportError:
+            return True
+        return not torch.cuda.is_available()
+    return device == "cpu"
+
+
+def from_sections(sections: Mapping[str, Any]) -> Config:
     """Return the configuration of a mapping of sections, for example from a checkpoint.
 
     Raises:
         ConfigError: a key is unknown or a value is invalid.
     """
-    return _build(config_type, _flatten(config_type, sections, ""), {})
+    return _build(_flatten(sections, ""), {})
 
 
-def section_types(config_type: type) -> Mapping[str, type]:
+@cache
+def section_types() -> Mapping[str, type]:
     """Return the class of each section of a configuration."""
-    return get_type_hints(config_type)
+    return get_type_hints(Config)
 
 
-def iter_settings(config_type: type) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+def iter_settings() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     """Yield each setting as ("section.field", its field)."""
-    for section, section_type in section_types(config_type).items():
+    for section, section_type in section_types().items():
         for field in dataclasses.fields(section_type):
             yield f"{section}.{field.name}", field
 
 
-def flag_names(config_type: type) -> Mapping[str, str]:
+@cache
+def flag_names() -> Mapping[str, str]:
     """Return the flag of each setting without leading dashes: "training.learning_rate" -> "learning-rate".
 
     A flag is named by its setting's `flag`, else by its field. If two sections have the field, the section comes first.
     """
-    counts = Counter(field.name for _key, field in iter_settings(config_type))
-    return {key: get_setting(field).flag or _flag_name(key, counts) for key, field in iter_settings(config_type)}
+    counts = Counter(field.name for _key, field in iter_settings())
+    return {key: get_setting(field).flag or _flag_name(key, counts) for key, field in iter_settings()}
+
+
+def settings_by_alias(section: str) -> dict[str, str]:
+    """Return the field that each alias in a section stands for: {"lr": "learning_rate"} of "training"."""
+    own = {key.split(".")[1]: names for key, names in ALIASES.items() if key.startswith(f"{section}.")}
+    return {alias: field for field, aliases in own.items() for alias in aliases}
+
+
+def alias_flags(key: str) -> tuple[str, ...]:
+    """Return the flags, without dashes in front, of a setting's aliases: ("lr",) of "training.learning_rate"."""
+    return tuple(alias.replace("_", "-") for alias in ALIASES.get(key, ()))
 
 
 def _flag_name(key: str, counts: Counter[str]) -> str:
@@ -79,9 +128,9 @@ def _flag_name(key: str, counts: Counter[str]) -> str:
     return (name if counts[name] == 1 else key).replace(".", "-").replace("_", "-")
 
 
-def _values_of_flags(config_type: type, flags: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _values_of_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     keys_by_flag: dict[str, list[str]] = {}
-    for key, flag in flag_names(config_type).items():
+    for key, flag in flag_names().items():
         keys_by_flag.setdefault(flag, []).append(key)
     for name, value in flags.items():
         flag = name.replace("_", "-")
@@ -142,53 +191,53 @@ def _key_text(name: object) -> str:
     return str(name) if str(name).isprintable() and len(str(name)) <= MAX_SHOWN_LENGTH else short_repr(name)
 
 
-def _flatten(config_type: type, sections: Mapping[str, Any], prefix: str) -> Values:
+def _flatten(sections: Mapping[str, Any], prefix: str) -> Values:
     """Return "section.field" -> value of nested sections. `prefix` starts each error message."""
     values: Values = {}
     for section, fields in sections.items():
-        if section not in section_types(config_type):
-            raise ConfigError(f"{prefix}{_unknown_section(config_type, section)}")
+        if section not in section_types():
+            raise ConfigError(f"{prefix}{_unknown_section(section)}")
         if not isinstance(fields, Mapping | None):
             raise ConfigError(f"{prefix}{section}: must be a section with keys, not {short_repr(fields)}")
         for name, value in (fields or {}).items():
             key = f"{section}.{settings_by_alias(section).get(name, name)}"
-            if key not in flag_names(config_type):
-                raise ConfigError(f"{prefix}{_unknown_key(config_type, section, name)}")
+            if key not in flag_names():
+                raise ConfigError(f"{prefix}{_unknown_key(section, name)}")
             if key in values:
                 raise ConfigError(f"{prefix}{section}.{name}: {key} is given twice, under two names")
             values[key] = value
     return values
 
 
-def _settings_named(config_type: type, name: object) -> list[str]:
+def _settings_named(name: object) -> list[str]:
     """Return the settings with this name or alias, as "section.field"."""
-    return [key for key, field in iter_settings(config_type) if name == field.name or name in ALIASES.get(key, ())]
+    return [key for key, field in iter_settings() if name == field.name or name in ALIASES.get(key, ())]
 
 
-def _unknown_section(config_type: type, section: object) -> str:
-    keys = _settings_named(config_type, section)
-    names = tuple(section_types(config_type))
+def _unknown_section(section: object) -> str:
+    keys = _settings_named(section)
+    names = tuple(section_types())
     if keys:
         return f"{_key_text(section)} is not a section (did you mean {' or '.join(keys)}?)"
     return f"{_key_text(section)} is not a section{did_you_mean(section, names)}; allowed: {', '.join(names)}"
 
 
-def _unknown_key(config_type: type, section: str, name: object) -> str:
-    elsewhere = _settings_named(config_type, name)
+def _unknown_key(section: str, name: object) -> str:
+    elsewhere = _settings_named(name)
     if elsewhere:
         return f"{section}.{_key_text(name)} is unknown (did you mean {' or '.join(elsewhere)}?)"
-    names = tuple(field.name for field in dataclasses.fields(section_types(config_type)[section]))
+    names = tuple(field.name for field in dataclasses.fields(section_types()[section]))
     close = did_you_mean(name, (*names, *settings_by_alias(section)))
     return f"{section}.{_key_text(name)} is unknown{close}; allowed: {', '.join(names)}"
 
 
-def _build(config_type: type[ConfigT], values: Values, sources: Mapping[str, str]) -> ConfigT:
-    types = section_types(config_type)
+def _build(values: Values, sources: Mapping[str, str]) -> Config:
+    types = section_types()
     sections: dict[str, Values] = {section: {} for section in types}
     for key, value in values.items():
         section, name = key.split(".")
         sections[section][name] = parse_value(types[section], name, value)
     try:
-        return config_type(**{section: types[section](**fields) for section, fields in sections.items()})
+        return Config(**{section: types[section](**fields) for section, fields in sections.items()})
     except FieldError as failure:
         raise failure.with_sources(sources) from None

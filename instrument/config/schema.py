@@ -11,12 +11,11 @@ Each section is a frozen dataclass. A field is a key of its section in the YAML 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from instrument.config import loading
 from instrument.config.run import Capture as Capture
 from instrument.config.run import Checkpoint as Checkpoint
 from instrument.config.run import Distributed as Distributed
@@ -42,31 +41,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_conflicts(self)
-
-
-def load(path: Path | None, flags: Mapping[str, object]) -> Config:
-    """Return the configuration of a YAML file and flags. Flags override the file, and the file overrides the defaults.
-
-    A run without a GPU has smaller defaults (`Setting.cpu`), so that a step takes a fraction of a second.
-
-    Args:
-        path: the YAML file; None for none.
-        flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None means not given.
-
-    Raises:
-        ConfigError: one line with the file or flag, the value, and what is allowed.
-    """
-    return loading.merge(Config, path, flags, lambda values: _is_cpu(str(values.get("training.device", "auto"))))
-
-
-def _is_cpu(device: str) -> bool:
-    if device == "auto":
-        try:
-            import torch  # imported here so that the configuration works without torch
-        except ImportError:
-            return True
-        return not torch.cuda.is_available()
-    return device == "cpu"
 
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
@@ -157,15 +131,6 @@ CONFLICTS = (
         "another one with it",
     ),
     Conflict(
-        ("model.attention", "training.precision"),
-        lambda config: (
-            config.model.attention == "flash"
-            and config.training.precision == "fp32"
-            and config.training.device.startswith("cuda")
-        ),
-        "flash attention on a GPU supports only half precision; use --precision bf16 or --attention efficient",
-    ),
-    Conflict(
         ("distributed.shard_precision", "training.precision"),
         lambda config: config.distributed.shard_precision == "bf16" and config.training.precision != "bf16",
         "parameters that are gathered in bf16 are computed with in bf16; use --precision bf16",
@@ -189,8 +154,8 @@ CONFLICTS = (
     ),
     Conflict(
         ("model.prompt_tokens", "data.sequence"),
-        lambda config: _has_prompt(config) and config.model.prompt_tokens > config.data.sequence,
-        "the prompt is longer than the sequence; use fewer prompt tokens or a longer sequence",
+        lambda config: _has_prompt(config) and config.model.prompt_tokens >= config.data.sequence,
+        "the prompt leaves no token to predict; use fewer prompt tokens or a longer sequence",
     ),
     Conflict(
         ("training.warmup", "training.steps"),

@@ -49,12 +49,14 @@ class Loader:
         make: returns an iterator of batches for an iterator of lists of sample indices.
         start: the first batch; None for the first batch of epoch 0.
         endless: whether an iteration continues with the next epoch.
+
+    Attributes:
+        position: the next batch. Save it in a checkpoint and pass it as `start` to resume.
     """
 
     def __init__(self, order: Order, make: MakeBatches, *, start: Position | None = None, endless: bool) -> None:
         self.order, self.endless = order, endless
         self._make = make
-        self._position = Position()
         self.seek(start or Position())
 
     def __len__(self) -> int:
@@ -62,12 +64,7 @@ class Loader:
         return self.order.batches
 
     def __iter__(self) -> Iterator[Any]:
-        return _CountedBatches(self, self._make(self._indices(self._position)))
-
-    @property
-    def position(self) -> Position:
-        """The next batch. Save it in a checkpoint and pass it as `start` to resume."""
-        return self._position
+        return _CountedBatches(self, self._make(self._indices(self.position)))
 
     def seek(self, position: Position) -> None:
         """Start the next iteration at `position`.
@@ -80,7 +77,7 @@ class Loader:
                 f"position {position.epoch}, {position.batch}: an epoch has batches 0 to {len(self) - 1} here: use "
                 "the data, the batch size and the number of GPUs that the checkpoint was made with"
             )
-        self._position = position
+        self.position = position
 
     def _indices(self, start: Position) -> Iterator[list[int]]:
         yield from self.order.epoch(start)
@@ -107,7 +104,7 @@ class _CountedBatches(Iterator[Any]):
         return batch
 
     def _advance(self) -> None:
-        self._loader._position = self._loader.position.after(1, len(self._loader))
+        self._loader.position = self._loader.position.after(1, len(self._loader))
 
 
 def build_loader(

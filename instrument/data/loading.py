@@ -35,7 +35,8 @@ class LoaderBatches:
 
     def __init__(self, samples: Dataset[Any], data: Data, *, pinned: bool, seed: int) -> None:
         if pinned and data.workers:
-            _check_pinned_workers(samples, data)
+            ahead = data.workers * (data.prefetch_factor or PREFETCH_FACTOR)
+            _check_pinned(samples, ahead, data, f"workers: {ahead} batches loaded ahead", "use fewer workers")
         collates_pinned = pinned and not data.workers
         self._indices = _CurrentIndices()
         self._loader = DataLoader(
@@ -79,7 +80,7 @@ class KeptBatches:
             count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch_bytes(samples, data)))
         _check_memory(samples, count * order.batch, data)
         if pinned:
-            _check_pinned_batches(samples, count, data)
+            _check_pinned(samples, count, data, f"{_keep_setting(data)}: {count} batches", "keep fewer samples")
         made = LoaderBatches(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
         if pinned:
             made = map(PinnedCollator(PinnedBudget(data.pinned_budget)).pin, made)
@@ -129,27 +130,17 @@ def _check_memory(samples: Dataset[Any], count: int, data: Data) -> None:
         )
 
 
-def _check_pinned_batches(samples: Dataset[Any], batches: int, data: Data) -> None:
+def _check_pinned(samples: Dataset[Any], batches: int, data: Data, what: str, remedy: str) -> None:
     size = batches * _pinned_batch_bytes(samples, data)
     if size > data.pinned_budget:
         raise ConfigError(
-            f"{_keep_setting(data)}: {batches} batches take {format_bytes(size)} of pinned memory, and the budget is "
-            f"{format_bytes(data.pinned_budget)}: keep fewer samples, use a smaller batch, or raise pinned_budget"
+            f"{what} take {format_bytes(size)} of pinned memory, and the budget is "
+            f"{format_bytes(data.pinned_budget)}: {remedy}, make the batch smaller, or raise pinned_budget"
         )
 
 
 def _keep_setting(data: Data) -> str:
     return "preload" if data.preload else "distinct_batches"
-
-
-def _check_pinned_workers(samples: Dataset[Any], data: Data) -> None:
-    ahead = data.workers * (data.prefetch_factor or PREFETCH_FACTOR)
-    size = ahead * _pinned_batch_bytes(samples, data)
-    if size > data.pinned_budget:
-        raise ConfigError(
-            f"workers: {ahead} batches loaded ahead take up to {format_bytes(size)} of pinned memory, and the budget "
-            f"is {format_bytes(data.pinned_budget)}: use fewer workers or a smaller batch, or raise pinned_budget"
-        )
 
 
 def _pinned_batch_bytes(samples: Dataset[Any], data: Data) -> int:

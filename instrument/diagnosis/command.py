@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,15 +10,11 @@ import torch
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
 from instrument.diagnosis.context import StageContext
-from instrument.diagnosis.measure import ROUNDS, Plan, measure
-from instrument.diagnosis.memory import largest_intermediate, memory_note
-from instrument.diagnosis.output import check_writable, diagnosis_table, json_document, write_json
+from instrument.diagnosis.measure import ROUNDS, Plan
+from instrument.diagnosis.output import check_writable, json_document, write_json
+from instrument.diagnosis.own import report_stages
 from instrument.diagnosis.parts import part_stages
-from instrument.diagnosis.records import StageResult
-from instrument.diagnosis.stages import STAGES, Stage, select_stages
-from instrument.diagnosis.verdict import build_diagnosis
-from instrument.logging import LogFunction
-from instrument.monitor.nvml import device_uuid, open_meter
+from instrument.diagnosis.stages import STAGES, select_stages
 
 
 @click.command(cls=ConfigCommand)
@@ -64,21 +59,11 @@ def command(
     plan = Plan(iterations, warm_up)
     context = StageContext.from_config(config, steps=max(config.training.steps, ROUNDS * iterations + warm_up))
     selected += part_stages(context, without, search=stages is None)
-    results = measure_stages(context, selected, plan, print_message)
-    diagnosis = build_diagnosis(results, context.config, memory_note(largest_intermediate(context), context.config))
-    click.echo(diagnosis_table(results, diagnosis), nl=False)
+    report = report_stages(context, selected, plan, print_message)
+    click.echo(report, nl=False)
     if json_path is not None:
         environment = _environment(context.device, plan)
-        write_json(json_path, json_document(results, diagnosis, context.config, environment))
-
-
-def measure_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> list[StageResult]:
-    """Measure the stages; `log` receives a line before each round."""
-    meter = open_meter(device_uuid(context.device.index if context.device.type == "cuda" else None))
-    try:
-        return measure(stages, context, plan, meter, log)
-    finally:
-        meter.close()
+        write_json(json_path, json_document(report.stages, report.diagnosis, context.config, environment))
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 
@@ -15,7 +14,7 @@ from instrument.config.training import AUTO_BATCH, Precision
 from instrument.data.datasets import Loader
 from instrument.data.loading import PREFETCH_FACTOR
 from instrument.data.order import Position
-from instrument.distributed import World, select_device
+from instrument.distributed.world import World, select_device
 from instrument.errors import ConfigError
 from instrument.own.streams import StreamLoader
 from instrument.own.workload import open_workload
@@ -25,21 +24,25 @@ from instrument.trees import map_tensors
 from instrument.workload import Workload
 
 
-class StageRun(Protocol):
-    """A stage that is ready to run."""
+class StageRun:
+    """A stage that is ready to run. This base class measures nothing besides the time.
 
-    @property
-    def launches_only(self) -> bool:
-        """Whether an iteration only launches work, so that the host can launch it ahead of the GPU."""
+    Attributes:
+        launches_only: whether an iteration only launches work, so that the host can launch it ahead of the GPU.
+    """
+
+    launches_only = False
 
     def iterate(self) -> None:
         """Run one iteration: this stage's part of one optimizer step."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """Discard the measurements of the warm-up."""
 
     def figures(self) -> Mapping[str, float | None]:
         """Return attributes of `StageResult`, besides the time, measured since `begin`."""
+        return {}
 
     def close(self) -> None:
         """Release all resources, also after a failed iteration."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import gc
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
 
+from instrument.devices import free_memory, synchronize
 from instrument.diagnosis.context import StageContext, StageRun
-from instrument.diagnosis.power import PowerReadings
 from instrument.diagnosis.records import StageResult
 from instrument.diagnosis.stages import Stage
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
-from instrument.monitor.nvml import Meter, NoMeter
+from instrument.monitor.nvml import Meter, NoMeter, Reading
 from instrument.ranges import annotate
 from instrument.streams import Event
 from instrument.trainer.loop import count_samples
@@ -29,6 +29,10 @@ ROUNDS = 5
 NO_GPU = "the run uses no GPU"
 NOT_IN_STAGE = "this stage does not include it"
 FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
+POWER = ("power_w", "utilisation_percent")
+SETTLING_S = 1.0  # NVML averages over about one second, so earlier readings include the previous stage
+INTERVAL_S = 0.1
+ENOUGH_READINGS = 10
 MAX_SLEEP_MS = 500.0
 SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
@@ -93,7 +97,7 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, met
         if not is_out_of_memory(error):
             raise
         measurement.failure = "out of memory; use a smaller --batch or --checkpointing"
-    _release_memory(context.device)  # after the except clauses, because an error keeps the stage's tensors alive
+    free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 
 def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
@@ -136,11 +140,11 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
 
 def _round_ms(run: StageRun, iterations: int, device: torch.device) -> float:
     """Return the time of one iteration in ms; the host waits for the GPU only before and after the round."""
-    _synchronize(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(iterations):
         run.iterate()
-    _synchronize(device)
+    synchronize(device)
     return (time.perf_counter() - start) * 1000 / iterations
 
 
@@ -177,12 +181,54 @@ def _launch_ms(iterate: Callable[[], None], device: torch.device) -> float:
     return elapsed
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+class PowerReadings:
+    """Context manager that reads a meter during its block; it reads nothing if the meter measures nothing.
 
+    Args:
+        meter: the meter, which stays open.
+        settling: seconds at the start whose readings are discarded.
+        every: seconds between readings.
+    """
 
-def _release_memory(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    def __init__(self, meter: Meter, *, settling: float = SETTLING_S, every: float = INTERVAL_S) -> None:
+        self._meter, self._settling, self._every = meter, settling, every
+        self._first = meter.read()
+        self._readings: list[Reading] = []
+        self._start = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+
+    def __enter__(self) -> PowerReadings:
+        if self._measures():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def is_complete(self) -> bool:
+        """Return whether there are enough readings for a mean, or nothing is measured."""
+        return not self._thread.is_alive() or len(self._readings) >= ENOUGH_READINGS
+
+    def means(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the mean of each measured value of POWER, and the reasons for the others."""
+        means: dict[str, float] = {}
+        missing: dict[str, str] = {}
+        for name in POWER:
+            values = [value for reading in tuple(self._readings) if (value := getattr(reading, name)) is not None]
+            if values:
+                means[name] = fmean(values)
+            else:
+                missing[name] = self._first.not_measured.get(name, "the stage ended before NVML had a value")
+        return means, missing
+
+    def _measures(self) -> bool:
+        return any(getattr(self._first, name) is not None for name in POWER)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            reading = self._meter.read()
+            if time.monotonic() - self._start >= self._settling:
+                self._readings.append(reading)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from instrument.config.loading import flag_names, iter_settings
-from instrument.config.schema import Config, load
+from instrument.config.loading import flag_names, iter_settings, load
+from instrument.config.schema import Config
 from instrument.config.settings import get_setting
 from instrument.config.strategies import STRATEGIES
 from instrument.config.training import Training
@@ -21,39 +21,29 @@ OMITTED_SECTIONS = ("checkpoint", "monitor", "capture")
 MODULE_LEVEL_BOUNDS = ("launch", "precision", "module", "compute")
 
 
-def capture_commands(bound: Bound, config: Config) -> tuple[str, ...]:
+def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the commands that record steady steps, export the report and analyze it.
 
     Args:
         bound: the part with the largest cost. If it lies inside the compute, modules get NVTX ranges too.
         config: the configuration of the run, with its device.
+        program: the command of a user's program, which sets its own capture range; empty for the trainer.
     """
     name = f"next-{bound}"
+    recorded = program or _train_command(bound, config)
     return (
-        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, *_train_command(bound, config)]),
-        *_analysis_commands(name),
+        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, *recorded]),
+        f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep",
+        f"traceview analyze {name}.sqlite",
     )
-
-
-def script_commands(bound: Bound, config: Config) -> tuple[str, ...]:
-    """Return such commands for a program of the user, which sets its own capture range."""
-    name = f"next-{bound}"
-    return (
-        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, "python", "your_program.py"]),
-        *_analysis_commands(name),
-    )
-
-
-def _analysis_commands(name: str) -> tuple[str, str]:
-    return f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep", f"traceview analyze {name}.sqlite"
 
 
 def non_default_flags(config: Config) -> list[str]:
     """Return the flags of all settings that differ from the defaults, without the omitted settings and sections."""
-    default, names = load(None, {"device": config.training.device}), flag_names(Config)
+    default, names = load(None, {"device": config.training.device}), flag_names()
     default = replace(default, training=replace(default.training, device=Training().device))
     flags: list[str] = []
-    for key, field in iter_settings(Config):
+    for key, field in iter_settings():
         section, name = key.split(".")
         value = getattr(getattr(config, section), name)
         omitted = section in OMITTED_SECTIONS or key in OMITTED_SETTINGS

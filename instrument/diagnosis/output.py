@@ -20,14 +20,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from instrument.checkpoint.file import io_errors, replacing
 from instrument.config.schema import Config, to_dict
 from instrument.diagnosis.records import Diagnosis, StageResult
 from instrument.errors import InstrumentError
@@ -82,27 +81,8 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         InstrumentError: the file cannot be written.
     """
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
-        raise InstrumentError(f"--json {path}: cannot be written ({error.strerror}); use another path") from None
-
-
-def _umask() -> int:
-    """Return the umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with io_errors(f"--json {path} cannot be written"), replacing(path) as file:
+        file.write(text.encode())
 
 
 def _stage_line(result: StageResult) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,17 @@ from torch import nn
 
 from instrument.config.schema import Config
 from instrument.config.training import Data, Model, Precision, Training
-from instrument.diagnosis.command import measure_stages
 from instrument.diagnosis.context import StageContext
-from instrument.diagnosis.measure import ROUNDS, Plan
+from instrument.diagnosis.measure import ROUNDS, Plan, measure
 from instrument.diagnosis.memory import largest_intermediate, memory_note
-from instrument.diagnosis.next_capture import script_commands
+from instrument.diagnosis.next_capture import capture_commands
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.parts import part_stages
 from instrument.diagnosis.records import Diagnosis, StageResult
-from instrument.diagnosis.stages import select_stages
+from instrument.diagnosis.stages import Stage, select_stages
 from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
+from instrument.monitor.nvml import device_uuid, open_meter
 from instrument.own.losses import Loss
 from instrument.own.workload import own_workload
 
@@ -92,7 +93,15 @@ def diagnose(
         config, ROUNDS * iterations + warm_up, lambda ready: own_workload(ready, model, loader, loss)
     )
     selected += part_stages(context, without, search=stages is None)
-    results = measure_stages(context, selected, Plan(iterations, warm_up), log)
-    diagnosis = build_diagnosis(results, context.config, memory_note(largest_intermediate(context), context.config))
-    capture = script_commands(diagnosis.bound, context.config)
-    return DiagnosisReport(tuple(results), replace(diagnosis, capture=capture))
+    report = report_stages(context, selected, Plan(iterations, warm_up), log)
+    capture = capture_commands(report.diagnosis.bound, context.config, ["python", "your_program.py"])
+    return replace(report, diagnosis=replace(report.diagnosis, capture=capture))
+
+
+def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> DiagnosisReport:
+    """Measure the stages and return what follows; `log` receives a line before each round."""
+    device = context.device
+    with closing(open_meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
+        results = measure(stages, context, plan, meter, log)
+    notes = memory_note(largest_intermediate(context), context.config)
+    return DiagnosisReport(tuple(results), build_diagnosis(results, context.config, notes))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -76,7 +76,8 @@ def find_loops(learner: Learner, batch: Any) -> list[Loop]:
     counting = _OperatorCounter()
     with ExitStack() as stack:
         for path, module in learner.model.named_modules():
-            stack.enter_context(_counted(module, path, counting))
+            stack.enter_context(module.register_forward_pre_hook(partial(counting.enter, path)))
+            stack.enter_context(module.register_forward_hook(partial(counting.leave, path)))
         stack.enter_context(counting)
         learner.forward(batch)
     loops = (loop for loop in counting.most.values() if loop.count >= MIN_REPEATS)
@@ -102,31 +103,17 @@ class _OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._open[-1][function.overloadpacket.__name__] += 1
         return function(*args, **(kwargs or {}))
 
-    def enter(self, path: str) -> None:
+    def enter(self, path: str, *_call: Any) -> None:
         """Count a call of a module, and start to count for it."""
         self._open[-1][path.rpartition(".")[2]] += 1
         self._open.append(Counter())
 
-    def leave(self, path: str) -> None:
+    def leave(self, path: str, *_call: Any) -> None:
         """Keep what this call of the module repeated most."""
         part = part_of(path)
         for repeated, count in self._open.pop().most_common(1):
             if part not in self.most or count > self.most[part].count:
                 self.most[part] = Loop(part, repeated, count)
-
-
-@contextmanager
-def _counted(module: nn.Module, path: str, counting: _OperatorCounter) -> Iterator[None]:
-    """Count the calls of a module during the block."""
-    handles = (
-        module.register_forward_pre_hook(lambda *_call: counting.enter(path)),
-        module.register_forward_hook(lambda *_call: counting.leave(path)),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class WithoutStage(TrainStage):
@@ -167,13 +154,10 @@ def _outputs(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[tu
     def keep(module: nn.Module, _inputs: Any, output: Any) -> None:
         outputs[module] = map_tensors(output, lambda tensor: tensor.detach().clone())
 
-    handles = [module.register_forward_hook(keep) for module in modules]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack, torch.no_grad():
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(keep))
+        run()
     return list(outputs.items())
 
 

@@ -38,21 +38,7 @@ class Stage:
     loop: str = ""
 
 
-class _TimedOnly:
-    """A stage that measures nothing besides its time and has nothing to close."""
-
-    def begin(self) -> None:
-        """Do nothing."""
-
-    def figures(self) -> Mapping[str, float | None]:
-        """Return no values."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class InferenceStage(_TimedOnly):
+class InferenceStage(StageRun):
     """The forward passes of a step, without autograd, on batches that are on the device."""
 
     launches_only = True
@@ -69,7 +55,7 @@ class InferenceStage(_TimedOnly):
                 self._learner.forward(batch)
 
 
-class TrainStage(_TimedOnly):
+class TrainStage(StageRun):
     """A complete step (forward, backward, optimizer) on batches that are on the device."""
 
     launches_only = True
@@ -85,10 +71,8 @@ class TrainStage(_TimedOnly):
         self._learner.update()
 
 
-class LoaderStage(_TimedOnly):
+class LoaderStage(StageRun):
     """Loads the host batches of a step and does nothing with them."""
-
-    launches_only = False
 
     def __init__(self, context: StageContext) -> None:
         self._batches: Iterator[Any] = iter(context.loader(context.config))
@@ -104,15 +88,13 @@ class LoaderStage(_TimedOnly):
         self._batches = iter(())
 
 
-class PipelineStage:
+class PipelineStage(StageRun):
     """Trains on the loader's batches with a strategy and a sync policy, like the training loop.
 
     Args:
         context: what all stages share.
         config: the configuration of the run, or one with another strategy and sync policy.
     """
-
-    launches_only = False
 
     def __init__(self, context: StageContext, config: Config) -> None:
         self._meter = StepMeter(context.device)

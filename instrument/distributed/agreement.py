@@ -53,11 +53,7 @@ class StopVote:
 
 def any_rank(value: bool, world: World) -> bool:
     """Return on all ranks whether `value` is true on any rank. Each host waits for the others."""
-    if world.size == 1:
-        return value
-    vote = torch.tensor([int(value)], dtype=torch.int32)
-    dist.all_reduce(vote, dist.ReduceOp.MAX)
-    return bool(vote.item())
+    return min_over_ranks(int(not value), world) == 0
 
 
 def min_over_ranks(value: int, world: World) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from instrument.checkpoint import file, resume
-from instrument.checkpoint.folder import Checkpoints, default_folder
-from instrument.checkpoint.resume import Parts, Resumed
+from instrument.checkpoint import file
+from instrument.checkpoint.folder import Checkpoints, default_folder, wait_for_device
+from instrument.checkpoint.resume import Parts
 from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import GatheredModel, GatheredOptimizer, RankRandomState
@@ -31,11 +30,12 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
     settings = config.checkpoint
     if settings.folder is None:
         raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
+    about: dict[str, Any] = {"keep": settings.keep, "best": settings.best, "config": config, "log": log}
     if settings.sharded:
-        return ShardedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
+        return ShardedCheckpoints(settings.folder, world=world, **about)
     if world.size == 1:
-        return Checkpoints(settings.folder, settings.keep, settings.best, config=config, log=log)
-    return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
+        return Checkpoints(settings.folder, **about)
+    return SharedCheckpoints(settings.folder, world=world, **about)
 
 
 def open_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints | None:
@@ -60,11 +60,6 @@ def open_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoi
     return shared_checkpoints(replace(config, checkpoint=replace(config.checkpoint, folder=folder)), world, log)
 
 
-def load(path: str | Path, parts: Parts, device: torch.device, config: Config) -> Resumed:
-    """Restore the parts of every rank from one file, which each rank reads. See `resume.load`."""
-    return resume.load(path, parts, device, config=config)
-
-
 class SharedCheckpoints(Checkpoints):
     """`Checkpoints` for several ranks: the states of all ranks are gathered, and rank 0 writes.
 
@@ -74,15 +69,12 @@ class SharedCheckpoints(Checkpoints):
 
     Args:
         folder: folder that all ranks can access.
-        keep: number of most recent checkpoints to keep.
-        best: whether to keep the checkpoint with the lowest loss.
-        config: configuration stored in each file.
-        log: receives one line for each problem.
         world: the ranks.
+        **about: the other arguments of `Checkpoints`.
     """
 
-    def __init__(self, folder: Path | str, keep: int = 3, best: bool = True, *, world: World, **about: Any) -> None:
-        super().__init__(folder, keep, best, **about)
+    def __init__(self, folder: Path | str, *, world: World, **about: Any) -> None:
+        super().__init__(folder, **about)
         self._world, self._manages = world, world.first
         any_rank(False, world)  # wait until every rank has checked the folder, before one starts to write
 
@@ -93,12 +85,12 @@ class SharedCheckpoints(Checkpoints):
                 raise InstrumentError("the model is sharded, so no rank has all weights")
             own = {name: part for name, part in parts.items() if not isinstance(part, RankRandomState)}
             return super()._write(step, own, **entries)
-        _wait_for_device()
-        gathered = {name: _GatheredState(part.state_dict()) for name, part in parts.items()}
+        wait_for_device()
+        gathered = {name: part.state_dict() for name, part in parts.items()}
         written = ""
         if self._world.first:
             try:
-                written = str(super()._write(step, gathered, **entries))
+                written = str(self._write_states(step, gathered, entries))
             except BaseException as error:
                 _broadcast_from_first([None, str(error) or type(error).__name__])
                 raise
@@ -113,25 +105,7 @@ class SharedCheckpoints(Checkpoints):
         return Path(*_broadcast_from_first([str(path)]))
 
 
-class _GatheredState:
-    """A state that has already been gathered."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-
-    def state_dict(self) -> Mapping[str, Any]:
-        return self._state
-
-    def load_state_dict(self, _state: Any, /) -> None:
-        raise NotImplementedError
-
-
 def _broadcast_from_first(values: list[Any]) -> list[Any]:
     """Return the values of rank 0 on all ranks, exchanged between the hosts."""
     dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
     return values
-
-
-def _wait_for_device() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,22 +13,10 @@ from instrument.checkpoint.resume import Parts, Stateful
 from instrument.checkpoint.states import fit_optimizer_state, random_state, restore_random_state
 from instrument.distributed.world import World
 from instrument.distributed.wrap import is_sharded, unwrap
+from instrument.trainer.learner import Learner
 
 
-class TrainingState(Protocol):
-    """The parts of a learner that a checkpoint contains."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: Any
-    device: torch.device
-
-    @property
-    def schedule(self) -> Stateful:
-        """The learning-rate schedule."""
-
-
-def checkpoint_parts(learner: TrainingState, world: World, *, gathered: bool = True) -> Parts:
+def checkpoint_parts(learner: Learner, world: World, *, gathered: bool = True) -> Parts:
     """Return the parts of a checkpoint. Their complete state is on rank 0; without `gathered`, each rank has its own.
 
     With several ranks state_dict() may be a collective operation, so `SharedCheckpoints` calls it on every rank.
@@ -36,12 +24,10 @@ def checkpoint_parts(learner: TrainingState, world: World, *, gathered: bool = T
     """
     model, optimizer = unwrap(learner.model), learner.optimizer
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
-    if not gathered:
-        return parts | {"schedule": learner.schedule, "scaler": learner.scaler}
-    if is_sharded(model):
+    if gathered and is_sharded(model):
         parts = {"model": GatheredModel(model, world), "optimizer": GatheredOptimizer(optimizer, world)}
     parts |= {"schedule": learner.schedule, "scaler": learner.scaler}
-    if world.size > 1:
+    if gathered and world.size > 1:
         parts["random"] = RankRandomState(world, learner.device)
     return parts
 

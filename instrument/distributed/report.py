@@ -94,12 +94,10 @@ class SlowdownCause:
     """One cause of lost time.
 
     Attributes:
-        setting: the setting to change, such as "distributed.bucket_mb"; "" if there is none.
         cost_ms: upper bound of the lost time per step.
         text: description and remedy in one line.
     """
 
-    setting: str
     cost_ms: float
     text: str
 
@@ -136,7 +134,7 @@ def slowdown_causes(run: Scaling) -> tuple[SlowdownCause, ...]:
     single = _single_gpu_ms(run)
     lost = run.step_ms if single is None else max(run.step_ms - single, 0.0)
     causes = [*_waiting_causes(run), *_communication_causes(run)]
-    capped = [SlowdownCause(cause.setting, min(cause.cost_ms, lost), cause.text) for cause in causes]
+    capped = [SlowdownCause(min(cause.cost_ms, lost), cause.text) for cause in causes]
     relevant = [cause for cause in capped if cause.cost_ms >= MIN_COST_FRACTION * run.step_ms]
     return tuple(sorted(relevant, key=lambda cause: -cause.cost_ms))
 
@@ -153,7 +151,6 @@ def _communication_causes(run: Scaling) -> Iterator[SlowdownCause]:
     exposed = _exposed_ms(measured.bucketed_ms, backward, buckets)
     if times > 1:
         yield SlowdownCause(
-            "distributed.no_sync",
             exposed * (times - 1),
             f"gradients are reduced {times} times per step; remove --ddp-sync to reduce them once",
         )
@@ -177,7 +174,7 @@ def _small_buckets(measured: Reductions, cost: float) -> SlowdownCause:
         f"bucket_mb is too small: buckets of {measured.bucket_mb:g} MB reduce at {slow:.1f} GB/s, "
         f"buckets of {REFERENCE_MB:g} MB at {fast:.1f} GB/s; use --bucket-mb {REFERENCE_MB:g}"
     )
-    return SlowdownCause("distributed.bucket_mb", cost, text)
+    return SlowdownCause(cost, text)
 
 
 def _large_buckets(measured: Reductions, size: float, cost: float) -> SlowdownCause:
@@ -185,7 +182,7 @@ def _large_buckets(measured: Reductions, size: float, cost: float) -> SlowdownCa
         f"bucket_mb is too large: one bucket of {measured.bucket_mb:g} MB holds all gradients "
         f"({_size_text(measured.gradient_bytes)}), so nothing overlaps; use --bucket-mb {size:g}"
     )
-    return SlowdownCause("distributed.bucket_mb", cost, text)
+    return SlowdownCause(cost, text)
 
 
 def _small_batch(
@@ -196,16 +193,14 @@ def _small_batch(
         f"batch per GPU is too small: {backward:.1f} ms of backward cannot hide {reduction:.1f} ms of all-reduce "
         f"({_size_text(nbytes)} at {_gb_per_s(nbytes, reduction):.1f} GB/s); use --batch {enough}"
     )
-    return SlowdownCause("data.batch", times * (reduction - window), text)
+    return SlowdownCause(times * (reduction - window), text)
 
 
 def _waiting_causes(run: Scaling) -> Iterator[SlowdownCause]:
     """Yield data loading that all ranks wait for, and a slow rank that the others wait for."""
     data = min(rank.data_load_ms for rank in run.ranks)
     if data:
-        yield SlowdownCause(
-            "data.workers", data, f"every rank waits {data:.1f} ms per step for data; load ahead with more --workers"
-        )
+        yield SlowdownCause(data, f"every rank waits {data:.1f} ms per step for data; load ahead with more --workers")
     fastest, slowest = (choose(run.ranks, key=lambda rank: sum(_own_work(rank, run).values())) for choose in (min, max))
     least, most = _own_work(fastest, run), _own_work(slowest, run)
     cost = sum(most.values()) - sum(least.values())
@@ -216,7 +211,7 @@ def _waiting_causes(run: Scaling) -> Iterator[SlowdownCause]:
             f"the ranks wait for rank {slowest.rank}: its own work takes {percent:.0f}% longer "
             f"({phase} {most[phase]:.1f} ms instead of {least[phase]:.1f} ms)"
         )
-        yield SlowdownCause("data.workers" if phase == "data loading" else "", cost, text)
+        yield SlowdownCause(cost, text)
 
 
 def _own_work(rank: RankFigures, run: Scaling) -> dict[str, float]:

@@ -20,11 +20,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from instrument.checkpoint.folder import Checkpoints
 from instrument.checkpoint.resume import Parts, Resumed, compare_settings
 from instrument.checkpoint.states import random_state, restore_random_state
-from instrument.config.schema import Config
 from instrument.distributed.agreement import any_rank
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
-from instrument.logging import LogFunction
 
 COMPLETE = ".metadata"  # torch writes it last, so a folder without it is incomplete
 RUN = "run.json"
@@ -42,15 +40,12 @@ class ShardedCheckpoints(Checkpoints):
 
     Args:
         folder: folder that all ranks can access.
-        keep: number of most recent checkpoints to keep.
-        best: whether to keep the checkpoint with the lowest loss.
-        config: the configuration, stored in each checkpoint and compared on resume.
-        log: receives one line for each problem.
         world: the ranks.
+        **about: the other arguments of `Checkpoints`.
     """
 
-    def __init__(self, folder: Path, keep: int, best: bool, *, config: Config, log: LogFunction, world: World) -> None:
-        super().__init__(folder, keep, best, config=config, log=log)
+    def __init__(self, folder: Path, *, world: World, **about: Any) -> None:
+        super().__init__(folder, **about)
         self._world, self._manages = world, world.first
         self._writing: Future[Any] | None = None
         self._good: list[int] = []  # steps that are confirmed while they are written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from transformers import TrainerCallback
 
 from instrument.errors import ConfigError
 from instrument.hf.batches import AsyncBatches, StockBatches, Throughput
-from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, annotate, iteration_name, phase
+from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, phase
+from instrument.step_ranges import StepRanges
 from instrument.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -27,14 +28,12 @@ class _PhaseCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, trainer: AsyncTrainerMixin) -> None:
         self._trainer = trainer
-        self._optimizer = ExitStack()
 
     def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
-        self._optimizer = self._trainer._step_ranges.enter_context(ExitStack())
-        self._optimizer.enter_context(phase(OPTIMIZER))
+        self._trainer._steps.enter(OPTIMIZER)
 
     def on_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
-        self._optimizer.close()
+        self._trainer._steps.leave()
 
     def on_epoch_end(self, *_args: Any, **_kwargs: Any) -> None:
         self._trainer._close_batches()
@@ -50,8 +49,8 @@ class AsyncTrainerMixin:
     `forward`, `backward`, `optimizer` (gradient clipping and step), and at times `validate` and `checkpoint`. The range
     `h2d` is on the copying thread.
 
-    Log entries with a loss also get `perf/tokens_per_s` and `perf/samples_per_s` of this process since the previous
-    entry, without padding, evaluation and checkpoints.
+    Log entries with a loss also get `perf/step_ms`, the median host time of a step, and `perf/tokens_per_s` and
+    `perf/samples_per_s` of this process since the previous entry, without padding, evaluation and checkpoints.
 
     If a dataset or collator draws random numbers in the main process (`dataloader_num_workers=0`), it draws them
     earlier than with the stock loader. With workers, the batches are the same.
@@ -73,7 +72,7 @@ class AsyncTrainerMixin:
         self._batches: StockBatches | None = None
         self._copies: Stream | None = None
         self._throughput = Throughput()
-        self._step_ranges = ExitStack()
+        self._steps = StepRanges()
         super().__init__(*args, **kwargs)
         stock: Any = super()
         stock.add_callback(_PhaseCallback(self))
@@ -148,12 +147,11 @@ class AsyncTrainerMixin:
         """Add the throughput to an entry with a loss; the Trainer has just waited for the GPU."""
         stock: Any = super()
         if "loss" in logs:
-            logs.update(self._throughput.take())
+            logs.update(self._steps.figures() | self._throughput.take())
         stock.log(logs, *args, **kwargs)
 
     def _begin_iteration(self) -> None:
-        self._step_ranges.close()
-        self._step_ranges.enter_context(annotate(iteration_name(self.state.global_step)))
+        self._steps.begin(self.state.global_step)
         self._throughput.start()
 
     def _open_batches(self, source: Iterator[Any]) -> StockBatches:
@@ -168,7 +166,7 @@ class AsyncTrainerMixin:
 
     def _close_batches(self) -> None:
         self._throughput.stop()
-        self._step_ranges.close()
+        self._steps.close()
         if self._batches is not None:
             self._batches.close()
             self._batches = None

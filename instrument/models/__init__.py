@@ -14,11 +14,10 @@ from torch import nn
 
 from instrument.config.training import Data, Model, Precision
 from instrument.errors import ConfigError
-from instrument.models.dit import Dit
-from instrument.models.flow import Flow
+from instrument.models.dit import Dit, Flow
 from instrument.models.mlm import MaskedLanguageModel
 from instrument.models.transformer import Transformer
-from instrument.models.tuning import compile_model, convert_to_float8
+from instrument.models.tuning import tune
 
 MODELS: Mapping[str, Callable[[Model, Data], nn.Module]] = {
     "transformer": Transformer,
@@ -45,20 +44,15 @@ def build(model: Model, data: Data, device: torch.device | str, *, precision: Pr
         ConfigError: the model cannot be built or run, see `check`.
     """
     device = torch.device(device)
-    check(model, data, device, precision)
-    built = MODELS[model.name](model, data).to(device)
-    if model.float8:
-        convert_to_float8(built, device)
-    compile_model(built, model)
-    return built
+    check(model, device, precision)
+    return tune(MODELS[model.name](model, data).to(device), model, device)
 
 
-def check(model: Model, data: Data, device: torch.device, precision: Precision | None = None) -> None:
+def check(model: Model, device: torch.device, precision: Precision | None = None) -> None:
     """Check that a model can be built and run. `instrument.config.schema` checks each setting alone.
 
     Args:
         model: the model and its sizes.
-        data: the sequence length.
         device: the device of the model.
         precision: the autocast precision; None skips the checks that depend on it.
 
@@ -67,22 +61,10 @@ def check(model: Model, data: Data, device: torch.device, precision: Precision |
     """
     if model.name in ("dit", "flow") and model.width % 2:
         raise ConfigError(f"width {model.width} is odd: {model.name} pairs sines and cosines, use an even width")
-    if model.prompt != "none":
-        _check_prompt(model, data)
     if device.type == "cuda":
         _check_cuda_attention(model, precision)
     elif model.attention == "efficient":
         raise ConfigError(f"attention efficient has no kernel for {device.type}: use auto, flash or math")
-
-
-def _check_prompt(model: Model, data: Data) -> None:
-    if model.name != "mlm":
-        raise ConfigError(f"prompt {model.prompt} with model {model.name}: only mlm has prompts, use prompt none")
-    if model.prompt_tokens >= data.sequence:
-        raise ConfigError(
-            f"prompt_tokens {model.prompt_tokens} leave no token of a sequence of {data.sequence} to predict: "
-            "use fewer, or a longer sequence"
-        )
 
 
 def _check_cuda_attention(model: Model, precision: Precision | None) -> None:

@@ -1,4 +1,8 @@
-"""A diffusion transformer that predicts the noise in an image from the noised image, its time and its label."""
+"""A transformer of noised images, for diffusion and for flow matching.
+
+From a point on a path between an image and noise, the point's time and the image's label it predicts the noise
+(diffusion), or the velocity of the path (flow matching).
+"""
 
 from __future__ import annotations
 
@@ -80,19 +84,39 @@ class DitBackbone(nn.Module):
         return unpatchify(self.head(_modulate(self.norm(tokens), shift, scale)), self.patch, image.shape[-1])
 
 
-class Dit(nn.Module):
-    """Diffusion with a cosine schedule. The loss is the squared error of the predicted noise."""
+class _NoisedImages(nn.Module):
+    """The loss is the squared error of the predicted target of a path."""
 
     def __init__(self, model: Model, _data: Data) -> None:
         super().__init__()
         self.backbone = DitBackbone(model)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean squared error of the predicted noise, a scalar."""
+        """Return the mean squared error, a scalar."""
         image, noise, time = batch["image"], batch["noise"], batch["time"]
-        angle = (math.pi / 2 * time)[:, None, None, None]
-        noised = angle.cos() * image + angle.sin() * noise
-        return F.mse_loss(self.backbone(noised, time, batch["label"]), noise)
+        point, target = self.path(image, noise, time[:, None, None, None])
+        return F.mse_loss(self.backbone(point, time, batch["label"]), target)
+
+    def path(self, image: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the point at `time`, which has the image's number of dimensions, and the target."""
+        raise NotImplementedError
+
+
+class Dit(_NoisedImages):
+    """Diffusion with a cosine schedule, which predicts the noise."""
+
+    def path(self, image: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos(πt/2) · image + sin(πt/2) · noise, and the noise."""
+        angle = math.pi / 2 * time
+        return angle.cos() * image + angle.sin() * noise, noise
+
+
+class Flow(_NoisedImages):
+    """Flow matching: straight paths with a constant velocity, which is predicted."""
+
+    def path(self, image: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (1 - t) · noise + t · image, and image - noise."""
+        return noise.lerp(image, time), image - noise
 
 
 def patchify(image: Tensor, patch: int) -> Tensor:

@@ -49,15 +49,8 @@ def apply_prompt_vectorised(hidden: Tensor, prompt: Tensor, positions: Tensor) -
 def apply_prompt_gated(hidden: Tensor, prompt: Tensor, positions: Tensor) -> Tensor:
     """Add `sigmoid(hidden[row, positions[row, k]] · prompt[k]) · prompt[k]` at each position of the prompt.
 
-    The intermediate has the shape (batch, sequence, prompt tokens, width).
-
-    Args:
-        hidden: embeddings of shape (batch, sequence, width); not changed.
-        prompt: embeddings of shape (prompt tokens, width), of the same dtype.
-        positions: int64 of shape (batch, prompt tokens), distinct in each row.
-
-    Returns:
-        A new tensor of the shape of `hidden`.
+    The intermediate has the shape (batch, sequence, prompt tokens, width). The arguments and the result are those of
+    `apply_prompt_loop`.
     """
     gates = torch.sigmoid(hidden @ prompt.T)
     chosen = positions[:, None, :] == torch.arange(hidden.shape[1], device=hidden.device)[None, :, None]

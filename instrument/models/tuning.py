@@ -21,6 +21,18 @@ def repeated_blocks(model: nn.Module) -> Iterator[nn.ModuleList]:
     yield from [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]
 
 
+def tune(model: nn.Module, settings: Model, device: torch.device) -> nn.Module:
+    """Return a model on its device, with its linear layers in float8 and compiled as the settings say.
+
+    Raises:
+        ConfigError: the device or the model does not support it.
+    """
+    if settings.float8:
+        convert_to_float8(model, device)
+    compile_model(model, settings)
+    return model
+
+
 def compile_model(model: nn.Module, settings: Model) -> None:
     """Compile a model in place as `compile`, `compile_mode` and `compile_dynamic` say.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 
 from instrument.config.schema import Config
 from instrument.monitor import jsonl, progress, tensorboard, wandb
@@ -38,7 +37,7 @@ class Sinks:
                 sink.write(step, figures, reasons)
             except Exception as failure:  # an error in monitoring must not stop the training
                 self._sinks.remove(sink)
-                _log.warning("%s failed at step %d and is closed: %s", _sink_name(sink), step, _error_line(failure))
+                _log.warning("%s failed at step %d and is closed: %s", type(sink).__name__, step, _error_line(failure))
                 _close(sink)
 
     def close(self) -> None:
@@ -49,9 +48,7 @@ class Sinks:
     def __enter__(self) -> Sinks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
 
@@ -83,11 +80,7 @@ def _close(sink: Sink) -> None:
     try:
         sink.close()
     except Exception as failure:  # the other sinks must still be closed
-        _log.warning("%s: error on close: %s", _sink_name(sink), _error_line(failure))
-
-
-def _sink_name(sink: Sink) -> str:
-    return type(sink).__name__
+        _log.warning("%s: error on close: %s", type(sink).__name__, _error_line(failure))
 
 
 def _error_line(failure: Exception) -> str:

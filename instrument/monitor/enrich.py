@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -16,72 +16,57 @@ GPU_MEMORY = ("memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_by
 POWER = ("power_w", "utilisation_percent")
 
 
-@dataclass(slots=True)
 class StepEnricher:
-    """Adds values other than times to the record of each step.
+    """Adds values other than times to the record of each step, read without waiting.
+
+    Args:
+        workload: what the run trains; its configuration says how often memory and power are read.
+        device: device of the run.
 
     Attributes:
-        device: device of the run.
-        every: steps between readings of memory; equal to the steps between records.
-        power_every: steps between readings of power and utilisation; 0 for never.
-        meter: reads power and utilisation on its own thread.
-        flops: floating-point operations of one step.
-        missing: attribute of `StepFigures` -> why it is None; updated by each reading.
+        flops: floating-point operations of one step; None if they are not known.
     """
 
-    device: torch.device
-    every: int
-    power_every: int
-    meter: BackgroundMeter
-    flops: int | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_workload(cls, workload: Workload, device: torch.device) -> StepEnricher:
-        """Count the operations of a step and open the power meter, which measures nothing without NVML."""
-        index = device.index if device.type == "cuda" else None
-        flops, reason = workload.flops()
+    def __init__(self, workload: Workload, device: torch.device) -> None:
         monitor = workload.config.monitor
+        self._device, self._every, self._power_every = device, monitor.every, monitor.power_every
+        self.flops, reason = workload.flops()
         power = f"read every {monitor.power_every} steps" if monitor.power_every else "power_every is 0"
         memory = f"read every {monitor.every} steps"
-        missing = dict.fromkeys((*GPU_MEMORY, "host_rss_bytes"), memory) | dict.fromkeys(POWER, power)
+        self._missing = dict.fromkeys((*GPU_MEMORY, "host_rss_bytes"), memory) | dict.fromkeys(POWER, power)
         if device.type != "cuda":
-            missing |= dict.fromkeys((*GPU_MEMORY, *POWER), NO_GPU)
-        if flops is None:
-            missing["flops"] = reason
-        meter = BackgroundMeter(open_meter(device_uuid(index)))
-        return cls(device, monitor.every, monitor.power_every, meter, flops, missing)
+            self._missing |= dict.fromkeys((*GPU_MEMORY, *POWER), NO_GPU)
+        if self.flops is None:
+            self._missing["flops"] = reason
+        self._meter = BackgroundMeter(open_meter(device_uuid(device.index if device.type == "cuda" else None)))
 
     def __call__(self, step: StepFigures) -> StepFigures:
         """Return the record of a step with the additional values."""
         values: dict[str, Any] = {"flops": self.flops}
-        if self.power_every and step.step % self.power_every == 0:
-            reading = self.meter.latest()
-            self.meter.start_reading()
+        if self._power_every and step.step % self._power_every == 0:
+            reading = self._meter.latest()
+            self._meter.start_reading()
             values |= {"power_w": reading.power_w, "utilisation_percent": reading.utilisation_percent}
-            self.missing |= reading.not_measured
-        if (step.step + 1) % self.every == 0:
-            memory = memory_figures(self.device)
-            values |= memory.values
-            self.missing |= memory.missing
-        return replace(step, **values, not_measured={**self.missing, **step.not_measured})
+            self._missing |= reading.not_measured
+        if (step.step + 1) % self._every == 0:
+            memory, missing = memory_figures(self._device)
+            values |= memory
+            self._missing |= missing
+        return replace(step, **values, not_measured={**self._missing, **step.not_measured})
 
     def __enter__(self) -> StepEnricher:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.meter.close()
+        self._meter.close()
 
 
-class MemoryFigures(NamedTuple):
-    """Attributes of `StepFigures` about memory, and the reasons for those that are not measured."""
+def memory_figures(device: torch.device) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory.
 
-    values: dict[str, int]
-    missing: dict[str, str]
-
-
-def memory_figures(device: torch.device) -> MemoryFigures:
-    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory."""
+    Returns:
+        Values by attribute of `StepFigures`, and the reasons for those that are not measured.
+    """
     values, missing = {}, {}
     resident = resident_bytes()
     if resident is None:
@@ -89,7 +74,7 @@ def memory_figures(device: torch.device) -> MemoryFigures:
     else:
         values["host_rss_bytes"] = resident
     if device.type != "cuda":
-        return MemoryFigures(values, missing | dict.fromkeys(GPU_MEMORY, NO_GPU))
+        return values, missing | dict.fromkeys(GPU_MEMORY, NO_GPU)
     values |= {
         "memory_allocated_bytes": torch.cuda.memory_allocated(device),
         "memory_peak_bytes": torch.cuda.max_memory_allocated(device),
@@ -99,4 +84,4 @@ def memory_figures(device: torch.device) -> MemoryFigures:
         values["pinned_bytes"] = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
     else:
         missing["pinned_bytes"] = "this version of torch does not report its pinned memory"
-    return MemoryFigures(values, missing)
+    return values, missing

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,21 +63,33 @@ class StepMeter:
         self._steps.append(_OpenStep(step, self._event().record(), self._early, self._early_ns))
         self._early, self._early_ns = [], 0
 
-    def part(self, name: str) -> _TimedPart:
-        """Return a context manager that times "forward", "backward" or "optimizer" on the current stream."""
-        return _TimedPart(self, name)
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a block of "forward", "backward", "optimizer" or "copy" on the current stream, unless it fails."""
+        start = self._event().record()
+        yield
+        self._pairs().append(_Pair(name, start, self._event().record()))
 
-    def copying(self, nbytes: int) -> _TimedPart:
+    def copying(self, nbytes: int) -> AbstractContextManager[None]:
         """Return a context manager that times a copy of `nbytes` bytes on the current stream."""
-        return _TimedPart(self, "copy") if nbytes else _TimedPart(self, "")
+        return self.part("copy") if nbytes else nullcontext()
 
     def copied(self, start: Event, end: Event, _nbytes: int) -> None:
         """Record the events around a copy on another stream. The events stay with their owner."""
         self._pairs().append(_Pair("copy", start, end, borrowed=True))
 
-    def loading(self) -> _TimedLoading:
-        """Return a context manager that times how long the host waits for the loader."""
-        return _TimedLoading(self)
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Time a block in which the host waits for the loader."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter_ns() - start
+            if self._steps:
+                self._steps[-1].loaded_ns += spent
+            else:
+                self._early_ns += spent
 
     def amount(self, samples: int, tokens: int | None) -> None:
         """Set the number of samples and tokens of the current step."""
@@ -141,42 +155,6 @@ class StepMeter:
     def _pairs(self) -> list[_Pair]:
         """Return the pairs of the current step, or those before the first step."""
         return self._steps[-1].pairs if self._steps else self._early
-
-
-class _TimedPart:
-    """Context manager that records two events around its block."""
-
-    __slots__ = ("_meter", "_name", "_start")
-
-    def __init__(self, meter: StepMeter, name: str) -> None:
-        self._meter, self._name = meter, name
-
-    def __enter__(self) -> None:
-        if self._name:
-            self._start = self._meter._event().record()
-
-    def __exit__(self, *raised: object) -> None:
-        if self._name and raised[0] is None:
-            self._meter._pairs().append(_Pair(self._name, self._start, self._meter._event().record()))
-
-
-class _TimedLoading:
-    """Context manager that times its block with the host's clock."""
-
-    __slots__ = ("_meter", "_start")
-
-    def __init__(self, meter: StepMeter) -> None:
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter_ns()
-
-    def __exit__(self, *_raised: object) -> None:
-        spent = time.perf_counter_ns() - self._start
-        if self._meter._steps:
-            self._meter._steps[-1].loaded_ns += spent
-        else:
-            self._meter._early_ns += spent
 
 
 def _is_done(step: _OpenStep) -> bool:

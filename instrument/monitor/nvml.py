@@ -1,4 +1,4 @@
-"""Power, utilisation and memory use of a GPU from NVML, or the reason why they are not available.
+"""Power and utilisation of a GPU from NVML, or the reason why they are not available.
 
 NVML averages power over about one second on most GPUs, and utilisation over 1/6 to 1 second, so a reading covers
 several steps. NVML calls are slow, so `BackgroundMeter` runs them on its own thread.
@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-NAMES = ("power_w", "utilisation_percent", "memory_used_bytes")
+NAMES = ("power_w", "utilisation_percent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,11 @@ class Reading:
     Attributes:
         power_w: power draw.
         utilisation_percent: percentage of time in which any kernel ran.
-        memory_used_bytes: memory used by all processes and the driver.
         not_measured: attribute -> why it is None.
     """
 
     power_w: float | None = None
     utilisation_percent: float | None = None
-    memory_used_bytes: int | None = None
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,10 +81,7 @@ class GpuMeter:
         busy = self._query(
             "utilisation_percent", missing, lambda: float(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         )
-        used = self._query(
-            "memory_used_bytes", missing, lambda: int(self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
-        )
-        return Reading(power, busy, used, missing)
+        return Reading(power, busy, missing)
 
     def close(self) -> None:
         """Shut down NVML."""

@@ -72,11 +72,7 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     name = VENDOR.sub("", device_name)
     for peak in PEAKS:
         if re.fullmatch(peak.name, name) and "MIG" not in name:
-            return _rate(peak, precision)
+            half = {"bf16": peak.half if peak.bf16 else None, "fp16": peak.half}
+            rate = {**half, "tf32": peak.tf32, "fp32": peak.fp32}.get(precision)
+            return None if rate is None else rate * 1e12
     return None
-
-
-def _rate(peak: PeakRates, precision: str) -> float | None:
-    rates = {"bf16": peak.half if peak.bf16 else None, "fp16": peak.half, "tf32": peak.tf32, "fp32": peak.fp32}
-    rate = rates.get(precision)
-    return None if rate is None else rate * 1e12

@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TextIO
 
@@ -17,18 +18,17 @@ SHOWN_FIGURES = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("pe
 
 
 def open_sink(config: Config, resumed_at: int | None, total: int | None = None) -> Sink | None:
-    """Return a bar, a line that is overwritten (without tqdm) or lines (without a terminal); None if it is off."""
+    """Return a bar, or lines without a terminal or without tqdm; None if it is off."""
     monitor = config.monitor
     if not monitor.progress:
         return None
     total = config.training.steps if total is None else total
-    if not sys.stderr.isatty():
-        return LogLines(total, sys.stderr, monitor.log_every, first=resumed_at or 0) if monitor.log_every else None
-    try:
-        tqdm = importlib.import_module("tqdm")
-    except ImportError:
-        return PlainLine(total, sys.stderr)
-    return Bar(tqdm.tqdm(total=total, initial=resumed_at or 0, unit="step", file=sys.stderr, dynamic_ncols=True))
+    first = resumed_at or 0
+    if sys.stderr.isatty():
+        with suppress(ImportError):
+            bar = importlib.import_module("tqdm").tqdm
+            return Bar(bar(total=total, initial=first, unit="step", file=sys.stderr, dynamic_ncols=True))
+    return LogLines(total, sys.stderr, monitor.log_every, first=first) if monitor.log_every else None
 
 
 class Bar:
@@ -91,33 +91,6 @@ class LogLines:
             return ""
         seconds = round((self._clock() - start) / (done - first) * (self._total - done))
         return f"  {timedelta(seconds=seconds)} left"
-
-
-class PlainLine:
-    """One line that is overwritten by each record.
-
-    Args:
-        total: number of steps of the run.
-        stream: the terminal.
-    """
-
-    def __init__(self, total: int, stream: TextIO) -> None:
-        self._total, self._stream, self._width = total, stream, 0
-
-    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
-        """Overwrite the line."""
-        text = figures_text(figures)
-        if text:
-            line = f"step {step + 1}/{self._total}  {text}"
-            self._stream.write(f"\r{line:<{self._width}}")
-            self._stream.flush()
-            self._width = len(line)
-
-    def close(self) -> None:
-        """Move to the next line."""
-        if self._width:
-            self._stream.write("\n")
-            self._stream.flush()
 
 
 def figures_text(figures: Figures) -> str:

@@ -16,15 +16,15 @@ from instrument.config.settings import is_reference
 from instrument.config.training import Precision
 from instrument.data.datasets import Loader, MakeBatches
 from instrument.data.loading import InMemorySamples, LoaderBatches
-from instrument.data.order import Order
+from instrument.data.order import Order, Position
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
-from instrument.models.tuning import compile_model, convert_to_float8
+from instrument.models.tuning import tune
 from instrument.own.losses import Loss, OwnLoss
 from instrument.own.references import call_reference, error_line, load_reference
 from instrument.own.streams import StreamLoader, stream_length
 from instrument.pinned import PinnedCollator
-from instrument.workload import LoaderPlan, Workload, count_flops
+from instrument.workload import Workload, count_flops
 
 UNKNOWN_BATCH = 1 << 30  # batch size of an iterable that does not state it: no batch is split before memory runs out
 
@@ -74,13 +74,11 @@ class OwnWorkload(Workload):
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`."""
-        model, settings = self._make_model().to(device), self.config.model
-        if settings.float8:
-            convert_to_float8(model, device)
-        compile_model(model, settings)
-        return model
+        return tune(self._make_model().to(device), self.config.model, device)
 
-    def _loader(self, config: Config, plan: LoaderPlan) -> Loader | StreamLoader:
+    def _loader(
+        self, config: Config, *, rank: int, world: int, start: Position | None, endless: bool, pinned: bool
+    ) -> Loader | StreamLoader:
         """Return a loader of the user's batches.
 
         Samples of a data set are shuffled in each epoch, and ranks use disjoint samples. A DataLoader or another
@@ -91,17 +89,17 @@ class OwnWorkload(Workload):
         """
         data, seed = config.data, config.training.seed
         if not is_map_style(self._data):
-            _check_divided(self._data, plan.world)
-            pins = plan.pinned and not getattr(self._data, "pin_memory", False)
+            _check_divided(self._data, world)
+            pins = pinned and not getattr(self._data, "pin_memory", False)
             finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
-            return StreamLoader(self._data, seed=seed, start=plan.start, endless=plan.endless, finish=finish)
-        order = Order(len(self._data), data.batch, plan.rank, plan.world, seed, shuffle=True)
+            return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
+        order = Order(len(self._data), data.batch, rank, world, seed, shuffle=True)
         if data.preload:
             samples, data = InMemorySamples(self._data, len(self._data), data, seed=seed), data.on_demand()
         else:
             samples = self._data
-        make: MakeBatches = LoaderBatches(samples, data, pinned=plan.pinned, seed=seed)
-        return Loader(order, make, start=plan.start, endless=plan.endless)
+        make: MakeBatches = LoaderBatches(samples, data, pinned=pinned, seed=seed)
+        return Loader(order, make, start=start, endless=endless)
 
     def flops(self) -> tuple[int | None, str]:
         """Count the operations of a step for the first sample of a data set."""

@@ -7,10 +7,11 @@ compute   forward N, backward N, optimizer N | forward N+1, ...
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from instrument.prefetch import PrefetchLoader
 from instrument.strategies.base import Strategy
+from instrument.streams import Stream
 from instrument.trainer.learner import Batch
 
 
@@ -21,17 +22,18 @@ class Prefetch(Strategy):
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the loader's batches on the device, copied ahead of their use."""
-        data = self.config.data
-        self._loader = PrefetchLoader(
-            loader,
-            self.device,
-            depth=data.depth,
-            budget_bytes=data.pinned_budget,
-            on_copy=self.meter.copied,
-        )
-        return self.timed(iter(self._loader))
+        return self._copied_ahead(loader, self.config.data.depth)
 
     def close(self) -> None:
         """End the copy thread."""
         if self._loader is not None:
             self._loader.close()
+
+    def _copied_ahead(
+        self, loader: Iterable[Batch], depth: int, streams: Sequence[Stream] | None = None
+    ) -> Iterator[Batch]:
+        budget, on_copy = self.config.data.pinned_budget, self.meter.copied
+        self._loader = PrefetchLoader(
+            loader, self.device, depth=depth, budget_bytes=budget, stream=streams, on_copy=on_copy
+        )
+        return self.timed(iter(self._loader))

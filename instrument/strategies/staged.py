@@ -23,23 +23,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from instrument.config.training import Model
+from instrument.devices import current_device
 from instrument.models.tuning import compile_model
-from instrument.prefetch import PrefetchLoader
-from instrument.strategies.base import Strategy, mean
+from instrument.strategies.base import mean
+from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Event, Stream, Streams, hand_over
 from instrument.trainer.learner import Batch
 
 
-class Staged(Strategy):
+class Staged(Prefetch):
     """Overlaps the backward of a micro-batch with the forward of the next one, on the GPU and on the host."""
 
-    _loader: PrefetchLoader | None = None
     _streams: Streams | None = None
     _backward: ThreadPoolExecutor | None = None
     _twin: nn.Module | None = None
@@ -58,17 +57,8 @@ class Staged(Strategy):
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the loader's batches on the device, at least two copied ahead."""
-        data = self.config.data
         copies = Streams(self.device, transfer=-1, next_transfer=-1)
-        self._loader = PrefetchLoader(
-            loader,
-            self.device,
-            depth=max(data.depth, 2),
-            budget_bytes=data.pinned_budget,
-            stream=tuple(copies),
-            on_copy=self.meter.copied,
-        )
-        return self.timed(iter(self._loader))
+        return self._copied_ahead(loader, max(self.config.data.depth, 2), tuple(copies))
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Train on the micro-batches of one optimizer step; return their mean loss."""
@@ -95,8 +85,7 @@ class Staged(Strategy):
 
     def close(self) -> None:
         """End the copy thread and the backward thread."""
-        if self._loader is not None:
-            self._loader.close()
+        super().close()
         if self._backward is not None:
             self._backward.shutdown()
 
@@ -107,8 +96,7 @@ class Staged(Strategy):
 
     def _gradients(self, loss: Tensor, weight: float, model: nn.Module, stream: Stream) -> tuple[list[Tensor], Event]:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # A new thread starts with GPU 0 as its current device, which can belong to another rank.
-        with torch.cuda.device(self.device) if stream.cuda is not None else nullcontext(), stream:
+        with current_device(self.device), stream:
             with self.meter.part("backward"):
                 gradients = self.learner.gradients(loss, weight, parameters)
             return gradients, stream.record()

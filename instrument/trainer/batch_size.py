@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,9 @@ import torch
 
 from instrument.config.schema import Config
 from instrument.config.training import AUTO_BATCH
-from instrument.distributed import World, min_over_ranks
+from instrument.devices import free_memory
+from instrument.distributed.agreement import min_over_ranks
+from instrument.distributed.world import World
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
 from instrument.models.batches import DeviceDraws
@@ -96,5 +97,4 @@ def _step_fits(workload: Workload, device: torch.device) -> bool:
         return False
     finally:
         learner = on_device = None  # type: ignore[assignment]
-        gc.collect()
-        torch.cuda.empty_cache()
+        free_memory()

@@ -39,7 +39,8 @@ class CaptureRange:
     """
 
     def __init__(self, start: int | None, stop: int | None, device: torch.device | str = "cuda") -> None:
-        self._start, self._stop, self._device = start, stop, usable_device(device)
+        self._device = usable_device(device)
+        self._start, self._stop = (start, stop) if self._device.type == "cuda" else (None, None)
         self._open = False
 
     def before(self, step: int) -> None:
@@ -51,8 +52,8 @@ class CaptureRange:
         if start is None or stop is None:
             return
         if start <= step < stop and not self._open:
-            self._synchronize()
-            self._call("cudaProfilerStart")
+            torch.cuda.synchronize(self._device)
+            torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
             self._open = True
         elif step >= stop:
             self.close()
@@ -62,16 +63,8 @@ class CaptureRange:
         if self._open:
             self._open = False
             with suppress(RuntimeError):
-                self._synchronize()
-            self._call("cudaProfilerStop")
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-    def _call(self, name: str) -> None:
-        if self._device.type == "cuda":
-            getattr(torch.cuda.cudart(), name)()  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize(self._device)
+            torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
 
 
 class TorchCapture:

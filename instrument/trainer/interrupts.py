@@ -41,13 +41,16 @@ class Interrupts:
         repeat_window_s: seconds in which a second signal counts as a repetition of the first; None means 5 under
             torchrun, which sends Ctrl-C twice, and 0 elsewhere.
         log: receives one line inside the signal handler when the first signal arrives.
+
+    Attributes:
+        received: the last signal received; None if there was none.
     """
 
     def __init__(self, repeat_window_s: float | None = None, log: Callable[[str], None] = write_to_stderr) -> None:
         if repeat_window_s is None:
             repeat_window_s = TORCHRUN_REPEAT_WINDOW_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
         self._repeat_window_s, self._log = repeat_window_s, log
-        self._received: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self._first_at = 0.0
         self._process = os.getpid()
         self._before: Mapping[signal.Signals, Any] = {}
@@ -55,17 +58,12 @@ class Interrupts:
     @property
     def requested(self) -> bool:
         """Whether a signal requested the run to stop."""
-        return self._received is not None
-
-    @property
-    def received(self) -> signal.Signals | None:
-        """The last signal received; None if there was none."""
-        return self._received
+        return self.received is not None
 
     @property
     def exit_code(self) -> int:
         """Exit code of the process: 130 after SIGINT, 143 after SIGTERM, 0 without a signal."""
-        return 0 if self._received is None else 128 + int(self._received)
+        return 0 if self.received is None else 128 + int(self.received)
 
     def __enter__(self) -> Interrupts:
         self._process = os.getpid()
@@ -87,11 +85,11 @@ class Interrupts:
         if os.getpid() != self._process:
             _handle_in_forked_process(received)
             return
-        if self._received is None:
-            self._received, self._first_at = received, time.monotonic()
+        if self.received is None:
+            self.received, self._first_at = received, time.monotonic()
             self._log(f"{received.name}: stopping after this step; send it again to stop immediately")
         elif time.monotonic() - self._first_at >= self._repeat_window_s:
-            self._received = received
+            self.received = received
             raise KeyboardInterrupt(f"second {received.name}")
 
 

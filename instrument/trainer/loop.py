@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from instrument.checkpoint.folder import Checkpoints, Parts
-from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data.order import Position
+from instrument.distributed.agreement import StopVote, min_over_ranks
+from instrument.distributed.world import World
 from instrument.monitor.journal import Journal
-from instrument.monitor.meter import StepMeter
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
 from instrument.strategies.base import Strategy
 from instrument.sync import Losses, SyncPolicy
@@ -82,20 +82,15 @@ class TrainingLoop:
     """Trains through a range of steps, or until it is requested to stop.
 
     Args:
-        config: the configuration of the run.
-        strategy: computes a step.
+        strategy: computes a step of its configuration.
         batches: device batches, starting at the position of `span`.
         span: the steps to run.
         journal: receives losses and times as they arrive.
-        meter: the meter of the strategy.
+        world: the ranks, which stop together.
         checkpoints: writes the checkpoints; None for none.
         parts: what a checkpoint contains.
-        stop: returns whether all ranks stop after this step, given whether this process was requested to.
-        minimum: returns the minimum of a value over all ranks.
         flops: floating-point operations of a step, which every step writes into a capture; None if unknown.
-        rank: this process.
         validation: measures the loss that `best` and plateau compare; None to compare the training loss.
-        keeps_last: whether a run that ends normally writes a checkpoint.
 
     Attributes:
         done: number of steps done.
@@ -105,34 +100,28 @@ class TrainingLoop:
 
     def __init__(
         self,
-        config: Config,
         strategy: Strategy,
         batches: Iterator[Batch],
         span: StepRange,
         journal: Journal,
-        meter: StepMeter,
+        world: World,
         *,
-        checkpoints: Checkpoints | None = None,
-        parts: Parts | None = None,
-        stop: Callable[[bool], bool] = bool,
-        minimum: Callable[[int], int] = int,
-        flops: int | None = None,
-        rank: int = 0,
-        validation: Validation | None = None,
-        keeps_last: bool = True,
+        checkpoints: Checkpoints | None,
+        parts: Parts,
+        flops: int | None,
+        validation: Validation | None,
     ) -> None:
-        self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
+        self.config, self.strategy, self.span, self.journal = strategy.config, strategy, span, journal
         self.done = span.first
         self.finite = FiniteLosses(span.first)
         self.failure: str | None = None
-        self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
-        self._validation, self._keeps_last = validation, keeps_last
-        self._stop, self._minimum = stop, minimum
+        self._batches, self._checkpoints, self._parts = batches, checkpoints, parts
+        self._validation, self._world, self._vote = validation, world, StopVote(world)
         self._flops_mark = None if flops is None else flops_name(flops)
-        device = strategy.device
-        interval = STRATEGIES[config.training.strategy].sync_interval
-        self._late = SyncPolicy.from_text(config.training.sync, interval).losses(device)
-        self._capture = open_capture(config.capture, device, rank)
+        training, device = self.config.training, strategy.device
+        policy = SyncPolicy.from_text(training.sync, STRATEGIES[training.strategy].sync_interval)
+        self._late = policy.losses(device)
+        self._capture = open_capture(self.config.capture, device, world.rank)
         self._saved: int | None = None
         self._unconfirmed: int | None = None
 
@@ -145,7 +134,7 @@ class TrainingLoop:
                     if self._flops_mark is not None:
                         mark(self._flops_mark)
                     self._run_step(step)
-                if self._stop(stopping.requested or self._must_fail()):
+                if self._vote(stopping.requested or self._must_fail()):
                     break
             self._read_all()
         except BaseException as error:
@@ -160,14 +149,14 @@ class TrainingLoop:
             self.failure = self._save_good_state(first_bad)
 
     def _run_step(self, step: int) -> None:
-        self.meter.begin(step)
+        self.strategy.meter.begin(step)
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
-        self.meter.amount(*count_samples(batches))
+        self.strategy.meter.amount(*count_samples(batches))
         loss = self.strategy.step(batches)
         self.done = step + 1
         waited = self._late.waited_ns
         arrived = self._late.log(step, self.strategy.learner.loss_or_nan(loss))
-        self.meter.waited(self._late.waited_ns - waited)
+        self.strategy.meter.waited(self._late.waited_ns - waited)
         self._add_losses(arrived)
         self._run_periodic_tasks(step)
 
@@ -182,7 +171,7 @@ class TrainingLoop:
 
     def _read_all(self) -> None:
         """Read the losses that are still pending and the times of the last step."""
-        self.meter.end()
+        self.strategy.meter.end()
         arrived = self._late.wait()
         if self.strategy.device.type == "cuda":
             torch.cuda.current_stream(self.strategy.device).synchronize()
@@ -190,7 +179,7 @@ class TrainingLoop:
 
     def _add_losses(self, arrived: Losses) -> None:
         """Record losses that have arrived. A finite loss confirms the checkpoint written before its step."""
-        self.journal.add(arrived, self.meter.finished())
+        self.journal.add(arrived, self.strategy.meter.finished())
         self.finite.add(arrived)
         for step, loss in arrived:
             if step == self._unconfirmed and math.isfinite(loss):
@@ -208,7 +197,7 @@ class TrainingLoop:
         """Return the first step of any rank that is not finite and stops the run; NEVER if there is none."""
         if self.config.training.on_nan != "stop":
             return NEVER
-        return self._minimum(self.finite.first_bad)
+        return min_over_ranks(self.finite.first_bad, self._world)
 
     def _save(self) -> None:
         assert self._checkpoints is not None
@@ -230,7 +219,7 @@ class TrainingLoop:
 
         Non-finite updates were skipped, so this state is still present. Only the learning rate has advanced.
         """
-        good = self._minimum(self.finite.good)
+        good = min_over_ranks(self.finite.good, self._world)
         problem = f"the loss or gradient of step {first_bad} is not finite"
         remedy = "use a smaller --learning-rate or --on-nan skip"
         if self._checkpoints is None:
@@ -252,7 +241,8 @@ class TrainingLoop:
                     self.done, self._parts, stopping.received.name, extra=self._position_entry(self.done)
                 )
             return
-        if self._saved != self.done and self._keeps_last:
+        keeps_last = self.config.checkpoint.folder is not None or self.config.data.path is not None
+        if self._saved != self.done and keeps_last:
             self._save()
         if self._unconfirmed == self.finite.good == self.done and self._has_finite_weights():
             self._confirm_checkpoint()  # no later loss will confirm it

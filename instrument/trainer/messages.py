@@ -12,7 +12,7 @@ import torch
 
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
-from instrument.distributed import World
+from instrument.distributed.world import World
 from instrument.memory import format_bytes
 from instrument.monitor.metrics import LOSS, PHASES, Figures
 from instrument.monitor.progress import figures_text

@@ -5,7 +5,6 @@ Both are retried a limited number of times, with one line for each retry.
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from instrument.devices import free_memory
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction, log_warning
 from instrument.trees import map_tensors, tensors
@@ -110,6 +110,9 @@ class MicroBatches:
             number of unmasked labels. The host waits for a tensor only when a batch is split.
         log: receives one line for each new size.
 
+    Attributes:
+        size: maximum number of samples that are computed at once.
+
     Raises:
         ConfigError: `batch_size` is less than 1.
     """
@@ -124,12 +127,7 @@ class MicroBatches:
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch size is {batch_size}; it must be at least 1")
-        self._size, self._retries, self._count, self._log = batch_size, retries, count or _sample_count, log
-
-    @property
-    def size(self) -> int:
-        """Maximum number of samples that are computed at once."""
-        return self._size
+        self.size, self._retries, self._count, self._log = batch_size, retries, count or _sample_count, log
 
     def step(self, batch: Any, forward_backward: ForwardBackward, zero_grad: Callable[[], object]) -> torch.Tensor:
         """Accumulate the gradients of the mean loss of a batch; return the loss without its graph.
@@ -162,7 +160,7 @@ class MicroBatches:
                 return losses
             # The exception and its frames are gone here, so their memory can be freed.
             zero_grad()
-            _free_memory()
+            free_memory()
             self._halve(max(map(_sample_count, batches)), losses, halved)
             halved += 1
 
@@ -182,24 +180,24 @@ class MicroBatches:
 
     def _split(self, batch: Any) -> Iterator[tuple[Any, float]]:
         samples = _sample_count(batch)
-        if samples <= self._size:
+        if samples <= self.size:
             yield batch, 1.0
             return
-        parts = [_slice_batch(batch, start, start + self._size, samples) for start in range(0, samples, self._size)]
+        parts = [_slice_batch(batch, start, start + self.size, samples) for start in range(0, samples, self.size)]
         terms = [float(self._count(part)) for part in parts]
         terms = terms if any(terms) else [1.0] * len(parts)
         # A part without terms has the loss NaN, also with weight 0, so it is left out.
         yield from ((part, term / sum(terms)) for part, term in zip(parts, terms, strict=True) if term)
 
     def _halve(self, samples: int, reason: str, halved: int) -> None:
-        failed = min(self._size, samples)
+        failed = min(self.size, samples)
         if failed == 1 or halved == self._retries:
             raise InstrumentError(
                 f"out of memory with {failed} of {samples} samples at once ({reason}); "
                 "use gradient checkpointing, a shorter sequence or a smaller model"
             )
-        self._size = failed // 2
-        self._log(f"out of memory with {failed} samples at once; continuing with {self._size} ({reason})")
+        self.size = failed // 2
+        self._log(f"out of memory with {failed} samples at once; continuing with {self.size} ({reason})")
 
 
 def _sample_count(batch: Any) -> int:
@@ -208,12 +206,6 @@ def _sample_count(batch: Any) -> int:
 
 def _slice_batch(batch: Any, start: int, stop: int, samples: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop] if tensor.dim() and len(tensor) == samples else tensor)
-
-
-def _free_memory() -> None:
-    gc.collect()  # a failed backward pass leaves reference cycles
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _wait_seconds(wait: float, again: int) -> float:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from instrument import distributed
 from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
-from instrument.checkpoint.resume import saved_position
+from instrument.checkpoint.resume import Parts, load, saved_position
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data.datasets import Loader
 from instrument.data.order import Position
-from instrument.distributed import Calibration, World
+from instrument.distributed.agreement import min_over_ranks
+from instrument.distributed.calibrate import calibrate, gather_scaling
+from instrument.distributed.checkpoints import open_checkpoints
+from instrument.distributed.parts import checkpoint_parts
+from instrument.distributed.report import Calibration, report_lines
+from instrument.distributed.world import World, process_group, select_device
+from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
 from instrument.models.batches import IGNORED, DeviceDraws
@@ -42,7 +46,7 @@ from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import Outcome, start_lines
 from instrument.trainer.recover import MicroBatches, reopening
-from instrument.trainer.validation import open_validation
+from instrument.trainer.validation import Validation
 from instrument.trees import map_tensors
 from instrument.workload import Workload
 
@@ -59,16 +63,14 @@ def train(config: Config, log: LogFunction) -> Outcome:
     """
     if config.monitor.failure_records is not None:
         record_collectives()  # before the process group exists
-    with distributed.process_group(config.training.device) as world:
-        device = distributed.select_device(config, world)
+    with process_group(config.training.device) as world:
+        device = select_device(config, world)
         config = with_device(config, device, world)
         log = log if world.first else _discard
         if is_profiled() and (problem := missing_ranges_reason()):
             log(problem)
         if problem := missing_capture_reason(config.capture, device):
             log(problem)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
             workload = with_batch_size(open_workload(config), device, world, log)
             return _TrainingRun(workload, world, device, log).run()
@@ -101,25 +103,24 @@ class _TrainingRun:
         import_module("torch._dynamo")
         self._shortest: int | None = None  # batches in an epoch of the rank that has fewest
         self.loader = self._loader(Position())
-        self._shortest = distributed.min_over_ranks(len(self.loader), world)
+        self._shortest = min_over_ranks(len(self.loader), world)
         self._shorten(self.loader)
         self.steps = _step_count(config, len(self.loader))
         seed_generators(config.training.seed)
         model = workload.build_model(device, config.training.precision)
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
-        wrapped = distributed.wrap(model, config.distributed, world, device)
+        wrapped = wrap(model, config.distributed, world, device)
         self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss)
-        self.meter = StepMeter(device)
         self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
-            config, self.learner, self.meter, self._micro_batches(), self._gradient_reduction
+            config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
         )
 
     def run(self) -> Outcome:
         """Train, and close everything that was opened."""
-        parts = distributed.checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
-        checkpoints = self._checkpoints()
+        parts = checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
+        checkpoints = open_checkpoints(self.config, self.world, self.log)
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
         for line in start_lines(self.config, self.world):
@@ -131,17 +132,16 @@ class _TrainingRun:
             Interrupts() as stopping,
             annotate_collections(),
             self._sinks(resumed) as sinks,
-            StepEnricher.from_workload(self.workload, self.device) as enricher,
+            StepEnricher(self.workload, self.device) as enricher,
         ):
             journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)
+            validation = None
+            if self.config.training.validate_every:
+                validation = Validation(self.config, self.learner, self.world, journal.add_validation)
             loop = TrainingLoop(
-                self.config, self.strategy, batches, span, journal, self.meter,
-                checkpoints=checkpoints, parts=parts, stop=distributed.StopVote(self.world),
-                minimum=partial(distributed.min_over_ranks, world=self.world), flops=enricher.flops,
-                rank=self.world.rank,
-                validation=open_validation(self.config, self.learner, self.world, journal.add_validation),
-                keeps_last=self.config.checkpoint.folder is not None or self.config.data.path is not None,
+                self.strategy, batches, span, journal, self.world,
+                checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
             )  # fmt: skip
             calibration = self._calibration()
             try:
@@ -172,14 +172,14 @@ class _TrainingRun:
         if isinstance(self.loader, StreamLoader):
             report_equal_batches(batch, self.world, self.log)
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-        return distributed.calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
+        return calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
         """Report the speed-up of the ranks and which settings limit it."""
         if self.world.size == 1 or not journal.recent:
             return
-        scaling = distributed.gather_scaling(list(journal.recent), calibration, self.config, self.world)
-        for line in () if scaling is None else distributed.report_lines(scaling):
+        scaling = gather_scaling(list(journal.recent), calibration, self.config, self.world)
+        for line in () if scaling is None else report_lines(scaling):
             self.log(line)
 
     def _loader(self, start: Position) -> Loader | StreamLoader:
@@ -220,16 +220,13 @@ class _TrainingRun:
         )
 
     def _gradient_reduction(self, last: bool) -> AbstractContextManager[Any]:
-        return distributed.gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
+        return gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
 
-    def _checkpoints(self) -> Checkpoints | None:
-        return distributed.open_checkpoints(self.config, self.world, self.log)
-
-    def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
+    def _start(self, checkpoints: Checkpoints | None, parts: Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume
         if checkpoints is not None:
             return checkpoints.start(resume, parts, self.device)
-        return None if resume is None else distributed.load(resume, parts, self.device, self.config)
+        return None if resume is None else load(resume, parts, self.device, config=self.config)
 
     def _span(self, resumed: Resumed | None) -> StepRange:
         per_epoch = len(self.loader)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from instrument.config.schema import Config
 from instrument.data.order import Position
-from instrument.distributed import World, mean_over_ranks
+from instrument.distributed.agreement import mean_over_ranks
+from instrument.distributed.world import World
 from instrument.models.batches import DeviceDraws
 from instrument.own.workload import open_workload
 from instrument.ranges import VALIDATE, phase
@@ -25,33 +25,30 @@ _VALIDATE = phase(VALIDATE)
 
 
 class Validation:
-    """Measures the validation loss every `every` steps, and gives it to the learning-rate schedule.
+    """Measures the validation loss every `training.validate_every` steps, for the learning-rate schedule.
 
-    It changes neither the weights nor the random numbers of the training. The host waits for the GPU.
+    It changes neither the weights nor the random numbers of the training. The host waits for the GPU. Each measurement
+    uses the same batches, at most `data.validation_batches` on each rank. Without `data.validation`, synthetic data
+    comes from another seed.
 
     Args:
+        config: the configuration of the run.
         learner: the learner of the run.
-        loader: host batches; each measurement uses the same first ones.
-        draws: adds what the host has not drawn, the same in each measurement.
-        count: number of batches, at most; fewer if the data has fewer.
-        every: steps between measurements.
         world: the ranks, which measure different batches and share the mean.
         report: receives the number of steps done and the loss.
+
+    Raises:
+        ConfigError: the validation data cannot be read or is smaller than a batch.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        loader: Any,
-        draws: DeviceDraws,
-        count: int,
-        every: int,
-        world: World,
-        report: Callable[[int, float], None],
-    ) -> None:
-        self._draws = draws
-        self._learner, self._loader, self._count, self._every = learner, loader, count, every
-        self._world, self._report = world, report
+    def __init__(self, config: Config, learner: Learner, world: World, report: Callable[[int, float], None]) -> None:
+        self._learner, self._world, self._report = learner, world, report
+        data = replace(config.data.on_demand(), path=config.data.validation)
+        seed = config.training.seed + (data.path is None)
+        workload = open_workload(replace(config, data=data, training=replace(config.training, seed=seed)))
+        self._loader = workload.build_loader(rank=world.rank, world=world.size, endless=False)
+        self._draws = DeviceDraws(config.model, seed, world.rank)
+        self._count, self._every = data.validation_batches, config.training.validate_every
         self._last = (-1, math.nan)
 
     def after(self, done: int) -> None:
@@ -82,25 +79,3 @@ class Validation:
         finally:
             model.train()
         return torch.stack(losses).mean().item() if losses else None
-
-
-def open_validation(
-    config: Config, learner: Learner, world: World, report: Callable[[int, float], None]
-) -> Validation | None:
-    """Return the validation of a run, or None if it has none.
-
-    Without `data.validation`, synthetic data comes from another seed.
-
-    Raises:
-        ConfigError: the validation data cannot be read or is smaller than a batch.
-    """
-    every = config.training.validate_every
-    if not every:
-        return None
-    data = replace(config.data.on_demand(), path=config.data.validation)
-    training = config.training if data.path is not None else replace(config.training, seed=config.training.seed + 1)
-    loader = open_workload(replace(config, data=data, training=training)).build_loader(
-        rank=world.rank, world=world.size, endless=False
-    )
-    draws = DeviceDraws(config.model, training.seed, world.rank)
-    return Validation(learner, loader, draws, config.data.validation_batches, every, world, report)

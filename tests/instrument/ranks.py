@@ -12,7 +12,7 @@ import torch
 from torch import multiprocessing
 from torch.multiprocessing.spawn import start_processes
 
-from instrument.distributed import World, process_group
+from instrument.distributed.world import World, process_group
 
 PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "tests.instrument.ranks", "instrument.trainer.training_run"]
 Scenario = Callable[[World, Path], Any]

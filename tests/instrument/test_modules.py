@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -390,11 +391,17 @@ def test_compiled_model_has_no_graph_break(recorder: Recorder) -> None:
     assert tree(recorder.log)[:3] == ["Sequential", "  0", "  1"]
 
 
-def test_without_nvtx_there_are_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_profiler_gets_module_ranges_without_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "nvtx", None)
     model = nn.Sequential(nn.Linear(3, 3))
-    annotate_module(model).remove()
-    annotate_module(model)
+    annotation = annotate_module(model)
+    names: list[str] = []
+    recorder = SimpleNamespace(push=names.append, pop=lambda: None)
+    ranges.record_ranges(recorder)
+    model(torch.zeros(2, 3))
+    ranges.record_ranges(None)
+    assert names == ["Sequential", "0"]
+    annotation.remove()
     assert hooks_on(model) == []
 
 

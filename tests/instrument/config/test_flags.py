@@ -7,22 +7,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from instrument.config import schema as config_module
-from instrument.config.aliases import alias_flags
+from instrument.config import loading as config_module
 from instrument.config.flags import ConfigCommand, config_options
-from instrument.config.loading import flag_names, iter_settings
-from instrument.config.schema import (
-    Capture,
-    Checkpoint,
-    Config,
-    Data,
-    Distributed,
-    Model,
-    Monitor,
-    Training,
-    load,
-    to_dict,
-)
+from instrument.config.loading import alias_flags, flag_names, iter_settings, load
+from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
 from instrument.errors import ConfigError
 
 
@@ -134,7 +122,7 @@ def test_usage_error_is_one_line(arguments: list[str]) -> None:
 
 
 def test_every_setting_has_one_flag() -> None:
-    names = flag_names(Config)
+    names = flag_names()
     assert set(names) == {f"{section}.{field}" for section, fields in to_dict(Config()).items() for field in fields}
     shared = sorted(key for key, name in names.items() if list(names.values()).count(name) > 1)
     assert shared == ["capture.start", "capture.stop"]
@@ -146,9 +134,9 @@ def test_help_lists_every_setting() -> None:
     places = [text.index(f"\n{section}:\n") for section in ("options", *to_dict(Config()))]
     assert places == sorted(places)
     words = " ".join(text.split())
-    for key, field in iter_settings(Config):
+    for key, field in iter_settings():
         about: Any = field.metadata["setting"]
-        flag = flag_names(Config)[key]
+        flag = flag_names()[key]
         assert f"--{flag} " in words
         assert all(f"--{alias}" in "".join(words.split()) for alias in alias_flags(key))
         assert key == "capture.stop" or about.help in words

@@ -221,7 +221,7 @@ def test_exceeded_pinned_budget_is_a_one_line_error(monkeypatch: pytest.MonkeyPa
         ConfigError, match=r"preload: 5 batches take 40 KiB of pinned memory, and the budget is 39.1 KiB"
     ):
         build_loader(with_data(preload=True, pinned_budget=40_000), pinned=True)
-    with pytest.raises(ConfigError, match=r"workers: 6 batches loaded ahead take up to 48 KiB of pinned memory"):
+    with pytest.raises(ConfigError, match=r"workers: 6 batches loaded ahead take 48 KiB of pinned memory"):
         build_loader(with_data(workers=2, prefetch_factor=3, pinned_budget=40_000), pinned=True)
 
 

@@ -23,11 +23,17 @@ from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
 from instrument.diagnosis import output  # noqa: E402
-from instrument.diagnosis.command import command, main, measure_stages  # noqa: E402
+from instrument.diagnosis.command import command, main  # noqa: E402
 from instrument.diagnosis.context import StageContext  # noqa: E402
-from instrument.diagnosis.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
+from instrument.diagnosis.measure import (  # noqa: E402
+    FIGURES,
+    ROUNDS,
+    Plan,
+    PowerReadings,
+    measure,
+)
 from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
-from instrument.diagnosis.power import PowerReadings  # noqa: E402
+from instrument.diagnosis.own import report_stages  # noqa: E402
 from instrument.diagnosis.records import Diagnosis, Remedy, StageResult  # noqa: E402
 from instrument.diagnosis.stages import STAGES, Stage, select_stages  # noqa: E402
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
@@ -102,7 +108,7 @@ def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixt
     assert set(found["stages"][0]) == {field.name for field in fields(StageResult)}
     assert set(found["verdict"]) == {field.name for field in fields(Diagnosis)}
     assert set(found["verdict"]["remedy"]) == {field.name for field in fields(Remedy)}
-    assert from_sections(Config, found["config"]).data.batch == 2
+    assert from_sections(found["config"]).data.batch == 2
     assert (found["program"], found["format"], found["device"], found["gpu"]) == ("instrument.diagnose", 1, "cpu", None)
     assert (found["iterations"], found["warm_up"], found["rounds"]) == (2, 1, ROUNDS)
     assert "unknown: stage training: not selected by --stages" in " ".join(capsys.readouterr().out.split())
@@ -121,9 +127,10 @@ def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
-    (row,) = measure_stages(
+    report = report_stages(
         setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None
     )
+    (row,) = report.stages
     assert row.ms is not None
     assert row.title == f"{strategy}, sync {1 if sync == 'every' else sync}"
     assert row.data_load_ms is not None

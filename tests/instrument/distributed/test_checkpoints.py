@@ -13,9 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.checkpoint import file  # noqa: E402
+from instrument.checkpoint.resume import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training  # noqa: E402
 from instrument.data.datasets import Position, build_loader  # noqa: E402
-from instrument.distributed import World, checkpoint_parts, load, shared_checkpoints, wrap  # noqa: E402
+from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
+from instrument.distributed.parts import checkpoint_parts  # noqa: E402
+from instrument.distributed.world import World  # noqa: E402
+from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
@@ -86,14 +90,14 @@ def into_the_other_kind(world: World, folder: Path) -> Any:
     crossed = []
     for kind, shard in (("ddp", True), ("sharded", False)):
         run = Run(world, folder / f"{kind}-crossed", seed=3, shard=shard)
-        load(folder / kind, run.parts, run.device, run.config)
+        load(folder / kind, run.parts, run.device, config=run.config)
         crossed.append(run.train(3, 6).end())
     return crossed
 
 
 def from_one_process(world: World, folder: Path) -> Any:
     run = Run(world, folder / "onwards", seed=4)
-    load(folder / "one", run.parts, run.device, run.config)
+    load(folder / "one", run.parts, run.device, config=run.config)
     return run.end()
 
 
@@ -203,7 +207,7 @@ def test_ddp_and_sharded_checkpoints_have_one_format(two: Mapping[str, list[Any]
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
 def test_one_process_resumes_a_run_of_two(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
     run = Run(World(), folder / f"{kind}-alone", seed=9)
-    resumed = load(folder / kind, run.parts, run.device, run.config)
+    resumed = load(folder / kind, run.parts, run.device, config=run.config)
     assert resumed.step == 3
     saved = file.read(folder / kind / "0001-step-3.pt")["parts"]
     assert equal(dict(run.learner.model.state_dict()), dict(saved["model"]))

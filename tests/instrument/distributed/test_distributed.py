@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
 from instrument.data.datasets import build_loader  # noqa: E402
-from instrument.distributed import World, checkpoint_parts, gradient_reduction, unwrap, wrap  # noqa: E402
+from instrument.distributed.parts import checkpoint_parts  # noqa: E402
+from instrument.distributed.world import World  # noqa: E402
+from instrument.distributed.wrap import gradient_reduction, unwrap, wrap  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402

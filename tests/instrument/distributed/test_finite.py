@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Distributed  # noqa: E402
-from instrument.distributed import World, select_device  # noqa: E402
+from instrument.distributed.world import World, select_device  # noqa: E402
 from instrument.trainer import training_run as runs  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.checkpoint.test_folder import names  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument import ranges  # noqa: E402
-from instrument.distributed import World  # noqa: E402
 from instrument.distributed.pipeline import pipeline_schedule, stage_blocks  # noqa: E402
+from instrument.distributed.world import World  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402

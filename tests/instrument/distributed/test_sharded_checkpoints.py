@@ -12,7 +12,10 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
 from instrument.data.datasets import Position, build_loader  # noqa: E402
-from instrument.distributed import World, checkpoint_parts, shared_checkpoints, wrap  # noqa: E402
+from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
+from instrument.distributed.parts import checkpoint_parts  # noqa: E402
+from instrument.distributed.world import World  # noqa: E402
+from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402

@@ -17,15 +17,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from instrument.config.schema import Config, Distributed, Training  # noqa: E402
-from instrument.distributed import (  # noqa: E402
-    StopVote,
-    World,
-    any_rank,
-    mean_over_ranks,
-    process_group,
-    select_device,
-    wrap,
-)
+from instrument.distributed.agreement import StopVote, any_rank, mean_over_ranks  # noqa: E402
+from instrument.distributed.world import World, process_group, select_device  # noqa: E402
+from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 
@@ -168,7 +162,7 @@ def test_torchrun_settings_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 PROGRAM = """
 import os, sys
 import torch.distributed as dist
-from instrument.distributed import process_group
+from instrument.distributed.world import process_group
 from instrument.errors import InstrumentError
 try:
     with process_group("cpu") as world:

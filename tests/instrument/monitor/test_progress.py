@@ -8,7 +8,7 @@ import types
 import pytest
 
 from instrument.config.schema import Config, Monitor, Training
-from instrument.monitor.progress import Bar, LogLines, PlainLine, figures_text, open_sink
+from instrument.monitor.progress import Bar, LogLines, figures_text, open_sink
 
 RECORD = {"loss": 2.34567, "perf/step_ms": 9.81, "perf/samples_per_s": 3261.7}
 SHOWN = "loss 2.346  9.8 ms/step  3262 samples/s"
@@ -94,23 +94,13 @@ def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_plain_line_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     without_tqdm(monkeypatch)
-    line = open_sink(config(), None)
-    assert isinstance(line, PlainLine)
-    line.write(9, RECORD)
-    line.write(19, {"loss": 2.0})
-    line.write(19, {"perf/epoch/step_ms": 9.9})
-    line.close()
-    first, second = f"step 10/40  {SHOWN}", "step 20/40  loss 2"
-    assert terminal.getvalue() == f"\r{first}\r{second:<{len(first)}}\n"
-
-
-def test_closing_without_a_line_prints_nothing() -> None:
-    terminal = Terminal()
-    PlainLine(40, terminal).close()
-    assert terminal.getvalue() == ""
+    lines = open_sink(config(), None)
+    assert isinstance(lines, LogLines)
+    lines.write(99, RECORD)
+    assert terminal.getvalue() == f"instrument: step 100/40  {SHOWN}\n"
 
 
 def test_unmeasured_figures_are_not_shown() -> None:

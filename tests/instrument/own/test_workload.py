@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training, load  # noqa: E402
+from instrument.config.loading import load  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.own.losses import OwnLoss  # noqa: E402
 from instrument.own.streams import StreamLoader  # noqa: E402

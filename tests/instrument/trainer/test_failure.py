@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument.distributed import World  # noqa: E402
+from instrument.distributed.world import World  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.trainer.failure import failure_records, record_collectives  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
