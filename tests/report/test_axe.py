@@ -17,7 +17,7 @@ from traceview.model.whatif import WhatIf
 from traceview.report.analysis.page import live, render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.events import PageSource
 from traceview.whatif.prediction import whatif
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.report.timeline.test_columns import planes
+from tests.timeline.test_columns import planes
 from traceview import intervals
 from traceview.errors import OutputError
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 from traceview.serve import Server
 
 
@@ -82,7 +81,7 @@ def test_other_paths_are_not_found(server: Server, path: str) -> None:
 
 
 def test_marks_contain_every_event(server: Server, analysis: Analysis) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     rows = server.answers.rows
     number = next(at for at, row in enumerate(rows) if row.kind == "stream")
     start, end = 300_000_000, 340_000_000
@@ -105,7 +104,7 @@ def test_marks_contain_every_event(server: Server, analysis: Analysis) -> None:
 
 @pytest.mark.parametrize("stretch", [(0, 10**9), (123_456_789, 234_567_891), (500, 501)])
 def test_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int, int]) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     first, last = stretch[0] + zero, stretch[1] + zero
     [device] = answer_of(server, f"measure?from={stretch[0]}&to={stretch[1]}")["devices"]
     frame = analysis.trace.operations

@@ -10,9 +10,9 @@ from tests.cli.command import Command, traceview
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.screen import MAX_LINES
-from traceview.report.timeline.build import rows
-from traceview.report.timeline.rows import LOOKS
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.events import PageSource
+from traceview.timeline.groups import rows
+from traceview.timeline.rows import LOOKS
 from traceview.whatif.prediction import whatif
 
 __all__ = ["traceview"]

@@ -21,7 +21,7 @@ from traceview.model.unprofiled import UnprofiledTime
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
     from traceview.report.notebook import AnalysisFigures
-    from traceview.report.timeline.source import PageSource
+    from traceview.timeline.events import PageSource
 
 # The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (

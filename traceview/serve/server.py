@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from traceview.errors import OutputError, RequestError
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import live
-from traceview.report.timeline.source import PageSource
 from traceview.serve.answers import Answers, Query, parse_query
+from traceview.timeline.events import PageSource
 
 LOOPBACK = "127.0.0.1"
 HTML, JSON, BYTES, TEXT = "text/html; charset=utf-8", "application/json", "application/octet-stream", "text/plain"

@@ -107,7 +107,7 @@ def analyze_slices(
     analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
     if folder is None:
         return analysis
-    from traceview.slices.lanes import merged_projection, stored_source  # needed for a page alone
+    from traceview.timeline.joined import merged_projection, stored_source  # needed for a page alone
 
     marks = [result.page.marks for result in results if result.page is not None]
     projected = partial(merged_projection, marks)

@@ -16,7 +16,6 @@ from tests.captures import analyzed, shared
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"
 
@@ -77,7 +76,7 @@ def test_click_on_a_bar_moves_to_the_iteration(page: Opened, analysis: Analysis)
     assert box is not None
     page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     one = analysis.iterations.per_iteration[3]
-    assert goes_to(page, one.start_ns - origin(analysis), one.end_ns - origin(analysis))
+    assert goes_to(page, one.start_ns - analysis.trace.span.start, one.end_ns - analysis.trace.span.start)
     assert figure.locator(".said").inner_text().startswith(one.name)
 
 
@@ -130,7 +129,7 @@ def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> 
     stage.press("Home")
     stage.press("Enter")
     longest = analysis.charts().devices[0].gaps[0].longest
-    assert goes_to(page, longest.start - origin(analysis), longest.end - origin(analysis))
+    assert goes_to(page, longest.start - analysis.trace.span.start, longest.end - analysis.trace.span.start)
 
 
 def test_charts_are_saved_as_png(page: Opened) -> None:
@@ -202,7 +201,7 @@ def test_table_of_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> N
 
 def test_list_moves_from_place_to_place(page: Opened, analysis: Analysis) -> None:
     places = [place for finding in analysis.findings for place in finding.evidence]
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     following = page.page.get_by_role("button", name="Next place")
     for place in places[:7]:
         following.click()
@@ -221,7 +220,7 @@ def test_finding_in_the_list_opens_its_places(page: Opened, analysis: Analysis) 
     assert head.get_attribute("aria-expanded") == "false"
     head.click()
     worst = analysis.findings[number].evidence[0]
-    assert goes_to(page, worst.start_ns - origin(analysis), worst.end_ns - origin(analysis))
+    assert goes_to(page, worst.start_ns - analysis.trace.span.start, worst.end_ns - analysis.trace.span.start)
     assert head.get_attribute("aria-expanded") == "true"
     texts = page.page.locator(f"#beside-places-{number} button").all_inner_texts()
     assert texts == [place.text for place in analysis.findings[number].evidence]

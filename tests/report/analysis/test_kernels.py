@@ -16,7 +16,6 @@ from traceview import Analysis, analyze
 from traceview.model.charts import KernelInstance, SimilarKernels
 from traceview.model.rows import KernelPlace
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 from traceview.units import share
 
 
@@ -55,7 +54,7 @@ def column(page: Opened, number: int) -> list[str]:
 
 
 def shows(page: Opened, analysis: Analysis, instance: KernelInstance) -> bool:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     return goes_to(page, instance.start - zero, instance.end - zero)
 
 

@@ -22,7 +22,7 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.events import PageSource
 from traceview.whatif.prediction import whatif
 
 

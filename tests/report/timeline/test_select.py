@@ -15,7 +15,6 @@ from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 
 KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"
 
@@ -55,7 +54,7 @@ def test_click_shows_launch_and_ranges(page: Opened, analysis: Analysis) -> None
     kernel = a_kernel(analysis, row)
     launch = analysis.trace.api.row(kernel["launch"], named=True)
     thread = analysis.trace.threads.row(launch["thread"], named=True)
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     page.page.mouse.click(*point_at(page, row, kernel["start"] - zero, kernel["end"] - zero))
     page.settle()
     text = page.page.locator("#panel").inner_text()
@@ -85,7 +84,7 @@ def test_click_shows_launch_and_ranges(page: Opened, analysis: Analysis) -> None
 def test_keys_step_along_the_stream(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     frame = analysis.trace.operations.filter(analysis.trace.operations["stream"] == int(row["id"][2:]))
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     chosen = "traceview.selected.hit.marks.start[traceview.selected.hit.i]"
     page.page.mouse.click(*point_at(page, row, frame["start"][500] - zero, frame["end"][500] - zero))
     page.page.mouse.move(1, 1)
@@ -110,7 +109,7 @@ def union(analysis: Analysis, of: str, start: int, end: int) -> intervals.Interv
 
 
 def agrees(analysis: Analysis, found: dict[str, Any]) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     start, end = found["from"] + zero, found["to"] + zero
     [device] = found["devices"]
     compute, copies = (union(analysis, of, start, end) for of in ("compute", "copy"))
@@ -134,7 +133,7 @@ def agrees_by_name(page: Opened, analysis: Analysis) -> None:
           return { from, to, exact, kernel: sum("kernel"), range: sum("range") }; }"""
     )
     assert found["exact"] is False
-    start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+    start, end = (found[edge] + analysis.trace.span.start for edge in ("from", "to"))
     work = analysis.trace.operations
     for table, frame in (("kernel", work.filter(work["class"] == "compute")), ("range", analysis.trace.ranges)):
         assert found[table] == (frame["end"].clip(start, end) - frame["start"].clip(start, end)).sum()
@@ -300,7 +299,7 @@ def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> 
           .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksIn(lane.exact);
             return [...Array(marks.n).keys()].map((i) => [marks.start[i], marks.end[i], marks.operations[i]]); })"""
     )
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     assert sorted(map(tuple, found)) == sorted(
         (start - zero, end - zero, count)
         for start, end, count in frame.select("start", "end", "operations").iter_rows()

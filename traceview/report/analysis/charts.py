@@ -22,8 +22,8 @@ from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse, size_text
 from traceview.report.analysis.kernels import kernel_section
 from traceview.report.format import plain
-from traceview.report.timeline.rows import COPY_CLASSES
-from traceview.report.timeline.samples import SampleStacks
+from traceview.timeline.groups import SampleStacks
+from traceview.timeline.rows import COPY_CLASSES
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
+from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
-from traceview.report.timeline.build import MergedRows, PackedTimeline, rows, timeline
-from traceview.report.timeline.rows import Group
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.events import PageSource
+from traceview.timeline.groups import rows
+from traceview.timeline.rows import Group
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf

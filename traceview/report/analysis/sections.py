@@ -24,9 +24,9 @@ from traceview.report.analysis.answer import (
 )
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
 from traceview.report.json import plain_values
-from traceview.report.timeline.rows import WORDS
-from traceview.report.timeline.source import ClassTimes, PageSource
 from traceview.report.whatif import gain_words
+from traceview.timeline.events import ClassTimes, PageSource
+from traceview.timeline.rows import WORDS
 from traceview.units import duration
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from traceview.intervals import EMPTY, Times, distinct_rows
 from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.sums import sum_mappings
 from traceview.model.trace import PROJECTED, Window
-from traceview.report.timeline.blocks import LanePart, write_lane
-from traceview.report.timeline.index import NamePlaces
-from traceview.report.timeline.marks import Marks, Names, Numbers, concatenated
-from traceview.report.timeline.merging import GroupCounts
-from traceview.report.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, largest
-from traceview.report.timeline.source import ClassTimes, PageSource, call_places, costliest, names_of_events
-from traceview.report.timeline.stored import AllMarks, SliceBlocks, StoredMarks
-from traceview.report.timeline.sums import (
+from traceview.timeline.events import ClassTimes, PageSource, call_places, costliest, names_of_events
+from traceview.timeline.index import NamePlaces
+from traceview.timeline.marks import Marks, Names, Numbers, concatenated
+from traceview.timeline.merging import GroupCounts
+from traceview.timeline.parts import NAME_BINS, SliceMarks, idle_id, overlap_id
+from traceview.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, largest
+from traceview.timeline.stored import AllMarks, LanePart, SliceBlocks, StoredMarks, write_lane
+from traceview.timeline.sums import (
     MAX_DEVICE_BINS,
     DeviceLanes,
     DeviceSums,
@@ -35,7 +35,6 @@ from traceview.report.timeline.sums import (
     bin_shift,
     device_sums,
 )
-from traceview.slices.timeline import NAME_BINS, SliceMarks, idle_id, overlap_id
 
 JOINED_FILE = "joined.marks"
 MAX_SUMS = 1 << 20  # sums of names in memory; wider bins have fewer
@@ -131,7 +130,7 @@ def _merged_places(
 
 
 class StoredLanes:
-    """The lanes of a capture in slices (report/timeline/lanes.py EventLanes), from the files in `folder`."""
+    """The lanes of a capture in slices (EventLanes), from the files in `folder`."""
 
     def __init__(self, slices: Sequence[SliceMarks], names: Names, folder: Path, zero: int) -> None:
         self.names = [np.array([names.number(text) for text in part.names], np.int32) for part in slices]

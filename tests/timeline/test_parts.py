@@ -14,12 +14,18 @@ from tests.captures import sample
 from tests.slices.gate import quiet_windows
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
-from traceview.report.timeline import blocks, index, levels
-from traceview.report.timeline.build import MergedRows, rows
-from traceview.report.timeline.levels import kept_marks, places
-from traceview.report.timeline.marks import Marks, concatenated
-from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.sums import (
+from traceview.report.analysis.timeline import MergedRows
+from traceview.serve import answers
+from traceview.serve.answers import Answers
+from traceview.slices.measure import Extents
+from traceview.slices.run import analyze_slices
+from traceview.slices.runner import SliceRunner, TraceInMemory
+from traceview.timeline import index, levels, stored
+from traceview.timeline.events import PageSource
+from traceview.timeline.groups import rows
+from traceview.timeline.levels import kept_marks, places
+from traceview.timeline.marks import Marks, concatenated
+from traceview.timeline.sums import (
     NameSums,
     bin_shift,
     device_lanes,
@@ -28,11 +34,6 @@ from traceview.report.timeline.sums import (
     sums_of_devices,
     sums_of_names,
 )
-from traceview.serve import answers
-from traceview.serve.answers import Answers
-from traceview.slices.measure import Extents
-from traceview.slices.run import analyze_slices
-from traceview.slices.runner import SliceRunner, TraceInMemory
 
 BUDGET = 60_000
 
@@ -63,8 +64,8 @@ def shown(marks: Marks, source: PageSource) -> dict[str, list[object]]:
 def test_rows_and_levels_of_slices_equal_those_in_memory(
     whole: Analysis, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
     analysis = in_slices(whole, count, tmp_path)
     (own, mine), (other, theirs) = ((a, PageSource.from_analysis(a)) for a in (analysis, whole))
@@ -97,9 +98,9 @@ def named(sums: list[NameSums], source: PageSource) -> set[tuple[object, ...]]:
 def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
-    monkeypatch.setattr("traceview.report.timeline.sums.MAX_SUMMED_MARKS", 2000)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr("traceview.timeline.sums.MAX_SUMMED_MARKS", 2000)
     monkeypatch.setattr(index, "MAX_PLACES_OF_NAME", 5)
     results = []
     for analysis in (whole, in_slices(whole, 7, tmp_path)):
@@ -138,8 +139,8 @@ def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
 def test_server_answers_slices_as_it_answers_the_complete_trace(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
     for limit in ("MAX_UNMERGED_MARKS", "MAX_LANE_MARKS", "MAX_READ_MARKS"):
         monkeypatch.setattr(answers, limit, 500)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)

@@ -11,17 +11,15 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.measure.nvtx.projection import Projection, project_ranges
 from traceview.model.analysis import Analysis, HostUse, NotMeasured, Unmatched
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
-from traceview.report.timeline.blocks import LanePart, MarkBlock, write_blocks, write_lane
-from traceview.report.timeline.index import NamePlaces
-from traceview.report.timeline.lanes import TraceLanes
-from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.rows import TimelineRow, bands
-from traceview.report.timeline.source import ClassTimes, exposed_times, worst_calls
-from traceview.report.timeline.sums import (
+from traceview.timeline.events import ClassTimes, TraceLanes, exposed_times, worst_calls
+from traceview.timeline.index import NamePlaces
+from traceview.timeline.marks import Marks, Names
+from traceview.timeline.rows import TimelineRow, bands
+from traceview.timeline.stored import LanePart, MarkBlock, write_blocks, write_lane
+from traceview.timeline.sums import (
     MAX_DEVICE_BINS,
     DeviceLanes,
     DeviceSums,
@@ -73,7 +71,7 @@ def write_slice(
     trace: Trace,
     devices: tuple[DeviceUse, ...],
     host: HostUse,
-    projection: Projection,
+    projected: pl.DataFrame,
     own: bool,
     folder: Path,
     span: Window,
@@ -81,7 +79,7 @@ def write_slice(
     """Write the marks of a slice, the window of `trace`, to a new file in `folder`.
 
     `devices` and `host` have the frames of gaps and calls. `own` is false for the first slice, which also has the calls
-    that begin before it. `span` is the time of the whole timeline.
+    that begin before it. `projected` has the ranges with work in the slice. `span` is the time of the whole timeline.
     """
     reason = NotMeasured("figures are those of the capture, not of a slice")
     analysis = Analysis(trace.info, trace, devices, host, {}, reason, Unmatched(0, 0, 0, 0))
@@ -120,7 +118,7 @@ def write_slice(
         trace.shapes,
         {device.device: exposed_times(device, work[device.device]) for device in analysis.devices},
         [worst_calls(use) for use in (host.sync, host.implicit_sync)],
-        project_ranges(trace, projection),
+        projected,
     )
 
 

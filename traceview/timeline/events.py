@@ -1,8 +1,8 @@
-"""Rows of events: a stream's operations, a thread's NVTX ranges by depth, a thread's CUDA API calls."""
+"""The events of a capture for a timeline: in memory or, for a capture in parts, in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,16 +11,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import Analysis, SyncUse
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import ROLES, Window
-from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
-from traceview.report.timeline.rows import LOOKS, Bands, Group, TimelineRow, idle_lane, overlap_lanes, work_codes
-from traceview.report.timeline.samples import sample_marks
-from traceview.report.timeline.stored import AllMarks
+from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted, used_texts
+from traceview.timeline.rows import LOOKS, WORDS, Bands, bands, idle_lane, overlap_lanes, work_codes
+from traceview.timeline.stored import AllMarks
+from traceview.timeline.sums import StoredSums
 
-MAX_DEPTH = 11
 COSTS = ("waited", "starved", "refill")
+MAX_CALLS = 10
+ClassTimes = Mapping[str, int]  # ns by class of work
 
 
 def _rows_inside(window: Window | None, own: bool, start: Times, end: Times) -> Rows:
@@ -170,19 +171,6 @@ class TraceLanes:
         return costs
 
 
-def stream_rows(analysis: Analysis, device: DeviceUse, lanes: EventLanes) -> Iterator[TimelineRow]:
-    """Yield the device's streams, busiest first; unused streams come last, folded."""
-    several = len(device.process_ids) > 1
-    for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
-        marks = lanes.stream(use.stream)
-        note = f"process {use.process_id}" if several else ""
-        yield TimelineRow("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
-    used = {use.stream for use in device.streams}
-    for row, (owner, label) in enumerate(analysis.trace.streams.select("device", "label").iter_rows()):
-        if owner == device.device and row not in used:
-            yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
-
-
 def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
     """Return the numbers of categories from 1; 0 for null."""
     numbers: NDArray[np.uint8] = (column.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
@@ -190,105 +178,56 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRows:
-    """The rows of threads: API calls, stack samples and NVTX ranges."""
+class PageSource:
+    """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
-    analysis: Analysis
+    `exposed` has the exposed ns of each class of work, by device (row of Trace.devices) in its window and in its steady
+    part. `worst_calls` are the start and end of the costliest blocking calls. `sums` are those of lanes in files.
+    """
+
+    span: Window
+    names: Names
     lanes: EventLanes
-    ranges: Owners
-    range_name: NameColumn
-    samples: Mapping[int, Marks]  # by thread
+    exposed: Mapping[int, tuple[ClassTimes, ClassTimes]]
+    worst_calls: Sequence[tuple[int, int]]
+    sums: StoredSums | None = None
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis, names: Names, lanes: EventLanes, start: int, end: int) -> HostRows:
-        """Collect the ranges inside the window, and the samples inside [start, end)."""
-        ranges = analysis.trace.ranges
-        owners = Owners.from_frame(analysis.trace.window, ranges, "thread")
-        return cls(analysis, lanes, owners, names.column(ranges["name"]), sample_marks(analysis, names, start, end))
-
-    def groups(self) -> Iterator[Group]:
-        """Yield a group for each process, the thread with most events first."""
-        threads = self.analysis.trace.threads
-        calls = self.lanes.call_counts(len(threads))
-        count = self.ranges.count(len(threads)) + calls
-        process = threads["process"].to_numpy()
-        for process_id in sorted({int(process[row]) for row in np.flatnonzero(count)}):
-            mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
-            rows = tuple(row for thread in mine for row in self._rows(thread, bool(calls[thread])))
-            yield Group(f"process {process_id}", "", rows)
-
-    def _rows(self, thread: int, has_calls: bool) -> Iterator[TimelineRow]:
-        name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
-        label, part = name or f"thread {tid}", f"t:{thread}"
-        if has_calls:
-            calls = self.lanes.calls(thread)
-            yield TimelineRow(
-                "call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part
-            )
-        if thread in self.samples:
-            marks = self.samples[thread]
-            row, text = f"k:{thread}", f"{label}, stacks"
-            yield TimelineRow("sample", row, text, "samples", (marks,), len(marks), process=process, part=part)
-        ranges = self._ranges(self.ranges.rows_of(thread))
-        for depth, lane in enumerate(by_depth(ranges)):
-            text = f"{label}, NVTX" if depth == 0 else ""
-            row = f"n:{thread}:{depth}"
-            yield TimelineRow("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
-
-    def _ranges(self, rows: Rows) -> Marks:
-        frame = self.analysis.trace.ranges
-        start, end = (frame[name].to_numpy()[rows] for name in ("start", "end"))
-        look = np.full(len(start), LOOKS.index("range"), np.uint8)
-        return Marks(start, end, self.range_name.numbers(rows), look)
+    def from_analysis(cls, analysis: Analysis) -> PageSource:
+        """Return the events of an analysis."""
+        if analysis.events is not None:
+            return analysis.events
+        work, trace = bands(analysis), analysis.trace
+        names = names_of_events((*used_texts(trace.operations["name"]), *used_texts(trace.api["name"])))
+        lanes = TraceLanes.from_analysis(analysis, work, names)
+        exposed = {device.device: exposed_times(device, work[device.device]) for device in analysis.devices}
+        calls = [worst_calls(use) for use in (analysis.host.sync, analysis.host.implicit_sync)]
+        return cls(trace.span, names, lanes, exposed, call_places(calls))
 
 
-def by_depth(marks: Marks) -> list[Marks]:
-    """Split ranges by depth; the deepest share the last lane."""
-    if not bool((marks.start[1:] > marks.start[:-1]).all()):
-        marks = marks.take(np.lexsort((-marks.end, marks.start)))
-    depth = _depth(marks.start, marks.end)
-    levels = [np.flatnonzero(depth == level) for level in range(int(depth.max(initial=-1)) + 1)]
-    return [marks.take(rows if len(rows) < len(marks) else ALL) for rows in levels if len(rows)]
+def names_of_events(texts: Iterable[str]) -> Names:
+    """Return the names of operations and calls, and of the bands of devices. Names of other rows get higher numbers."""
+    return Names.from_texts((*texts, *WORDS.values(), ""))
 
 
-def _depth(start: Times, end: Times) -> Times:
-    """Return how many ranges of the thread were open when each range began; ranges by start, longest first."""
-    ended = np.searchsorted(np.sort(end), start, side="right")
-    depth: Times = np.clip(np.arange(len(start)) - ended, 0, MAX_DEPTH)
-    return depth
-
-
-def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[TimelineRow]]:
-    """Return the projected ranges of each device, a row for each depth on their threads."""
-    if analysis.projected is None or (frame := analysis.projected()).is_empty():
-        return {}
-    ranges = analysis.trace.ranges
-    depth = np.zeros(len(ranges), np.int64)
-    thread, start, end = (ranges[name].to_numpy() for name in ("thread", "start", "end"))
-    order = np.lexsort((-end, start, thread))
-    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
-        depth[of_thread] = _depth(start[of_thread], end[of_thread])
-    owner, device = frame["range"].to_numpy(), frame["device"].to_numpy()
-    marks = Marks(
-        frame["start"].to_numpy(),
-        frame["end"].to_numpy(),
-        names.column(ranges["name"]).numbers(owner),
-        np.full(len(frame), LOOKS.index("range"), np.uint8),
-        {"operations": frame["operations"].to_numpy()},
+def exposed_times(device: DeviceUse, work: Bands) -> tuple[ClassTimes, ClassTimes]:
+    """Return the exposed ns of each class of work in the device's window and in its steady part."""
+    whole, steady = (
+        {band.name: band.exposed_ns(window) for band in work} for window in (device.window, device.steady.window)
     )
-    return {
-        int(row): _projected_device_rows(analysis, marks, depth[owner], device == row, int(row))
-        for row in np.unique(device)
-    }
+    return whole, steady
 
 
-def _projected_device_rows(
-    analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int
-) -> list[TimelineRow]:
-    name = analysis.trace.devices["id"][device]
-    rows = []
-    for place, level in enumerate(np.unique(depth[mine])):
-        lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
-        text = "NVTX (GPU projection)" if place == 0 else ""
-        rows.append(TimelineRow("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
-    return rows
+def worst_calls(use: SyncUse) -> pl.DataFrame:
+    """Return start, end and cost of the costliest calls."""
+    return costliest(use.frame.select("start", "end", "cost"))
+
+
+def costliest(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the MAX_CALLS costliest calls; among equally costly ones, the first."""
+    return calls[np.argsort(-calls["cost"].to_numpy(), kind="stable")[:MAX_CALLS]]
+
+
+def call_places(calls: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:
+    """Return the start and the end of calls."""
+    return [(start, end) for frame in calls for start, end in frame.select("start", "end").iter_rows()]

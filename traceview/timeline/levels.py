@@ -14,10 +14,10 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
-from traceview.report.timeline.marks import Marks, Numbers, concatenated, reach
-from traceview.report.timeline.merging import MAX_SHIFT, GroupCounts, merged
-from traceview.report.timeline.rows import TimelineRow
-from traceview.report.timeline.stored import AllMarks, StoredMarks
+from traceview.timeline.marks import Marks, Numbers, concatenated, reach
+from traceview.timeline.merging import MAX_SHIFT, GroupCounts, merged
+from traceview.timeline.rows import TimelineRow
+from traceview.timeline.stored import AllMarks, StoredMarks
 
 MERGE_THREADS = 4
 COARSEST = 11  # 2^11 bins in the whole span: about two per pixel

@@ -11,9 +11,9 @@ from tests.measure.charts.test_stacks import random_stacks
 from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, frame, random_trace
 from traceview.model.stacks import SAMPLES, HostEvidence
 from traceview.pipeline import analyze
-from traceview.report.timeline import samples
-from traceview.report.timeline.marks import Names
-from traceview.report.timeline.samples import SampleStacks, frame_text, sample_marks
+from traceview.timeline import groups
+from traceview.timeline.groups import SampleStacks, frame_text, sample_marks
+from traceview.timeline.marks import Names
 
 
 def callers(made: HostEvidence, stack: int) -> list[int]:
@@ -24,7 +24,7 @@ def callers(made: HostEvidence, stack: int) -> list[int]:
 @pytest.mark.parametrize("most", [1, 7, 100])
 @pytest.mark.parametrize("seed", range(4))
 def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_STACKS", most)
+    monkeypatch.setattr(groups, "MAX_STACKS", most)
     made, times = random_stacks(seed)
     rows = [(at, at, 0, 0, None, stack) for at, stack in enumerate(times.frame["stack"].to_list() * 2 + [-1])]
     made = replace(made, samples=frame(SAMPLES, rows))
