@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
+from traceview.model import display as _display
 from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ _MODULES = {
     "compare": "traceview.comparison",
     "open_trace": "traceview.pipeline",
 }
+
+
+_display.register(lambda: import_module("traceview.report.notebook"))
 
 
 def __getattr__(name: str) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pages import inputs_of
 from tests.timeline.test_columns import planes
 from traceview import intervals
 from traceview.errors import OutputError
@@ -140,4 +141,4 @@ def test_find_counts_every_match(server: Server, analysis: Analysis) -> None:
 
 def test_port_in_use(server: Server, analysis: Analysis) -> None:
     with pytest.raises(OutputError, match="cannot listen on port"):
-        Server(analysis, server.server_port)
+        Server(inputs_of(analysis), server.server_port)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
+from tests.pages import inputs_of
 from traceview.intervals import EMPTY
 from traceview.report.analysis.timeline import ChunkBudget, PackedLane, pack_levels
 from traceview.report.assets import pack
-from traceview.timeline.events import PageSource
 from traceview.timeline.groups import rows
 from traceview.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
 from traceview.timeline.marks import Columns, Marks, Merge, concatenated
@@ -96,7 +96,7 @@ def size(level: Level) -> int:
 def test_causes_of_merged_gaps_add_up(name: str) -> None:
     analysis = analyzed(sample(f"{name}.sqlite"))
     zero = analysis.trace.span.start
-    groups = rows(analysis, PageSource.from_analysis(analysis))
+    groups = rows(inputs_of(analysis))
     [device] = device_lanes(groups)
     idle = device.idle
     edges = zero + (np.arange(200) << 22)

@@ -18,7 +18,7 @@ from traceview.errors import RequestError
 from traceview.intervals import EMPTY, Times
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
-from traceview.timeline.events import PageSource
+from traceview.timeline.events import TimelineEvents
 from traceview.timeline.index import SEARCHED
 from traceview.timeline.levels import Lane, merged_lanes
 from traceview.timeline.marks import MAX_NAME_LENGTH, Columns, Marks
@@ -73,7 +73,7 @@ class Answers:
     zero: int
 
     @classmethod
-    def from_groups(cls, groups: Sequence[Group], source: PageSource) -> Answers:
+    def from_groups(cls, groups: Sequence[Group], source: TimelineEvents) -> Answers:
         """Build the answers from the rows of a timeline without copying a mark."""
         zero, length = source.span.start, source.span.length
         rows = [row for group in groups for row in group.rows]

@@ -11,9 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, SyncUse
+from traceview.model.analysis import Analysis, HostUse, SyncUse
+from traceview.model.charts import Charts
+from traceview.model.counters import CounterSeries
 from traceview.model.devices import DeviceUse
-from traceview.model.trace import ROLES, Window
+from traceview.model.trace import ROLES, Trace, Window
 from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted, used_texts
 from traceview.timeline.rows import LOOKS, WORDS, Bands, bands, idle_lane, overlap_lanes, work_codes
 from traceview.timeline.stored import AllMarks
@@ -83,7 +85,8 @@ class EventLanes(Protocol):
 class TraceLanes:
     """The lanes of a capture in memory."""
 
-    analysis: Analysis
+    trace: Trace
+    host: HostUse
     work: Mapping[int, Bands]
     names: Names
     operations: Owners
@@ -93,18 +96,19 @@ class TraceLanes:
     call_name: NameColumn
 
     @classmethod
-    def from_analysis(
-        cls, analysis: Analysis, work: Mapping[int, Bands], names: Names, own: bool = False
+    def from_trace(
+        cls, trace: Trace, host: HostUse, work: Mapping[int, Bands], names: Names, own: bool = False
     ) -> TraceLanes:
         """Collect the events inside the window; `work` comes from `bands`. `own`: of a time slice (_rows_inside)."""
-        operations, calls, window = analysis.trace.operations, analysis.trace.api, analysis.trace.window
+        operations, calls, window = trace.operations, trace.api, trace.window
         return cls(
-            analysis,
+            trace,
+            host,
             work,
             names,
             Owners.from_frame(window, operations, "stream", own),
             names.column(operations["name"]),
-            work_codes(analysis),
+            work_codes(operations),
             Owners.from_frame(window, calls, "thread", own),
             names.column(calls["name"]),
         )
@@ -115,13 +119,13 @@ class TraceLanes:
 
     def idle(self, device: DeviceUse) -> Marks:
         """Return the gaps of a device."""
-        return idle_lane(self.analysis, device, self.names)
+        return idle_lane(self.trace.operations, device, self.names)
 
     def stream(self, stream: int) -> Marks:
         """Return the operations of a row of Trace.streams."""
         rows = self.operations.rows_of(stream)
         columns = ("start", "end", "bytes", "correlation", "memory", "shape")
-        start, end, size, correlation, memory, shape = (self.analysis.trace.operations[name] for name in columns)
+        start, end, size, correlation, memory, shape = (self.trace.operations[name] for name in columns)
         return Marks(
             start.to_numpy()[rows],
             end.to_numpy()[rows],
@@ -138,7 +142,7 @@ class TraceLanes:
 
     def calls(self, thread: int) -> Marks:
         """Return the API calls of a row of Trace.threads."""
-        rows, frame = self.api.rows_of(thread), self.analysis.trace.api
+        rows, frame = self.api.rows_of(thread), self.trace.api
         role = frame["role"].to_physical().cast(pl.UInt8).fill_null(ROLES.index("api")).to_numpy()
         start, end, correlation = (frame[name].to_numpy()[rows] for name in ("start", "end", "correlation"))
         return Marks(
@@ -157,7 +161,7 @@ class TraceLanes:
     def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
         """Return the costs of API calls in ns, by name; empty where they have none."""
         costs: dict[str, Times] = {}
-        for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
+        for use in (self.host.sync, self.host.implicit_sync):
             at = use.frame["api"].to_numpy()
             known: Rows = ALL
             if not isinstance(rows, slice):
@@ -178,7 +182,7 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class PageSource:
+class TimelineEvents:
     """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
     `exposed` has the exposed ns of each class of work, by device (row of Trace.devices) in its window and in its steady
@@ -193,16 +197,37 @@ class PageSource:
     sums: StoredSums | None = None
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis) -> PageSource:
-        """Return the events of an analysis."""
-        if analysis.events is not None:
-            return analysis.events
-        work, trace = bands(analysis), analysis.trace
+    def from_trace(cls, trace: Trace, devices: Sequence[DeviceUse], host: HostUse) -> TimelineEvents:
+        """Return the events of a complete trace; `devices` and `host` have the frames of gaps and calls."""
+        work = bands(trace, devices)
         names = names_of_events((*used_texts(trace.operations["name"]), *used_texts(trace.api["name"])))
-        lanes = TraceLanes.from_analysis(analysis, work, names)
-        exposed = {device.device: exposed_times(device, work[device.device]) for device in analysis.devices}
-        calls = [worst_calls(use) for use in (analysis.host.sync, analysis.host.implicit_sync)]
+        lanes = TraceLanes.from_trace(trace, host, work, names)
+        exposed = {device.device: exposed_times(device, work[device.device]) for device in devices}
+        calls = [worst_calls(use) for use in (host.sync, host.implicit_sync)]
         return cls(trace.span, names, lanes, exposed, call_places(calls))
+
+
+@dataclass(frozen=True, slots=True)
+class PageInputs:
+    """What a page shows of a capture: its analysis, and what is measured for a page alone.
+
+    `other` is the analysis of the other one of steady part and window, None where they are the same time. `projected`
+    has the ranges on the GPU (PROJECTED), `stacks` those of threads by time: start, end, stack (row of
+    HostEvidence.stacks) and thread.
+    """
+
+    analysis: Analysis
+    other: Analysis | None
+    charts: Charts
+    projected: pl.DataFrame
+    counters: Sequence[CounterSeries]
+    stacks: pl.DataFrame
+    events: TimelineEvents
+
+    @property
+    def parts(self) -> tuple[Analysis, ...]:
+        """The analysis, and that of the other part."""
+        return (self.analysis,) if self.other is None else (self.analysis, self.other)
 
 
 def names_of_events(texts: Iterable[str]) -> Names:

@@ -12,12 +12,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import Iterations
 from traceview.model.counters import CounterSeries, counter_steps
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import place_text
 from traceview.model.stacks import HostEvidence, Numbers, node_levels
-from traceview.timeline.events import EventLanes, Owners, PageSource
+from traceview.model.trace import Trace, Window
+from traceview.timeline.events import EventLanes, Owners, PageInputs
 from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows
 from traceview.timeline.rows import LOOKS, Group, TimelineRow
 from traceview.units import plain
@@ -45,15 +46,16 @@ PATH_LOOKS = {
 }
 
 
-def rows(analysis: Analysis, source: PageSource, path: Sequence[PathSpan] = ()) -> list[Group]:
+def rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> list[Group]:
     """Return every row with all its marks, the critical path first."""
-    span, names, lanes = source.span, source.names, source.lanes
+    analysis, events = inputs.analysis, inputs.events
+    span, names, lanes = events.span, events.names, events.lanes
     groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
         groups.append(_ruler(analysis.iterations, names))
-    host = HostRows.from_analysis(analysis, names, lanes, span.start, span.end)
-    projected = projected_rows(analysis, names)
-    counters = counter_rows(analysis, names, span.start, span.end)
+    host = HostRows.from_trace(analysis.trace, names, lanes, sample_marks(inputs))
+    projected = projected_rows(analysis.trace, inputs.projected, names)
+    counters = counter_rows(inputs.counters, names, span)
     if None in counters:
         groups.append(Group("machine", "", tuple(counters[None])))
     for device in analysis.devices:
@@ -62,7 +64,7 @@ def rows(analysis: Analysis, source: PageSource, path: Sequence[PathSpan] = ()) 
             TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (lanes.idle(device),)),
         )
         own = counters.get(device.device, ())
-        streams = stream_rows(analysis, device, lanes)
+        streams = stream_rows(analysis.trace.streams, device, lanes)
         device_rows = (*leading, *own, *projected.get(device.device, ()), *streams)
         groups.append(Group(device.id, (device.name or "").strip(), device_rows))
     return [*groups, *host.groups()]
@@ -92,7 +94,7 @@ def _path(spans: Sequence[PathSpan], names: Names) -> TimelineRow:
     return TimelineRow("ruler", "path", "critical path", "as it ran", (marks,))
 
 
-def stream_rows(analysis: Analysis, device: DeviceUse, lanes: EventLanes) -> Iterator[TimelineRow]:
+def stream_rows(streams: pl.DataFrame, device: DeviceUse, lanes: EventLanes) -> Iterator[TimelineRow]:
     """Yield the device's streams, busiest first; unused streams come last, folded."""
     several = len(device.process_ids) > 1
     for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
@@ -100,7 +102,7 @@ def stream_rows(analysis: Analysis, device: DeviceUse, lanes: EventLanes) -> Ite
         note = f"process {use.process_id}" if several else ""
         yield TimelineRow("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
     used = {use.stream for use in device.streams}
-    for row, (owner, label) in enumerate(analysis.trace.streams.select("device", "label").iter_rows()):
+    for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):
         if owner == device.device and row not in used:
             yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
 
@@ -109,22 +111,21 @@ def stream_rows(analysis: Analysis, device: DeviceUse, lanes: EventLanes) -> Ite
 class HostRows:
     """The rows of threads: API calls, stack samples and NVTX ranges."""
 
-    analysis: Analysis
+    trace: Trace
     lanes: EventLanes
     ranges: Owners
     range_name: NameColumn
     samples: Mapping[int, Marks]  # by thread
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis, names: Names, lanes: EventLanes, start: int, end: int) -> HostRows:
-        """Collect the ranges inside the window, and the samples inside [start, end)."""
-        ranges = analysis.trace.ranges
-        owners = Owners.from_frame(analysis.trace.window, ranges, "thread")
-        return cls(analysis, lanes, owners, names.column(ranges["name"]), sample_marks(analysis, names, start, end))
+    def from_trace(cls, trace: Trace, names: Names, lanes: EventLanes, samples: Mapping[int, Marks]) -> HostRows:
+        """Collect the ranges inside the window."""
+        owners = Owners.from_frame(trace.window, trace.ranges, "thread")
+        return cls(trace, lanes, owners, names.column(trace.ranges["name"]), samples)
 
     def groups(self) -> Iterator[Group]:
         """Yield a group for each process, the thread with most events first."""
-        threads = self.analysis.trace.threads
+        threads = self.trace.threads
         calls = self.lanes.call_counts(len(threads))
         count = self.ranges.count(len(threads)) + calls
         process = threads["process"].to_numpy()
@@ -134,7 +135,7 @@ class HostRows:
             yield Group(f"process {process_id}", "", rows)
 
     def _rows(self, thread: int, has_calls: bool) -> Iterator[TimelineRow]:
-        name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
+        name, tid, process = self.trace.threads.select("name", "tid", "process").row(thread)
         label, part = name or f"thread {tid}", f"t:{thread}"
         if has_calls:
             calls = self.lanes.calls(thread)
@@ -152,7 +153,7 @@ class HostRows:
             yield TimelineRow("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
 
     def _ranges(self, rows: Rows) -> Marks:
-        frame = self.analysis.trace.ranges
+        frame = self.trace.ranges
         start, end = (frame[name].to_numpy()[rows] for name in ("start", "end"))
         look = np.full(len(start), LOOKS.index("range"), np.uint8)
         return Marks(start, end, self.range_name.numbers(rows), look)
@@ -174,34 +175,31 @@ def _depth(start: Times, end: Times) -> Times:
     return depth
 
 
-def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[TimelineRow]]:
+def projected_rows(trace: Trace, projected: pl.DataFrame, names: Names) -> dict[int, list[TimelineRow]]:
     """Return the projected ranges of each device, a row for each depth on their threads."""
-    if analysis.projected is None or (frame := analysis.projected()).is_empty():
+    if projected.is_empty():
         return {}
-    ranges = analysis.trace.ranges
+    ranges = trace.ranges
     depth = np.zeros(len(ranges), np.int64)
     thread, start, end = (ranges[name].to_numpy() for name in ("thread", "start", "end"))
     order = np.lexsort((-end, start, thread))
     for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
         depth[of_thread] = _depth(start[of_thread], end[of_thread])
-    owner, device = frame["range"].to_numpy(), frame["device"].to_numpy()
+    owner, device = projected["range"].to_numpy(), projected["device"].to_numpy()
     marks = Marks(
-        frame["start"].to_numpy(),
-        frame["end"].to_numpy(),
+        projected["start"].to_numpy(),
+        projected["end"].to_numpy(),
         names.column(ranges["name"]).numbers(owner),
-        np.full(len(frame), LOOKS.index("range"), np.uint8),
-        {"operations": frame["operations"].to_numpy()},
+        np.full(len(projected), LOOKS.index("range"), np.uint8),
+        {"operations": projected["operations"].to_numpy()},
     )
     return {
-        int(row): _projected_device_rows(analysis, marks, depth[owner], device == row, int(row))
+        int(row): _projected_device_rows(trace.devices["id"][int(row)], marks, depth[owner], device == row)
         for row in np.unique(device)
     }
 
 
-def _projected_device_rows(
-    analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int
-) -> list[TimelineRow]:
-    name = analysis.trace.devices["id"][device]
+def _projected_device_rows(name: str, marks: Marks, depth: Times, mine: NDArray[np.bool_]) -> list[TimelineRow]:
     rows = []
     for place, level in enumerate(np.unique(depth[mine])):
         lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
@@ -210,18 +208,18 @@ def _projected_device_rows(
     return rows
 
 
-def counter_rows(analysis: Analysis, names: Names, start: int, end: int) -> dict[int | None, list[TimelineRow]]:
-    """Return the counters of each device (row of Trace.devices; None for the machine) inside [start, end)."""
+def counter_rows(counters: Sequence[CounterSeries], names: Names, span: Window) -> dict[int | None, list[TimelineRow]]:
+    """Return the counters of each device (row of Trace.devices; None for the machine) inside a span."""
     rows: dict[int | None, list[TimelineRow]] = defaultdict(list)
-    for number, counter in enumerate(analysis.counters() if analysis.counters is not None else ()):
-        row = _counter_row(counter, f"c:{number}", names, start, end)
+    for number, counter in enumerate(counters):
+        row = _counter_row(counter, f"c:{number}", names, span)
         if len(row.lanes[0]):
             rows[counter.device].append(row)
     return dict(rows)
 
 
-def _counter_row(counter: CounterSeries, row_id: str, names: Names, start: int, end: int) -> TimelineRow:
-    steps = counter_steps(counter, start, end)
+def _counter_row(counter: CounterSeries, row_id: str, names: Names, span: Window) -> TimelineRow:
+    steps = counter_steps(counter, span.start, span.end)
     whole = bool((steps.mean == np.rint(steps.mean)).all())
     scale = 1 if whole or counter.unit == "bytes" else FRACTION_SCALE
     details = {"value": steps.mean}
@@ -296,23 +294,21 @@ def frame_text(function: str, file: str, line: int, _library: bool) -> str:
     return plain(f"{place} {function}" if line else f"{function} ({place})" if place else function, MAX_FRAME)
 
 
-def sample_marks(analysis: Analysis, names: Names, start: int, end: int) -> dict[int, Marks]:
-    """Return the stacks of each thread (row of Trace.threads) that has any, clipped to [start, end).
+def sample_marks(inputs: PageInputs) -> dict[int, Marks]:
+    """Return the stacks of each thread (row of Trace.threads) that has any, inside the timeline.
 
     The names of the marks are lines of the program.
     """
-    if analysis.host_time is None:
-        return {}
-    evidence, known = analysis.trace.evidence, analysis.host_time.thread_stacks()
-    known = known.filter((pl.col("start") < end) & (pl.col("end") > start))
-    known = known.with_columns(pl.col("start", "end").clip(start, end))
+    evidence, span = inputs.analysis.trace.evidence, inputs.events.span
+    known = inputs.stacks.filter((pl.col("start") < span.end) & (pl.col("end") > span.start))
+    known = known.with_columns(pl.col("start", "end").clip(span.start, span.end))
     if known.is_empty():
         return {}
     number = SampleStacks.from_evidence(evidence).number
     frame = evidence.stacks["frame"].to_numpy()[evidence.own_nodes()]
     name = np.zeros(len(evidence.frames), np.int32)
     for row in np.unique(frame[known["stack"].to_numpy()]).tolist():
-        name[row] = names.number(frame_text(*evidence.frames.row(row)))
+        name[row] = inputs.events.names.number(frame_text(*evidence.frames.row(row)))
     marks = {}
     for (thread,), own in known.partition_by("thread", as_dict=True).items():
         first, last, stack = (own[column].to_numpy() for column in ("start", "end", "stack"))

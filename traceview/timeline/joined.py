@@ -17,7 +17,7 @@ from traceview.intervals import EMPTY, Times, distinct_rows
 from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.sums import sum_mappings
 from traceview.model.trace import PROJECTED, Window
-from traceview.timeline.events import ClassTimes, PageSource, call_places, costliest, names_of_events
+from traceview.timeline.events import ClassTimes, TimelineEvents, call_places, costliest, names_of_events
 from traceview.timeline.index import NamePlaces
 from traceview.timeline.marks import Marks, Names, Numbers, concatenated
 from traceview.timeline.merging import GroupCounts
@@ -45,7 +45,7 @@ NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
 ZERO = np.zeros(1, np.int64)
 
 
-def stored_source(slices: Sequence[SliceMarks], span: Window, folder: Path) -> PageSource:
+def stored_events(slices: Sequence[SliceMarks], span: Window, folder: Path) -> TimelineEvents:
     """Return the events of a capture from its slices, in the order of time; `span` is the time of the timeline.
 
     The files in `folder` must exist as long as the source is used.
@@ -58,7 +58,7 @@ def stored_source(slices: Sequence[SliceMarks], span: Window, folder: Path) -> P
             before = exposed.get(device, ({}, {}))
             exposed[device] = (sum_mappings((before[0], whole)), sum_mappings((before[1], steady)))
     calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in slices), strict=True)]
-    return PageSource(
+    return TimelineEvents(
         span,
         names,
         lanes,

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, HostUse, NotMeasured, Unmatched
+from traceview.model.analysis import HostUse
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
 from traceview.timeline.events import ClassTimes, TraceLanes, exposed_times, worst_calls
@@ -49,7 +49,7 @@ class SliceMarks:
     `edges` are the first and the last gap of each lane of gaps if they touch the border of the slice there, or no mark.
     `devices` have the sums of each lane of gaps and its device, without `edges`; `sums` those of names. `places` are
     NamePlaces as marks: their detail `row` indexes `rows`, ids of lanes; `widths` are NamePlaces.width. `exposed` and
-    `calls` are parts of PageSource.exposed and PageSource.worst_calls, with the cost of the calls. `projected` has the
+    `calls` are parts of `exposed` and `worst_calls` of TimelineEvents, with the cost of the calls. `projected` has the
     ranges with work in the slice (PROJECTED).
     """
 
@@ -81,10 +81,8 @@ def write_slice(
     `devices` and `host` have the frames of gaps and calls. `own` is false for the first slice, which also has the calls
     that begin before it. `projected` has the ranges with work in the slice. `span` is the time of the whole timeline.
     """
-    reason = NotMeasured("figures are those of the capture, not of a slice")
-    analysis = Analysis(trace.info, trace, devices, host, {}, reason, Unmatched(0, 0, 0, 0))
-    names, work = Names(), bands(analysis)
-    lanes = TraceLanes.from_analysis(analysis, work, names, own)
+    names, work = Names(), bands(trace, devices)
+    lanes = TraceLanes.from_trace(trace, host, work, names, own)
     leading = [(device, lanes.overlap(device), *split_edges(lanes.idle(device), device)) for device in devices]
     path = folder / f"{trace.window.start if trace.window else 0}.marks"
     streams = np.unique(lanes.operations.owner).tolist()
@@ -116,7 +114,7 @@ def write_slice(
         places.width,
         names.texts,
         trace.shapes,
-        {device.device: exposed_times(device, work[device.device]) for device in analysis.devices},
+        {device.device: exposed_times(device, work[device.device]) for device in devices},
         [worst_calls(use) for use in (host.sync, host.implicit_sync)],
         projected,
     )

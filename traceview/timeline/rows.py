@@ -5,17 +5,17 @@ A band is the work of a device at each moment by class. Of overlapping classes, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times, blocks
-from traceview.model.analysis import Analysis
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.trace import CLASSES, KINDS, ROLES, Window
+from traceview.model.trace import CLASSES, KINDS, ROLES, Trace, Window
 from traceview.timeline.marks import Marks, Names
 from traceview.timeline.stored import AllMarks
 
@@ -71,9 +71,8 @@ class Band:
 Bands = tuple[Band, ...]
 
 
-def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
+def work_codes(operations: pl.DataFrame) -> NDArray[np.uint8]:
     """Return the index in WORK_CLASSES of each row of Trace.operations."""
-    operations = analysis.trace.operations
     of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
     of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
     work = operations["class"].to_physical().to_numpy()
@@ -83,17 +82,16 @@ def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
     return codes
 
 
-def bands(analysis: Analysis) -> dict[int, Bands]:
+def bands(trace: Trace, devices: Iterable[DeviceUse]) -> dict[int, Bands]:
     """Return each device's work by class inside its window, by row of Trace.devices.
 
     The exposed parts of a device add up to its `busy_ns`.
     """
-    codes = work_codes(analysis)
-    return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
+    codes = work_codes(trace.operations)
+    return {device.device: _device_bands(trace.operations, device, codes) for device in devices}
 
 
-def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
-    operations = analysis.trace.operations
+def _device_bands(operations: pl.DataFrame, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
     start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
     mine = operations["device"].to_numpy() == device.device
     if not mine.all():
@@ -183,13 +181,13 @@ def largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
     return numbers
 
 
-def idle_lane(analysis: Analysis, device: DeviceUse, names: Names) -> Marks:
+def idle_lane(operations: pl.DataFrame, device: DeviceUse, names: Names) -> Marks:
     """Return the gaps of a device as marks, with their ns by cause."""
     gaps = device.gaps.frame
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
     main = largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
-    ending = names.column(analysis.trace.operations["name"]).numbers(np.maximum(ended_by, 0))
+    ending = names.column(operations["name"]).numbers(np.maximum(ended_by, 0))
     none = names.number("")
     return Marks(
         gaps["start"].to_numpy(),

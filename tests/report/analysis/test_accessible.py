@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser
 
+from tests.pages import inputs_of
 from tests.report.analysis.test_draws import fine
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
@@ -103,7 +104,7 @@ def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
 
 @pytest.fixture(scope="module")
 def html(analysis: Analysis) -> str:
-    return render(analysis)
+    return render(inputs_of(analysis))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator
 
 from tests.captures import analyzed, shared
+from tests.pages import inputs_of
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.analysis.page import render
@@ -27,7 +28,7 @@ def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
 
 @pytest.fixture(scope="module")
 def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("charts")) as one:
+    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("charts")) as one:
         yield one
 
 
@@ -89,8 +90,7 @@ def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) 
 
 
 def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    groups = analysis.charts().devices[0].copies
+    groups = inputs_of(analysis).charts.devices[0].copies
     points = {
         (round(x), round(y, 6))
         for trace in drawn(page, "Bandwidth of copies by size")
@@ -100,8 +100,7 @@ def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis
 
 
 def test_concurrent_streams_are_a_matrix(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    together = analysis.charts().devices[0].streams.together_ns
+    together = inputs_of(analysis).charts.devices[0].streams.together_ns
     [heat] = drawn(page, "Concurrent streams")
     for i, row in enumerate(together):
         for j, ns in enumerate(row):
@@ -123,12 +122,11 @@ def test_keys_move_through_a_chart(page: Opened, heading: str) -> None:
 
 
 def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
     stage = chart(page, "Idle gaps by length").locator(".chart")
     stage.focus()
     stage.press("Home")
     stage.press("Enter")
-    longest = analysis.charts().devices[0].gaps[0].longest
+    longest = inputs_of(analysis).charts.devices[0].gaps[0].longest
     assert goes_to(page, longest.start - analysis.trace.span.start, longest.end - analysis.trace.span.start)
 
 
@@ -242,7 +240,7 @@ def test_folded_list_widens_the_timeline(page: Opened) -> None:
 def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:
     analysis = analyzed(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
-    with opened(browser, render(analysis), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         [trace] = drawn(page, "What each iteration was made of")
         assert trace["name"] == "time on the host"
         assert sum(trace["y"]) * 2 == pytest.approx(sum(one.wall_ns for one in analysis.iterations.per_iteration) / 1e6)
@@ -254,16 +252,18 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from traceview.measure.charts.iterations import iteration_bars
+    from traceview.model.charts import iteration_bars
 
     analysis = analysis_of("dual")
-    assert isinstance(analysis.iterations, Iterations) and analysis.charts is not None
+    assert isinstance(analysis.iterations, Iterations)
     each = analysis.iterations.per_iteration * 50
     many = replace(analysis.iterations, per_iteration=each, count=len(each))
-    charts = replace(analysis.charts(), iterations=iteration_bars(each))
+    inputs = inputs_of(analysis)
+    charts = replace(inputs.charts, iterations=iteration_bars(each))
+    inputs = replace(inputs, analysis=replace(analysis, iterations=many), charts=charts)
     with (
         TemporaryDirectory() as folder,
-        opened(browser, render(replace(analysis, iterations=many, charts=lambda: charts)), Path(folder)) as page,
+        opened(browser, render(inputs), Path(folder)) as page,
     ):
         traces = drawn(page, "What each iteration was made of")
         assert len(traces[0]["x"]) == len(charts.iterations) == 200

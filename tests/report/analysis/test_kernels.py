@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from tests.report.analysis.test_charts import goes_to
 from tests.report.browser import Opened, opened
 from traceview import Analysis, analyze
@@ -26,7 +27,7 @@ def analysis() -> Analysis:
 
 @pytest.fixture(scope="module")
 def html(analysis: Analysis) -> str:
-    return render(analysis)
+    return render(inputs_of(analysis))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,7 @@ def page(shared_page: Opened) -> Iterator[Opened]:
 
 
 def groups(analysis: Analysis, by: str) -> list[SimilarKernels]:
-    assert analysis.charts is not None
-    (device,) = analysis.charts().devices
+    (device,) = inputs_of(analysis).charts.devices
     return [group for grouping in device.kernels if grouping.by == by for group in grouping.groups]
 
 
@@ -178,8 +178,8 @@ def test_screens(page: Opened, width: int, height: int) -> None:
 def test_captures_without_kernels(browser: Browser, tmp_path: Path) -> None:
     """Whole CUDA graphs, and copies alone."""
     copies = analyze(made_trace([(0, 10, "copy", 0, None)]))
-    assert copies.charts is not None and copies.charts().devices[0].kernels == ()
+    assert inputs_of(copies).charts.devices[0].kernels == ()
     graphs = analyzed(sample("cudagraph.sqlite"))
-    with opened(browser, render(graphs), tmp_path) as page:
+    with opened(browser, render(inputs_of(graphs)), tmp_path) as page:
         assert page.complaints == []
         assert page.page.locator("#kernel-tables").inner_text().startswith("The capture has no single kernels")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from tests.pages import inputs_of
 from tests.report.analysis.test_sections import repeated
 from tests.report.browser import READY, Opened, opened
 from traceview import intervals
@@ -169,7 +170,7 @@ def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -
 
 def test_measure_from_bins_ends_at_their_borders(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
     analysis = analyze(repeated(analysis.trace, 6))
-    with opened(browser, render(analysis, 2_700_000), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis), 2_700_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
         assert page.evaluate("traceview.page.timeline.whole") is False
         # The stretch between the places that are in full.
@@ -199,7 +200,7 @@ def test_link_restores_the_view(page: Opened, browser: Browser, analysis: Analys
     page.page.wait_for_function("() => location.hash.startsWith('#t=123456789')")
     fragment = page.evaluate("location.hash")
     assert fragment == "#t=123456789..125000001"
-    with opened(browser, render(analysis), tmp_path) as other:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as other:
         other.page.goto((tmp_path / "page.html").as_uri() + fragment)
         other.page.reload()
         other.page.wait_for_selector(READY, state="attached")
@@ -292,8 +293,7 @@ def test_folded_group_shows_its_first_row(page: Opened) -> None:
 
 
 def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> None:
-    assert analysis.projected is not None
-    frame = analysis.projected()
+    frame = inputs_of(analysis).projected
     found = page.evaluate(
         """() => traceview.board.groups.flatMap((group) => group.rows).filter((row) => row.kind === "projected")
           .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksIn(lane.exact);

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from traceview.intervals import EMPTY, Intervals, Times
-from traceview.model.analysis import Analysis
 from traceview.report.assets import pack
-from traceview.timeline.events import PageSource
+from traceview.timeline.events import PageInputs, TimelineEvents
 from traceview.timeline.groups import annotating_threads
 from traceview.timeline.index import Index
 from traceview.timeline.levels import Lane, Level, coarser, kept_marks, merged_lanes, places
@@ -67,7 +66,7 @@ class MergedRows:
     index: Callable[[int], Index]  # the search index, by the number of names
 
     @classmethod
-    def within(cls, source: PageSource, groups: Sequence[Group], budget: int) -> MergedRows:
+    def within(cls, source: TimelineEvents, groups: Sequence[Group], budget: int) -> MergedRows:
         """Merge the rows into levels that fit into `budget` bytes of the file."""
         span, stored = source.span, source.sums
         places = None if stored is None else (stored.rows, stored.places)
@@ -80,15 +79,13 @@ class MergedRows:
         )
 
 
-def timeline(analysis: Analysis, merged: MergedRows, source: PageSource, budget: int) -> PackedTimeline:
+def timeline(inputs: PageInputs, merged: MergedRows, budget: int) -> PackedTimeline:
     """Pack the rows into `budget` bytes of the file."""
-    span, names = source.span, source.names
+    span, names = inputs.events.span, inputs.events.names
     chunks = ChunkBudget.from_bytes(span.start, budget)
     every = [lane for lanes in merged.lanes.values() for lane in lanes]
     known = len(names.texts)
-    packed, extra, chunk = pack_lanes(
-        every, chunks, lambda: _page_extra(analysis, merged, source, every, budget, known)
-    )
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(inputs, merged, every, budget, known))
     cover = EMPTY if extra is None else extra.cover
     remaining = iter(packed)
     places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
@@ -99,7 +96,7 @@ def timeline(analysis: Analysis, merged: MergedRows, source: PageSource, budget:
         "cover": [[start - span.start, end - span.start] for start, end in zip(*_as_lists(cover), strict=True)],
         "looks": list(LOOKS),
         "used": _used_looks(every),
-        "annotating": annotating_threads(analysis.trace.ranges),
+        "annotating": annotating_threads(inputs.analysis.trace.ranges),
         "groups": [_group_json(group, places) for group in merged.groups],
     }
     if extra is not None:
@@ -107,13 +104,12 @@ def timeline(analysis: Analysis, merged: MergedRows, source: PageSource, budget:
     return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
 
 
-def _page_extra(
-    analysis: Analysis, merged: MergedRows, source: PageSource, every: Sequence[Lane], budget: int, names: int
-) -> Extra:
+def _page_extra(inputs: PageInputs, merged: MergedRows, every: Sequence[Lane], budget: int, names: int) -> Extra:
     """Return the parts of a page whose timeline does not fit into `budget` bytes; `names` is the number of names."""
+    source = inputs.events
     span, columns, index = source.span, Columns(), merged.index(names)
     length = span.length
-    cover = places(analysis, source.worst_calls, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
+    cover = places(inputs, every, int(budget * KEPT_SHARE / MARK_BYTES))
     shift, name_sums = sums_of_names(merged.groups, span, bin_shift(length, name_bins(merged.groups)), source.sums)
     sums, summed_names = packed_sums(name_sums, shift, length, budget, names, columns)
     devices = device_lanes(merged.groups)
