@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -16,8 +15,8 @@ from traceview.model.charts import Charts
 from traceview.model.counters import CounterSeries
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import ROLES, Trace, Window
-from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted, used_texts
-from traceview.timeline.rows import LOOKS, WORDS, Bands, bands, idle_lane, overlap_lanes, work_codes
+from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted, used, used_texts
+from traceview.timeline.rows import LOOKS, OVERLAP_LANES, WORDS, Bands, bands, idle_lane, overlap_lanes, work_codes
 from traceview.timeline.stored import AllMarks
 from traceview.timeline.sums import StoredSums
 
@@ -62,28 +61,29 @@ class Owners:
         return at if isinstance(self.rows, slice) else self.rows[at]
 
 
-class EventLanes(Protocol):
-    """The lanes of the rows that have a mark for each event of the GPU and each API call."""
+def overlap_ids(device: DeviceUse) -> list[str]:
+    """Return the ids of the lanes of a device's work by class, in the order of OVERLAP_LANES."""
+    return [f"o:{device.device}:{lane}" for lane in range(len(OVERLAP_LANES))]
 
-    def overlap(self, device: DeviceUse) -> tuple[AllMarks, ...]:
-        """Return the work of a device by class, in the order of OVERLAP_LANES."""
 
-    def idle(self, device: DeviceUse) -> AllMarks:
-        """Return the gaps of a device."""
+def idle_id(device: DeviceUse) -> str:
+    """Return the id of the lane of a device's gaps."""
+    return f"d:{device.device}"
 
-    def stream(self, stream: int) -> AllMarks:
-        """Return the operations of a row of Trace.streams."""
 
-    def calls(self, thread: int) -> AllMarks:
-        """Return the API calls of a row of Trace.threads."""
+def stream_id(stream: int) -> str:
+    """Return the id of the lane of the operations of a row of Trace.streams."""
+    return f"s:{stream}"
 
-    def call_counts(self, threads: int) -> Times:
-        """Return how many API calls each of `threads` rows of Trace.threads has."""
+
+def call_id(thread: int) -> str:
+    """Return the id of the lane of the API calls of a row of Trace.threads."""
+    return f"t:{thread}"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLanes:
-    """The lanes of a capture in memory."""
+    """The lanes of a capture in memory, or of a part of it."""
 
     trace: Trace
     host: HostUse
@@ -112,6 +112,15 @@ class TraceLanes:
             Owners.from_frame(window, calls, "thread", own),
             names.column(calls["name"]),
         )
+
+    def every(self, devices: Sequence[DeviceUse]) -> dict[str, AllMarks]:
+        """Return all lanes by id."""
+        lanes: dict[str, AllMarks] = {}
+        for device in devices:
+            lanes |= zip(overlap_ids(device), self.overlap(device), strict=True)
+            lanes[idle_id(device)] = self.idle(device)
+        lanes |= {stream_id(row): self.stream(row) for row in used(self.operations.owner).tolist()}
+        return lanes | {call_id(row): self.calls(row) for row in used(self.api.owner).tolist()}
 
     def overlap(self, device: DeviceUse) -> tuple[Marks, ...]:
         """Return the work of a device by class, in the order of OVERLAP_LANES."""
@@ -154,10 +163,6 @@ class TraceLanes:
             {"correlation": correlation},
         )
 
-    def call_counts(self, threads: int) -> Times:
-        """Return how many API calls each of `threads` rows of Trace.threads has."""
-        return self.api.count(threads)
-
     def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
         """Return the costs of API calls in ns, by name; empty where they have none."""
         costs: dict[str, Times] = {}
@@ -185,13 +190,14 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
 class TimelineEvents:
     """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
+    `lanes` have a mark for each event of the GPU and each API call, by id: overlap_ids, idle_id, stream_id, call_id.
     `exposed` has the exposed ns of each class of work, by device (row of Trace.devices) in its window and in its steady
     part. `worst_calls` are the start and end of the costliest blocking calls. `sums` are those of lanes in files.
     """
 
     span: Window
     names: Names
-    lanes: EventLanes
+    lanes: Mapping[str, AllMarks]
     exposed: Mapping[int, tuple[ClassTimes, ClassTimes]]
     worst_calls: Sequence[tuple[int, int]]
     sums: StoredSums | None = None
@@ -204,7 +210,7 @@ class TimelineEvents:
         lanes = TraceLanes.from_trace(trace, host, work, names)
         exposed = {device.device: exposed_times(device, work[device.device]) for device in devices}
         calls = [worst_calls(use) for use in (host.sync, host.implicit_sync)]
-        return cls(trace.span, names, lanes, exposed, call_places(calls))
+        return cls(trace.span, names, lanes.every(devices), exposed, call_places(calls))
 
 
 @dataclass(frozen=True, slots=True)

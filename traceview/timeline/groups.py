@@ -18,15 +18,17 @@ from traceview.model.devices import DeviceUse
 from traceview.model.rows import place_text
 from traceview.model.stacks import HostEvidence, Numbers, node_levels
 from traceview.model.trace import Trace, Window
-from traceview.timeline.events import EventLanes, Owners, PageInputs
-from traceview.timeline.marks import ALL, Marks, NameColumn, Names, Rows
+from traceview.timeline.events import Owners, PageInputs, call_id, idle_id, overlap_ids, stream_id
+from traceview.timeline.marks import ALL, NO_MARKS, Marks, NameColumn, Names, Rows
 from traceview.timeline.rows import LOOKS, Group, TimelineRow
+from traceview.timeline.stored import AllMarks
 from traceview.units import plain
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
 
 Json = dict[str, Any]
+Lanes = Mapping[str, AllMarks]  # by id (TimelineEvents.lanes)
 
 MAX_DEPTH = 11
 MAX_STACKS = 20_000  # nodes of the tree of stacks on a page
@@ -53,21 +55,25 @@ def rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> list[Group]:
     groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
         groups.append(_ruler(analysis.iterations, names))
-    host = HostRows.from_trace(analysis.trace, names, lanes, sample_marks(inputs))
+    host = HostRows.from_inputs(inputs)
     projected = projected_rows(analysis.trace, inputs.projected, names)
     counters = counter_rows(inputs.counters, names, span)
     if None in counters:
         groups.append(Group("machine", "", tuple(counters[None])))
     for device in analysis.devices:
         leading = (
-            TimelineRow("overlap", f"o:{device.id}", "work, by class", "", lanes.overlap(device)),
-            TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (lanes.idle(device),)),
+            TimelineRow("overlap", f"o:{device.id}", "work, by class", "", _lanes(lanes, overlap_ids(device))),
+            TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", _lanes(lanes, [idle_id(device)])),
         )
         own = counters.get(device.device, ())
         streams = stream_rows(analysis.trace.streams, device, lanes)
         device_rows = (*leading, *own, *projected.get(device.device, ()), *streams)
         groups.append(Group(device.id, (device.name or "").strip(), device_rows))
     return [*groups, *host.groups()]
+
+
+def _lanes(lanes: Lanes, ids: Sequence[str]) -> tuple[AllMarks, ...]:
+    return tuple(lanes.get(lane, NO_MARKS) for lane in ids)
 
 
 def _ruler(iterations: Iterations, names: Names) -> Group:
@@ -94,11 +100,11 @@ def _path(spans: Sequence[PathSpan], names: Names) -> TimelineRow:
     return TimelineRow("ruler", "path", "critical path", "as it ran", (marks,))
 
 
-def stream_rows(streams: pl.DataFrame, device: DeviceUse, lanes: EventLanes) -> Iterator[TimelineRow]:
+def stream_rows(streams: pl.DataFrame, device: DeviceUse, lanes: Lanes) -> Iterator[TimelineRow]:
     """Yield the device's streams, busiest first; unused streams come last, folded."""
     several = len(device.process_ids) > 1
     for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
-        marks = lanes.stream(use.stream)
+        (marks,) = _lanes(lanes, [stream_id(use.stream)])
         note = f"process {use.process_id}" if several else ""
         yield TimelineRow("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
     used = {use.stream for use in device.streams}
@@ -112,33 +118,34 @@ class HostRows:
     """The rows of threads: API calls, stack samples and NVTX ranges."""
 
     trace: Trace
-    lanes: EventLanes
+    lanes: Lanes
     ranges: Owners
     range_name: NameColumn
     samples: Mapping[int, Marks]  # by thread
 
     @classmethod
-    def from_trace(cls, trace: Trace, names: Names, lanes: EventLanes, samples: Mapping[int, Marks]) -> HostRows:
-        """Collect the ranges inside the window."""
+    def from_inputs(cls, inputs: PageInputs) -> HostRows:
+        """Collect the ranges inside the window, and the samples."""
+        trace, events = inputs.analysis.trace, inputs.events
         owners = Owners.from_frame(trace.window, trace.ranges, "thread")
-        return cls(trace, lanes, owners, names.column(trace.ranges["name"]), samples)
+        return cls(trace, events.lanes, owners, events.names.column(trace.ranges["name"]), sample_marks(inputs))
 
     def groups(self) -> Iterator[Group]:
         """Yield a group for each process, the thread with most events first."""
         threads = self.trace.threads
-        calls = self.lanes.call_counts(len(threads))
+        calls = np.array([len(self.lanes.get(call_id(thread), ())) for thread in range(len(threads))], np.int64)
         count = self.ranges.count(len(threads)) + calls
         process = threads["process"].to_numpy()
         for process_id in sorted({int(process[row]) for row in np.flatnonzero(count)}):
             mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
-            rows = tuple(row for thread in mine for row in self._rows(thread, bool(calls[thread])))
+            rows = tuple(row for thread in mine for row in self._rows(thread))
             yield Group(f"process {process_id}", "", rows)
 
-    def _rows(self, thread: int, has_calls: bool) -> Iterator[TimelineRow]:
+    def _rows(self, thread: int) -> Iterator[TimelineRow]:
         name, tid, process = self.trace.threads.select("name", "tid", "process").row(thread)
         label, part = name or f"thread {tid}", f"t:{thread}"
-        if has_calls:
-            calls = self.lanes.calls(thread)
+        if call_id(thread) in self.lanes:
+            calls = self.lanes[call_id(thread)]
             yield TimelineRow(
                 "call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part
             )

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from traceview.intervals import EMPTY, Times, distinct_rows
-from traceview.model.devices import CAUSES, DeviceUse
+from traceview.intervals import EMPTY, distinct_rows
+from traceview.model.devices import CAUSES
 from traceview.model.sums import sum_mappings
 from traceview.model.trace import PROJECTED, Window
 from traceview.timeline.events import ClassTimes, TimelineEvents, call_places, costliest, names_of_events
 from traceview.timeline.index import NamePlaces
-from traceview.timeline.marks import Marks, Names, Numbers, concatenated
+from traceview.timeline.marks import NO_MARKS, Marks, Names, Numbers, concatenated
 from traceview.timeline.merging import GroupCounts
-from traceview.timeline.parts import NAME_BINS, SliceMarks, idle_id, overlap_id
+from traceview.timeline.parts import NAME_BINS, SliceMarks
 from traceview.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, largest
 from traceview.timeline.stored import AllMarks, LanePart, SliceBlocks, StoredMarks, write_lane
 from traceview.timeline.sums import (
@@ -39,7 +39,6 @@ from traceview.timeline.sums import (
 JOINED_FILE = "joined.marks"
 MAX_SUMS = 1 << 20  # sums of names in memory; wider bins have fewer
 SLICES_AT_ONCE = 16  # places of names in memory
-NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
 NO_WORK = TimelineRow("overlap", "", "", "", (NO_MARKS,) * len(OVERLAP_LANES))
 NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
 ZERO = np.zeros(1, np.int64)
@@ -48,7 +47,7 @@ ZERO = np.zeros(1, np.int64)
 def stored_events(slices: Sequence[SliceMarks], span: Window, folder: Path) -> TimelineEvents:
     """Return the events of a capture from its slices, in the order of time; `span` is the time of the timeline.
 
-    The files in `folder` must exist as long as the source is used.
+    The files in `folder` must exist as long as the events are used.
     """
     names = names_of_events(text for part in slices for text in part.names)
     lanes = StoredLanes(slices, names, folder, span.start)
@@ -61,7 +60,7 @@ def stored_events(slices: Sequence[SliceMarks], span: Window, folder: Path) -> T
     return TimelineEvents(
         span,
         names,
-        lanes,
+        lanes.by_id,
         exposed,
         call_places(calls),
         _stored_sums(slices, span, lanes, len(names.texts)),
@@ -130,11 +129,11 @@ def _merged_places(
 
 
 class StoredLanes:
-    """The lanes of a capture in slices (EventLanes), from the files in `folder`."""
+    """The lanes of a capture in slices by id, from the files in `folder`."""
 
     def __init__(self, slices: Sequence[SliceMarks], names: Names, folder: Path, zero: int) -> None:
         self.names = [np.array([names.number(text) for text in part.names], np.int32) for part in slices]
-        self.shapes, shapes = distinct_rows([part.shapes for part in slices], ordered=True)
+        _, shapes = distinct_rows([part.shapes for part in slices], ordered=True)
         lanes: dict[str, list[SliceBlocks]] = {}
         joins = _GapJoins(folder / JOINED_FILE, zero)
         for part, number, shape in zip(slices, self.names, shapes, strict=True):
@@ -147,34 +146,11 @@ class StoredLanes:
         for lane, rest in joins.rest():
             lanes[lane].append(rest)
         self._joined = joins.joined
-        self._lanes: Mapping[str, AllMarks] = {lane: StoredMarks(parts) for lane, parts in lanes.items() if parts}
+        self.by_id: Mapping[str, AllMarks] = {lane: StoredMarks(parts) for lane, parts in lanes.items() if parts}
 
     def joined(self, lane: str) -> Marks:
         """Return the gaps of a lane that touch a border of a slice."""
         return concatenated(self._joined[lane]) if lane in self._joined else NO_MARKS
-
-    def overlap(self, device: DeviceUse) -> tuple[AllMarks, ...]:
-        """Return the work of a device by class, in the order of OVERLAP_LANES."""
-        return tuple(self._lane(overlap_id(device, lane)) for lane in range(len(OVERLAP_LANES)))
-
-    def idle(self, device: DeviceUse) -> AllMarks:
-        """Return the gaps of a device."""
-        return self._lane(idle_id(device))
-
-    def stream(self, stream: int) -> AllMarks:
-        """Return the operations of a row of Trace.streams."""
-        return self._lane(f"s:{stream}")
-
-    def calls(self, thread: int) -> AllMarks:
-        """Return the API calls of a row of Trace.threads."""
-        return self._lane(f"t:{thread}")
-
-    def call_counts(self, threads: int) -> Times:
-        """Return how many API calls each of `threads` rows of Trace.threads has."""
-        return np.array([len(self.calls(thread)) for thread in range(threads)], np.int64)
-
-    def _lane(self, lane: str) -> AllMarks:
-        return self._lanes.get(lane, NO_MARKS)
 
 
 class _GapJoins:

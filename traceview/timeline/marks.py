@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, blocks, is_sorted
+from traceview.intervals import EMPTY, Intervals, Times, blocks, is_sorted
 
 MAX_NAME_LENGTH = 400
 NEAR = 1024
@@ -163,6 +163,9 @@ class Marks:
             places["count"] = columns.add(self.merge.count - 1)
             places["busy"] = columns.add_signed(length - self.merge.busy)
         return places
+
+
+NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
 
 
 def concatenated(parts: Sequence[Marks]) -> Marks:

@@ -14,9 +14,18 @@ from traceview.intervals import Times
 from traceview.model.analysis import HostUse
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace, Window
-from traceview.timeline.events import ClassTimes, TraceLanes, exposed_times, worst_calls
+from traceview.timeline.events import (
+    ClassTimes,
+    TraceLanes,
+    call_id,
+    exposed_times,
+    idle_id,
+    overlap_ids,
+    stream_id,
+    worst_calls,
+)
 from traceview.timeline.index import NamePlaces
-from traceview.timeline.marks import Marks, Names
+from traceview.timeline.marks import Marks, Names, used
 from traceview.timeline.rows import TimelineRow, bands
 from traceview.timeline.stored import LanePart, MarkBlock, write_blocks, write_lane
 from traceview.timeline.sums import (
@@ -85,23 +94,23 @@ def write_slice(
     lanes = TraceLanes.from_trace(trace, host, work, names, own)
     leading = [(device, lanes.overlap(device), *split_edges(lanes.idle(device), device)) for device in devices]
     path = folder / f"{trace.window.start if trace.window else 0}.marks"
-    streams = np.unique(lanes.operations.owner).tolist()
+    streams = used(lanes.operations.owner).tolist()
     owner = trace.streams["device"].to_list()
     edges, bins = {}, {}
     with path.open("xb") as file:
         out = _LaneWriter(file, path, span, len(names.texts))
         for device, overlap, gaps, *ends in leading:
             edges[idle_id(device)] = (ends[0], ends[1])
-            for number, marks in enumerate(overlap):
-                out.write(overlap_id(device, number), marks)
+            for lane, marks in zip(overlap_ids(device), overlap, strict=True):
+                out.write(lane, marks)
             out.write(idle_id(device), gaps)
             own_streams = [row for row in streams if owner[row] == device.device]
-            work_of = [out.row("stream", f"s:{row}", lanes.stream(row)) for row in own_streams]
+            work_of = [out.row("stream", stream_id(row), lanes.stream(row)) for row in own_streams]
             leading_row = TimelineRow("overlap", "", "", "", overlap)
             sums = DeviceLanes(device.id, leading_row, gaps, work_of)
             bins[idle_id(device)] = _device_bins(sums, trace.window, span)
-        for thread in np.flatnonzero(lanes.call_counts(len(trace.threads))).tolist():
-            out.row("call", f"t:{thread}", lanes.calls(thread))
+        for thread in used(lanes.api.owner).tolist():
+            out.row("call", call_id(thread), lanes.calls(thread))
         places = NamePlaces.merged(out.places, span.start)
         blocks = write_blocks(_as_marks(places), file, path)
     return SliceMarks(
@@ -163,16 +172,6 @@ def _as_marks(places: NamePlaces) -> Marks:
     order = np.argsort(places.start, kind="stable")
     start, end = places.start[order], (places.start + places.length)[order]
     return Marks(start, end, places.name[order], np.zeros(len(start), np.uint8), {}, {"row": places.row[order]})
-
-
-def overlap_id(device: DeviceUse, lane: int) -> str:
-    """Return the id of a lane of a device's overlap row."""
-    return f"o:{device.device}:{lane}"
-
-
-def idle_id(device: DeviceUse) -> str:
-    """Return the id of the lane of a device's gaps."""
-    return f"d:{device.device}"
 
 
 def split_edges(gaps: Marks, device: DeviceUse) -> tuple[Marks, Marks, Marks]:
