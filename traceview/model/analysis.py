@@ -207,21 +207,21 @@ class Analysis(Drawn):
         return table.rows if table.not_measured is None else NotMeasured(table.not_measured)
 
 
-def equal_values(one: Any, other: Any) -> bool:
+def equal_values(value: Any, other: Any) -> bool:
     """Return whether two values have one type and are equal, also the frames and arrays in them."""
-    if one is other:
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, pl.DataFrame):
-        return one.schema == other.schema and one.equals(other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if is_dataclass(one):
-        names = (field.name for field in fields(one) if field.compare)
-        return all(equal_values(getattr(one, name), getattr(other, name)) for name in names)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(equal_values(value, other[key]) for key, value in one.items())
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(equal_values, one, other))
-    return bool(one == other)
+    if isinstance(value, pl.DataFrame):
+        return value.schema == other.schema and value.equals(other)
+    if isinstance(value, np.ndarray):
+        return value.dtype == other.dtype and np.array_equal(value, other)
+    if is_dataclass(value):
+        names = (field.name for field in fields(value) if field.compare)
+        return all(equal_values(getattr(value, name), getattr(other, name)) for name in names)
+    if isinstance(value, Mapping):
+        return value.keys() == other.keys() and all(equal_values(member, other[key]) for key, member in value.items())
+    if isinstance(value, (tuple, list)):
+        return len(value) == len(other) and all(map(equal_values, value, other))
+    return bool(value == other)

@@ -11,7 +11,7 @@ import numpy as np
 from traceview.model.analysis import Iteration
 from traceview.model.trace import Window
 
-MAX_BARS = 240  # of iterations
+MAX_BARS = 240  # bars of a capture's iterations
 # The parts of an iteration's bar, besides its idle time by cause.
 PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
 

@@ -9,7 +9,7 @@ _load: list[Callable[[], Any]] = []
 
 
 def register(load: Callable[[], Any]) -> None:
-    """Name what shows results: `load` returns the module with `html(result)` and `figures(result)` when it is asked."""
+    """Name what shows results: `load` returns the module with `html(result)` and `figures(result)`."""
     _load[:] = [load]
 
 
