@@ -29,9 +29,9 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
     analysis, plan, host_idle = capture.analysis, capture.plan, capture.host_idle
     trace, marks = analysis.trace, [page.marks for page in capture.pages]
     assert marks or plan.keeps_rows, "the events of a capture in parts are in a folder"
-    # Charts need nothing of the rest, and NumPy and polars release the interpreter lock.
+    # NumPy and polars release the interpreter lock. Only one thread uses the parts, because workers keep one function.
     with ThreadPoolExecutor(1) as aside:
-        charts = aside.submit(_charts, capture)
+        charts, other = aside.submit(_charts, capture), aside.submit(capture.other_part)
         if marks and plan.folder is not None:
             projected, events = merged_projection(marks), stored_events(marks, plan.extents.events, plan.folder)
         else:
@@ -40,7 +40,7 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
         no_stacks = pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
         return PageInputs(
             analysis=analysis,
-            other=capture.other_part(),
+            other=other.result(),
             charts=charts.result(),
             projected=projected,
             counters=measure_counters(trace),
@@ -52,13 +52,16 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
 def _charts(capture: AnalyzedCapture) -> Charts:
     analysis = capture.analysis
     idle = analysis.tables["lines"].totals
+    if capture.pages:
+        totals = _totals_of_parts(capture)
+        shapes, _ = distinct_rows([page.marks.shapes for page in capture.pages], ordered=True)
+    else:
+        totals, shapes = _totals_of_trace(analysis), analysis.trace.shapes
     return merged_charts(
         analysis.devices,
         analysis.iterations,
-        _totals_of_parts(capture) if capture.pages else _totals_of_trace(analysis),
-        distinct_rows([page.marks.shapes for page in capture.pages], ordered=True)[0]
-        if capture.pages
-        else analysis.trace.shapes,
+        totals,
+        shapes,
         capture.host_idle,
         pl.DataFrame() if idle is None else idle.frame,
         whole=analysis.whole,
@@ -72,12 +75,7 @@ def _totals_of_trace(analysis: Analysis) -> dict[int, list[ChartTotals]]:
     return {
         device.device: [
             chart_totals(
-                trace,
-                device,
-                device.gaps.frame,
-                places,
-                whole=analysis.whole,
-                streams=busiest_streams(device),
+                trace, device, device.gaps.frame, places, whole=analysis.whole, streams=busiest_streams(device)
             )
         ]
         for device in analysis.devices
