@@ -21,7 +21,7 @@ from traceview.slices.measure import pair_streams
 from traceview.slices.merge import join_pieces
 from traceview.slices.run import AnalyzedCapture
 from traceview.timeline.events import PageInputs, TimelineEvents
-from traceview.timeline.joined import merged_projection, stored_events
+from traceview.timeline.parts import merged_projection, stored_events
 
 
 def page_inputs(capture: AnalyzedCapture) -> PageInputs:
