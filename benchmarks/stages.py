@@ -40,6 +40,7 @@ def main() -> None:
         getattr(import_module(f"traceview.report.analysis.{module}"), function)
         for module, function in (("page", "render"), ("document", "to_json"))
     )
+    page_inputs = import_module("traceview.slices.page").page_inputs
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise
     clock.lap("import traceview")
@@ -47,11 +48,11 @@ def main() -> None:
     clock.lap("read")
     trace = normalise(tables.pop())
     clock.lap("normalise")
-    analysis = pipeline.analyze(trace)
+    capture = pipeline.analyze_trace(trace)
     clock.lap("measure, find, predict")
-    to_json(analysis)
+    to_json(capture.analysis)
     clock.lap("to JSON")
-    page(analysis)
+    page(page_inputs(capture))
     clock.lap("to page")
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.captures import analyzed, sample
 from tests.docs_examples import SECTIONS, examples
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from tests.rules.helpers import US, findings
 from traceview import measure
 from traceview.pipeline import analyze
@@ -46,7 +47,7 @@ def test_example_measure_reaches_every_report(names: dict[str, Any]) -> None:
     trace = made_trace([(0, 10, "compute", 0, None), (20, 50, "compute", 0, None), (60, 80, "compute", 1, None)])
     analysis = analyze(trace)
     assert "Longest kernels on GPU 0" in terminal.render(analysis)
-    assert '"Longest kernels"' in page.render(analysis)
+    assert '"Longest kernels"' in page.render(inputs_of(analysis))
     assert json.loads(to_json(analysis))["devices"][0]["longest_kernels"] == [
         {"stream": 0, "duration_ns": 30},
         {"stream": 1, "duration_ns": 20},

@@ -13,6 +13,7 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command
+from tests.pages import inputs_of
 from traceview.measure import MEASURES
 from traceview.model import plugins
 from traceview.model.analysis import Analysis
@@ -115,7 +116,7 @@ def test_example_reaches_every_report(plain: Analysis, extended: Analysis) -> No
     short = (kernels["end"] - kernels["start"]).filter(kernels["end"] - kernels["start"] < 5_000)
     assert (sum(row["count"] for row in own), sum(row["total_ns"] for row in own)) == (len(short), short.sum())  # type: ignore[index, misc, call-overload]
     assert "Short kernels on GPU 0" in terminal.render(extended)
-    assert '"Short kernels"' in page.render(extended)
+    assert '"Short kernels"' in page.render(inputs_of(extended))
 
 
 def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, extended: Analysis) -> None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
+from traceview.model import display as _display
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,9 @@ _MODULES = {
     "compare": "traceview.comparison",
     "open_trace": "traceview.pipeline",
 }
+
+
+_display.register(lambda: import_module("traceview.report.notebook"))
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,9 @@
-"""The complete path from a report to an Analysis. Read this file first."""
+"""The complete path from a report to an Analysis. Read this file first.
+
+    read → normalise → part → measure → merge → decide → report
+
+A capture in memory is one part. slices/limited.py makes parts of a larger one; both take the steps of slices/run.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.slices.measure import Extents
 from traceview.slices.memory import check_fits
-from traceview.slices.run import analyze_slices
+from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
 from traceview.slices.runner import SliceRunner, TraceInMemory
 
 Progress = Callable[[str, float], None]
@@ -69,19 +74,18 @@ def analyze(
     report_step("measure", 0.35)
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
-    source = TraceInMemory(trace)
-    runner = SliceRunner(source, (trace.window or EVERYTHING,), 1 << 62)
+    options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
+    return analyze_trace(trace, options).analysis
+
+
+def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:
+    """Analyze a trace inside its window, as the only part. slices/page.py measures what its page shows beyond that."""
+    source, options = TraceInMemory(trace), options or AnalysisOptions()
     return analyze_slices(
-        runner,
+        SliceRunner(source, (trace.window or EVERYTHING,), keep_bytes=1 << 62),
         source.resident,
-        Extents.from_trace(trace, device),
-        iteration=iteration,
-        skip=skip,
-        top=top,
-        whole=whole,
-        flops_per_iteration=flops_per_iteration,
-        costs=costs,
-        unprofiled_ns=unprofiled_ns,
+        Extents.from_trace(trace, options.device),
+        options,
         trace_of=source.trace,
         complete=trace,
     )

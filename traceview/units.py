@@ -10,8 +10,10 @@ assets/core/words.js has the same rules; tests/units.json holds examples for bot
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
+UNKNOWN = "\ufffd"
 Scales = tuple[tuple[float, str], ...]  # the largest unit first
 
 TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
@@ -130,3 +132,17 @@ def in_one_unit(values: Sequence[float | None], scales: Scales) -> list[str]:
         "-" if value is None else f"{value / scale * ROUND_UP:,.{decimals}f} {unit}" if value else f"0 {unit}"
         for value in values
     ]
+
+
+def _printable(char: str) -> str:
+    # Control, format (which can reverse a line) and surrogate characters are unsafe on a terminal.
+    return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
+
+
+def plain(name: str, longest: int = 60) -> str:
+    """Return a name on one line, without control characters, shortened in the middle to `longest` characters."""
+    safe = name if name.isprintable() else "".join(map(_printable, name))
+    if len(safe) <= longest:
+        return safe
+    tail = longest // 3
+    return f"{safe[: longest - tail - 1]}…{safe[-tail:]}"

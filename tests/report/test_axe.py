@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import SAMPLES, analyzed, sample
+from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
 from traceview.fleet.analyze_reports import analyze_reports
@@ -17,7 +18,6 @@ from traceview.model.whatif import WhatIf
 from traceview.report.analysis.page import live, render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
-from traceview.report.timeline.source import PageSource
 from traceview.whatif.prediction import whatif
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -39,15 +39,15 @@ def what_if() -> str:
     analysis = analyzed(sample("serial.sqlite"))
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    return render(analysis, whatif=result)
+    return render(inputs_of(analysis), whatif=result)
 
 
 def served(analysis: Analysis) -> str:
-    return live(analysis, PageSource.from_analysis(analysis))[0]
+    return live(inputs_of(analysis))[0]
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "analysis": lambda: render(analyzed(sample("ddp2.sqlite"))),
+    "analysis": lambda: render(inputs_of(analyzed(sample("ddp2.sqlite")))),
     "what-if": what_if,
     "serve": lambda: served(analyzed(sample("dual.sqlite"))),
     "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from tests.formulas import FORMULAS, INNER_FORMULAS, NO_FORMULAS
+from tests.pages import inputs_of
 from tests.report.browser import PATIENCE, Opened, opened
 from tests.report.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
@@ -40,7 +41,7 @@ def hostile() -> str:
     """A made capture: real programs have no such names."""
     trace = hostile_trace()
     name = pl.Series("name", [FORMULA] * len(trace.ranges), dtype=pl.Enum([FORMULA]))
-    return render(analyze(replace(trace, ranges=trace.ranges.with_columns(name))))
+    return render(inputs_of(analyze(replace(trace, ranges=trace.ranges.with_columns(name)))))
 
 
 @pytest.fixture(scope="module")

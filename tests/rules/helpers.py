@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.program import Program
@@ -40,7 +42,8 @@ def notes(trace: Trace, *rules: Rule[Any]) -> tuple[Note, ...]:
 def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     analysis = analyze(trace, whole=whole)
     parts, steady = in_a_part(analysis)
-    return find(analysis, steady, parts, rules=rules)
+    host_idle = HostIdle.build(analysis.trace, ThreadStates.from_trace(analysis.trace))
+    return find(analysis, steady, parts, host_idle, rules=rules)
 
 
 def in_a_part(analysis: Analysis) -> tuple[SliceRunner, dict[int, tuple[StreamUse, ...]]]:

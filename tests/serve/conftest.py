@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.captures import analyzed, sample
+from tests.pages import inputs_of
 from tests.report.analysis.test_sections import repeated
 from tests.report.conftest import browser
 from traceview.model.analysis import Analysis
@@ -28,7 +29,7 @@ def server(analysis: Analysis) -> Iterator[Server]:
     # With this budget the page holds bins and requests the rest from the server.
     patch = pytest.MonkeyPatch()
     patch.setattr(html_page, "LIVE_DETAIL", 2_800_000)
-    with Server(analysis) as running:
+    with Server(inputs_of(analysis)) as running:
         patch.undo()
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 from traceview.serve import Server
 
 EXACT = """() => traceview.board.shown.filter((row) => row.kind === "stream" && row.lanes.length)
@@ -39,7 +38,7 @@ def test_visible_range_shows_every_event(page: Page, server: Server, analysis: A
           return [...Array(marks.n).keys()].map((i) => marks.start[i]).filter((at) => at >= 1000e6 && at < 1001e6);
         }"""
     )
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     frame = analysis.trace.operations
     row = page.evaluate("traceview.board.shown.find((row) => row.kind === 'stream').id")
     frame = frame.filter(

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.report.timeline.test_columns import planes
+from tests.pages import inputs_of
+from tests.timeline.test_columns import planes
 from traceview import intervals
 from traceview.errors import OutputError
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 from traceview.serve import Server
 
 
@@ -82,7 +82,7 @@ def test_other_paths_are_not_found(server: Server, path: str) -> None:
 
 
 def test_marks_contain_every_event(server: Server, analysis: Analysis) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     rows = server.answers.rows
     number = next(at for at, row in enumerate(rows) if row.kind == "stream")
     start, end = 300_000_000, 340_000_000
@@ -105,7 +105,7 @@ def test_marks_contain_every_event(server: Server, analysis: Analysis) -> None:
 
 @pytest.mark.parametrize("stretch", [(0, 10**9), (123_456_789, 234_567_891), (500, 501)])
 def test_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int, int]) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     first, last = stretch[0] + zero, stretch[1] + zero
     [device] = answer_of(server, f"measure?from={stretch[0]}&to={stretch[1]}")["devices"]
     frame = analysis.trace.operations
@@ -141,4 +141,4 @@ def test_find_counts_every_match(server: Server, analysis: Analysis) -> None:
 
 def test_port_in_use(server: Server, analysis: Analysis) -> None:
     with pytest.raises(OutputError, match="cannot listen on port"):
-        Server(analysis, server.server_port)
+        Server(inputs_of(analysis), server.server_port)

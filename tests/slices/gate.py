@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from traceview.model.analysis import Analysis
 from traceview.model.trace import Trace, Window
-from traceview.model.unprofiled import ESTIMATE
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import analyze_trace, open_trace
 from traceview.report.analysis import page
 from traceview.report.analysis.document import to_json
 from traceview.slices.measure import Extents
+from traceview.slices.page import page_inputs
 from traceview.slices.plan import plan_slices, quiet_moments, whole_moment
-from traceview.slices.run import analyze_slices
+from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
 from traceview.slices.runner import SliceRunner, TraceInMemory
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.survey import NotInPartsError
@@ -39,27 +38,26 @@ class Shown(NamedTuple):
 
 def shown_in_memory(path: Path, **options: Any) -> Shown:
     """Return what a capture shows that is one part in memory. The options are those of `analyze`."""
-    return _shown(analyze(path, costs=ESTIMATE, **options), 1)
+    return _shown(analyze_trace(open_trace(path), AnalysisOptions(**options)), 1)
 
 
 def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = None, **options: Any) -> Shown:
     """Return what a capture shows that is measured in at most `count` parts; `folder` gets its events."""
     source, windows = _parts(path, count)
     extents = Extents(*source.extents) if isinstance(source, SliceSource) else Extents.from_trace(source.complete)
-    analysis = analyze_slices(
+    capture = analyze_slices(
         SliceRunner(source, windows, 1 << 40),
         source.resident,
         extents.select(source.resident, device),
+        AnalysisOptions(device, **options),
         folder=folder,
-        costs=ESTIMATE,
         trace_of=source.trace,
-        **options,
     )
-    return _shown(analysis, len(windows))
+    return _shown(capture, len(windows))
 
 
-def _shown(analysis: Analysis, parts: int) -> Shown:
-    return Shown(to_json(analysis), page.render(analysis), parts)
+def _shown(capture: AnalyzedCapture, parts: int) -> Shown:
+    return Shown(to_json(capture.analysis), page.render(page_inputs(capture)), parts)
 
 
 def _parts(path: Path, count: int) -> tuple[SliceSource | TraceInMemory, tuple[Window, ...]]:

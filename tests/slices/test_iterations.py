@@ -8,12 +8,11 @@ from functools import cache
 import pytest
 
 from tests.captures import sample
+from tests.measure.iterations.whole_trace import measure_iterations, measured_devices
 from tests.slices.windows import quiet_slices
 from traceview.errors import RequestError
 from traceview.measure.activity import active_devices
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations import measure_iterations
-from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.iterations.figures import build_iterations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
@@ -37,7 +36,7 @@ def iterations_of_slices(trace: Trace, slices: list[Slice], **options: int) -> I
     where, finish = found
     parts = []
     for part in slices:
-        measured = MeasuredDevices.from_trace(part.trace, part.threads)
+        measured = measured_devices(part.trace, part.threads)
         parts.append(measure_iteration_part(part.trace, part.threads, measured, devices, where))
     return build_iterations(where, merge_iteration_parts(where, parts), finish)
 

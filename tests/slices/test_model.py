@@ -17,7 +17,7 @@ from traceview.slices import model
 from traceview.slices.measure import Extents
 from traceview.slices.model import Modelled, model_capture
 from traceview.slices.plan import plan_slices
-from traceview.slices.run import analyze_slices
+from traceview.slices.run import AnalysisOptions, analyze_slices
 from traceview.slices.runner import SliceRunner
 from traceview.slices.traces import SliceSource
 
@@ -80,7 +80,7 @@ def test_part_of_large_capture_is_the_same_in_memory_and_in_slices(monkeypatch: 
     monkeypatch.setattr(model, "MAX_MODELLED", 2_000)
     source = SliceSource.open(sample("dual.sqlite"), 16)
     runner, extents = SliceRunner(source, plan_slices(source, 3)), Extents(*source.extents)
-    merged = analyze_slices(runner, source.resident, extents, costs=ESTIMATE, trace_of=source.trace)
+    merged = analyze_slices(runner, source.resident, extents, AnalysisOptions(), trace_of=source.trace).analysis
     whole = analyze(sample("dual.sqlite"), costs=ESTIMATE)
     assert document(merged) == document(whole)
     assert unprofiled(whole) != unprofiled(analyzed("dual.sqlite")[1])

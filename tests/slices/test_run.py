@@ -14,7 +14,7 @@ from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 from traceview.slices.measure import Extents
 from traceview.slices.plan import plan_slices
-from traceview.slices.run import analyze_slices
+from traceview.slices.run import AnalysisOptions, analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.slice import FIRST, LAST
 from traceview.slices.traces import SliceSource
@@ -29,18 +29,22 @@ def figures(analysis: Analysis) -> tuple[object, ...]:
     return document(replace(analysis, findings=(), answer="", notes=())), costs, [note.id for note in analysis.notes]
 
 
+def in_slices(source: SliceSource, runner: SliceRunner) -> Analysis:
+    return analyze_slices(runner, source.resident, Extents(*source.extents), AnalysisOptions()).analysis
+
+
 def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     path = sample("dual.sqlite")
     source = SliceSource.open(path, 16)
     slices = SliceRunner(source, plan_slices(source, 3), folder=tmp_path)
     assert len(slices.windows) == 3
     extents = Extents(*source.extents)
-    here = analyze_slices(slices, source.resident, extents)
+    here = analyze_slices(slices, source.resident, extents, AnalysisOptions()).analysis
     with Processes(2) as workers:
         there = SliceSource.open(path, 16, workers=workers)
         assert plan_slices(there, 3, workers) == tuple(slices.windows)
         runner = ProcessRunner(SliceRunner(there, slices.windows, folder=tmp_path), workers)
-        assert document(analyze_slices(runner, there.resident, extents)) == document(here)
+        assert document(analyze_slices(runner, there.resident, extents, AnalysisOptions()).analysis) == document(here)
     assert len(list(tmp_path.glob("*.trace"))) == 3  # one each, which later passes read
     assert figures(here) == figures(analyze(path, costs=None))
 
@@ -59,7 +63,7 @@ def test_lost_events_of_slices(tmp_path: Path) -> None:
     source = SliceSource.open(path, 1)
     windows = plan_slices(source, 7)
     assert len(windows) == 7
-    merged = analyze_slices(SliceRunner(source, windows), source.resident, Extents(*source.extents))
+    merged = in_slices(source, SliceRunner(source, windows))
     whole = analyze(path, costs=None)
     assert merged.info.health == whole.info.health
     assert merged.info.passed == whole.info.passed
@@ -71,7 +75,7 @@ def test_lines_from_stacks_of_cuda_calls() -> None:
     path = shared("public/nsys2022.2_mpi_empty_tables.sqlite")
     source = SliceSource.open(path)
     runner = SliceRunner(source, plan_slices(source, 2), 1 << 40)
-    merged, whole = analyze_slices(runner, source.resident, Extents(*source.extents)), analyze(path, costs=None)
+    merged, whole = in_slices(source, runner), analyze(path, costs=None)
     lines = [[replace(row, node=0) for row in each.tables["lines"].rows] for each in (merged, whole)]
     assert lines[0] == lines[1]
     assert [finding.host for finding in merged.findings] == [finding.host for finding in whole.findings]
@@ -90,6 +94,6 @@ def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> N
     path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
     source, edges = SliceSource.open(path, 1), (FIRST, 30_000, 55_000, 100_000, LAST)
     runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)])
-    merged = analyze_slices(runner, source.resident, Extents(*source.extents))
+    merged = in_slices(source, runner)
     assert merged.notes == analyze(path, costs=None).notes
     assert any("(3 events)" in note.text for note in merged.notes)

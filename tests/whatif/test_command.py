@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.captures import sample
 from tests.cli.command import Command, traceview
+from tests.pages import inputs_of
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.screen import MAX_LINES
-from traceview.report.timeline.build import rows
-from traceview.report.timeline.rows import LOOKS
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.groups import rows
+from traceview.timeline.rows import LOOKS
 from traceview.whatif.prediction import whatif
 
 __all__ = ["traceview"]
@@ -43,7 +43,7 @@ def test_critical_path_is_the_first_row_of_the_page(traceview: Command, tmp_path
     analysis = analyze(SERIAL)
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    first = rows(analysis, PageSource.from_analysis(analysis), result.spans)[0]
+    first = rows(inputs_of(analysis), result.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(result.spans) > 100

@@ -34,6 +34,7 @@ from traceview.files import is_stdout, refuse_link
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
     from traceview.slices.limited import LimitedCapture
+    from traceview.slices.run import AnalyzedCapture
 
 EPILOG = """\b
 TIME is 120ms or 1.5s after the start of the first GPU work, or a time on the
@@ -135,11 +136,12 @@ def analyze(
 
     checks = tuple(parse(condition) for condition in conditions)
     with progress(quiet) as step:
-        analysis = measure_report(report, step, page=page is not None, **options)
+        capture = measure_report(report, step, page=page is not None, **options)
+        analysis = capture.analysis
         failed = tuple(failures(checks, analysis))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
-        text = write_results(page, partial(_to_html, analysis, detail), json_path, partial(to_json, analysis), summary)
+        text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
     print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
@@ -158,7 +160,7 @@ def measure_report(
     unprofiled_ms: float | None,
     memory: int | None,
     **options: Any,
-) -> Analysis:
+) -> AnalyzedCapture:
     """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
 
     What is kept on disk of a capture that does not fit into `memory` exists until the command ends. A large capture
@@ -168,13 +170,14 @@ def measure_report(
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    from traceview.measure.activity import window_of_range
     from traceview.model.times import window_of_times
-    from traceview.pipeline import analyze as run
-    from traceview.pipeline import open_trace
+    from traceview.pipeline import analyze_trace, open_trace
     from traceview.slices.memory import fits_memory, memory_limit
+    from traceview.slices.run import AnalysisOptions
 
     costs = profiler_costs(report, calibration)
-    given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
+    chosen = AnalysisOptions(costs=costs, unprofiled_ns=given_ns(unprofiled_ms), **options)
     step("read", 0.0)
     side_by_side = (start, end, range_name) == (None, None, None)
     if (limit := memory_limit(report, memory, side_by_side)) is not None:
@@ -186,11 +189,12 @@ def measure_report(
             window = capture.window(start, end, range_name)
             step("measure", 0.15)
             if window is None:
-                return capture.analyze(page=page, **given, **options)
-            return run(capture.part(window), progress=step, **given, **options)
+                return capture.analyze(chosen, page=page)
+            return analyze_trace(capture.part(window), chosen)
     trace = open_trace(report)
-    window = window_of_times(trace, start, end)
-    return run(trace, window=window, range_name=range_name, progress=step, **given, **options)
+    window = window_of_times(trace, start, end) if range_name is None else window_of_range(trace, range_name)
+    step("measure", 0.35)
+    return analyze_trace(trace if window is None else trace.with_window(window), chosen)
 
 
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
@@ -203,12 +207,13 @@ def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
     return LimitedCapture.open(report, memory, folder, context.with_resource(worker_processes(report, memory)))
 
 
-def _to_html(analysis: Analysis, detail: int | None) -> str:
+def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
     from traceview.report.analysis.page import DETAIL, render
+    from traceview.slices.page import page_inputs
     from traceview.units import size
 
-    html = render(analysis, DETAIL if detail is None else detail)
+    html = render(page_inputs(capture), DETAIL if detail is None else detail)
     if detail is not None and len(html) > detail:
         print_error(f"traceview: --detail {size(detail)} is too small: the page needs {size(len(html))}")
     return html

@@ -32,11 +32,12 @@ def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) ->
     The page loads every event at any zoom from the server. The address contains a random token. No file stays behind.
     """
     from traceview.serve import Server
+    from traceview.slices.page import page_inputs
 
     with progress(quiet) as step:
-        analysis = measure_report(report, step, page=True, **options)
+        capture = measure_report(report, step, page=True, **options)
         step("make the page", 0.95)
-        server = Server(analysis, port)
+        server = Server(page_inputs(capture), port)
     gc.enable()  # a server runs for days, unlike other commands
     with server:
         print_out(

@@ -88,22 +88,30 @@ def whatif(
     check_capture(report)
     check_outputs((report, calibration), (html_path, json_path))
     from traceview.model.analysis import NotMeasured
-    from traceview.pipeline import analyze
-    from traceview.report.analysis.page import render as render_page
+    from traceview.pipeline import analyze_trace, open_trace
     from traceview.report.whatif import render, render_brief, to_json
+    from traceview.slices.run import AnalysisOptions
     from traceview.whatif.changes import ranks as data_parallel
     from traceview.whatif.prediction import whatif as run
 
     with progress(quiet) as step:
         costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)
-        analysis = analyze(report, iteration=iteration, skip=skip, costs=costs, unprofiled_ns=given, progress=step)
+        step("read", 0.0)
+        trace = open_trace(report)
+        step("measure", 0.35)
+        options = AnalysisOptions(iteration=iteration, skip=skip, costs=costs, unprofiled_ns=given)
+        capture = analyze_trace(trace, options)
+        analysis = capture.analysis
         step("predict", 0.95)
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
         result = run(analysis, faster_kernels=faster_kernels or None, more=more)
     if isinstance(result, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
     if html_path is not None:
-        write_text(html_path, render_page(analysis, whatif=result))
+        from traceview.report.analysis.page import render as render_page
+        from traceview.slices.page import page_inputs
+
+        write_text(html_path, render_page(page_inputs(capture), whatif=result))
     if not write_output(json_path, partial(to_json, result)) and not quiet:
         print_out((render if verbose else render_brief)(result, screen()))
 

@@ -13,6 +13,8 @@ import polars as pl
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.throughput import Series, mean_change
 from traceview.intervals import Times
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import FigureChange, LineChange
 
@@ -36,12 +38,14 @@ def sample_lines(analysis: Analysis, at: AlignedIterations) -> LineSamples | Non
 
     Time belongs to the iteration in which its sample was due, or in which its exactly known call began.
     """
-    if analysis.host_time is None or analysis.trace.evidence.samples.is_empty():
+    trace = analysis.trace
+    host_idle = None if trace.evidence.samples.is_empty() else HostIdle.build(trace, ThreadStates.from_trace(trace))
+    if host_idle is None:
         return None
     iterations, devices = analysis.iterations, analysis.devices
     if isinstance(iterations, Iterations):
         devices = tuple(device for device in devices if iterations.process_id in device.process_ids)
-    cells = analysis.host_time.line_cells([device.gaps.frame for device in devices])
+    cells = host_idle.line_cells([device.gaps.frame for device in devices])
     placed = cells.with_columns(place=at.places(cells["moment"].to_numpy())).filter(pl.col("place") >= 0)
     sums = placed.group_by("file", "function", "line", "place").agg(pl.col("idle_ns").sum())
     lines: dict[Line, Times] = defaultdict(lambda: np.zeros(len(at.start), np.int64))

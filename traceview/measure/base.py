@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.measure.activity import Activity, ShapeSums
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
 from traceview.measure.threads import measuring_threads
-from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
+from traceview.model.analysis import HostUse, Iterations, NotMeasured
 from traceview.model.columns import METADATA_KEY, Merge, Table, TableTotals
 from traceview.model.devices import DeviceUse
+from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace, Window
 
 Input = TypeVar("Input")
@@ -60,6 +62,19 @@ class DeviceInput(PartInput):
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
     extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a slice
+
+
+class HostTime(Protocol):
+    """Answers what the host did in idle gaps, given as rows of Gaps.frame."""
+
+    def line_sums(self, gaps: Sequence[pl.DataFrame], /) -> pl.DataFrame:
+        """Return the sums that lines_of_sums needs; those of parts of a capture add up. `exact` is a flag."""
+
+    def lines_of_sums(self, sums: pl.DataFrame, /) -> tuple[SourceLine, ...]:
+        """Return the source lines of these sums, the most idle time first."""
+
+    def lines_at(self, thread: Times, moments: Times, /) -> list[str]:
+        """Return the line of the program where each thread (row of Trace.threads) is at a moment; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
 from traceview.model.columns import Table
-from traceview.model.counters import Counters
-from traceview.model.devices import DeviceFigures, DeviceUse, HostStates
+from traceview.model.devices import DeviceFigures, DeviceUse
+from traceview.model.display import Drawn
 from traceview.model.findings import Finding
 from traceview.model.program import Program
-from traceview.model.rows import ApiTotal, RangeUse, SourceLine
+from traceview.model.rows import ApiTotal, RangeUse
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.model.unprofiled import UnprofiledTime
-
-if TYPE_CHECKING:
-    from traceview.model.charts import Charts
-    from traceview.report.notebook import AnalysisFigures
-    from traceview.report.timeline.source import PageSource
+from traceview.units import duration, plain
 
 # The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (
@@ -34,6 +30,7 @@ ITERATION_FIGURES = (
     "idle",
     "blocked",
 )
+MAX_LINE = 200  # letters of a line of a representation
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +38,6 @@ class NotMeasured:
     """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
     reason: str
-
-
-class HostTime(Protocol):
-    """Answers what the host did in idle gaps, given as rows of Gaps.frame."""
-
-    def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
-        """Return the source lines in the gaps of some devices, the most idle time first."""
-
-    def line_sums(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the sums that `lines` follows from, which add up over slices of a capture; `exact` is a flag."""
-
-    def lines_of_sums(self, sums: pl.DataFrame) -> tuple[SourceLine, ...]:
-        """Return the source lines of these sums, the most idle time first."""
-
-    def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the parts of this idle time by line: file, line, function, moment and idle_ns."""
-
-    def thread_stacks(self) -> pl.DataFrame:
-        """Return the stacks of threads by time: start, end, stack (row of HostEvidence.stacks) and thread.
-
-        A sample stands for the time nearest to it. A thread has its Python stacks; without these, its CPU samples.
-        """
-
-    def lines_at(self, thread: Times, moments: Times) -> list[str]:
-        """Return the line of the program where each thread (row of Trace.threads) is at a moment; "" if unknown."""
-
-    def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
-        """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +157,9 @@ class Unmatched:
     graphs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """Everything that a report shows."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Analysis(Drawn):
+    """Everything that a report shows. It is a plain value, which pickles and compares."""
 
     info: ReportInfo
     trace: Trace
@@ -203,32 +172,28 @@ class Analysis:
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
     answer: str = ""  # one sentence each on what computes, the largest loss, and what its remedy would give
-    charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
-    projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
-    host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
-    counters: Counters | None = None  # quantities over time, for the timeline
-    events: PageSource | None = None  # the events of a capture in slices, in files; None if `trace` has them
-    other_part: Callable[[], Analysis] | None = None  # None where the steady part is the window; see `parts`
 
-    @property
-    def figures(self) -> AnalysisFigures:
-        """Figures for a notebook, as plotly objects: `analysis.figures.iterations()`."""
-        from traceview.report.notebook import AnalysisFigures
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Analysis) and equal_values(self, other)
 
-        return AnalysisFigures(self)
-
-    def _repr_html_(self) -> str:
-        from traceview.report.notebook import analysis_html
-
-        return analysis_html(self)
+    def __repr__(self) -> str:
+        iterations, first = self.iterations, self.findings[:1]
+        if isinstance(iterations, Iterations):
+            iteration = f"{duration(iterations.time_ns)}, {iterations.range}"
+        else:
+            iteration = f"not measured: {iterations.reason}"
+        lines = (
+            f"file: {self.info.file}",
+            f"program: {self.program.kind}",
+            f"devices: {', '.join(device.id for device in self.devices) or 'none'}",
+            f"iteration: {iteration}",
+            f"first finding: {first[0].title if first else 'none'}",
+        )
+        return "\n".join(("Analysis", *(f"  {plain(line, MAX_LINE)}" for line in lines)))
 
     def part(self, device: DeviceUse) -> DeviceFigures:
         """Return the part of a device's window that findings, bars and conditions cover."""
         return device if self.whole else device.steady
-
-    def parts(self) -> tuple[Analysis, ...]:
-        """Return this analysis and, if they differ, the one on the other of steady part and window, for a page."""
-        return (self,) if self.other_part is None else (self, self.other_part())
 
     @property
     def program(self) -> Program:
@@ -240,3 +205,23 @@ class Analysis:
         """One row per name and domain of NVTX ranges, the busiest on the GPU first."""
         table = self.tables["nvtx"]
         return table.rows if table.not_measured is None else NotMeasured(table.not_measured)
+
+
+def equal_values(value: Any, other: Any) -> bool:
+    """Return whether two values have one type and are equal, also the frames and arrays in them."""
+    if value is other:
+        return True
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, pl.DataFrame):
+        return value.schema == other.schema and value.equals(other)
+    if isinstance(value, np.ndarray):
+        return value.dtype == other.dtype and np.array_equal(value, other)
+    if is_dataclass(value):
+        names = (field.name for field in fields(value) if field.compare)
+        return all(equal_values(getattr(value, name), getattr(other, name)) for name in names)
+    if isinstance(value, Mapping):
+        return value.keys() == other.keys() and all(equal_values(member, other[key]) for key, member in value.items())
+    if isinstance(value, (tuple, list)):
+        return len(value) == len(other) and all(map(equal_values, value, other))
+    return bool(value == other)

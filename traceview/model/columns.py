@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from traceview.model.display import Displayed
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -126,7 +128,7 @@ class TableTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Displayed):
     """A measure's rows, with the declaration that every report derives its form from.
 
     `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
@@ -162,11 +164,6 @@ class Table:
     def shown_rows(self) -> tuple[Any, ...]:
         """The rows that terminal and page show: rows that count zero events stay in the JSON only."""
         return tuple(row for row in self.rows if getattr(row, "count", 1))
-
-    def _repr_html_(self) -> str:
-        from traceview.report.notebook import table_html
-
-        return table_html(self)
 
     def with_rows(self, rows: tuple[Any, ...], totals: TableTotals | None = None) -> Table:
         """Return the table filled with rows."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from traceview.model.analysis import IterationSummary
+from traceview.model.display import Displayed
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
@@ -201,7 +202,7 @@ class IterationTimeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Displayed):
     """Captures compared with the first of them."""
 
     base: ComparedCapture
@@ -213,8 +214,3 @@ class Comparison:
     notes: tuple[Note, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)
-
-    def _repr_html_(self) -> str:
-        from traceview.report.notebook import comparison_html
-
-        return comparison_html(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,6 @@ class CounterSeries:
     start: Times
     value: NDArray[np.integer | np.floating]
     device: int | None = None
-
-
-Counters = Callable[[], tuple[CounterSeries, ...]]
 
 
 @dataclass(frozen=True, slots=True)

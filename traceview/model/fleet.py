@@ -6,15 +6,12 @@ Times are whole ns. A rank is one GPU of one report.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from traceview.intervals import Times
 from traceview.model.collectives import Clock, Collectives, CollectiveTimes, PackedColumn
+from traceview.model.display import Drawn
 from traceview.model.program import Program
 from traceview.model.trace import Note
-
-if TYPE_CHECKING:
-    from traceview.report.notebook import FleetFigures
 
 # The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
@@ -219,7 +216,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Drawn):
     """Many reports in one result. The same reports give the same bytes on any machine."""
 
     reports: tuple[str, ...]
@@ -238,15 +235,3 @@ class Fleet:
     skipped: tuple[Skipped, ...]
     times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks
     work: tuple[RankWork | None, ...] = ()  # what each rank's GPU does, on the common clock, for the same timeline
-
-    @property
-    def figures(self) -> FleetFigures:
-        """Figures for a notebook, as plotly objects: `fleet.figures.heat()`."""
-        from traceview.report.notebook import FleetFigures
-
-        return FleetFigures(self)
-
-    def _repr_html_(self) -> str:
-        from traceview.report.notebook import fleet_html
-
-        return fleet_html(self)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from traceview.model.columns import Unit
 from traceview.units import RATES, SIZES, TIMES, Scales, count, in_one_unit, operations, ratio, share
+from traceview.units import plain as plain
 
-UNKNOWN = "\ufffd"
 SCALES: dict[str, Scales] = {"ns": TIMES, "bytes": SIZES, "bytes_per_ns": RATES}
 WRITERS: dict[str, Callable[[Any], str]] = {
     "fraction": share,
@@ -56,17 +55,3 @@ def figures(values: Sequence[Any], unit: Unit) -> list[str]:
         return in_one_unit(values, SCALES[unit])
     write = WRITERS.get(unit, str)
     return ["-" if value is None else write(value) for value in values]
-
-
-def _printable(char: str) -> str:
-    # Control, format (which can reverse a line) and surrogate characters are unsafe on a terminal.
-    return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
-
-
-def plain(name: str, longest: int = 60) -> str:
-    """Return a name on one line, without control characters, shortened in the middle to `longest` characters."""
-    safe = name if name.isprintable() else "".join(map(_printable, name))
-    if len(safe) <= longest:
-        return safe
-    tail = longest // 3
-    return f"{safe[: longest - tail - 1]}…{safe[-tail:]}"

@@ -5,16 +5,17 @@ Texts come from captures, so each is escaped. The colours are those of the page.
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
+from traceview.model.charts import iteration_bars
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.devices import DeviceUse
@@ -25,7 +26,8 @@ from traceview.report.comparison.phrases import headline as comparison_headline
 from traceview.report.comparison.phrases import sentence
 from traceview.report.comparison.tables import part_table
 from traceview.report.fleet import phrases
-from traceview.report.format import CAUSE_WORDS, figures, plain
+from traceview.report.format import CAUSE_WORDS, plain
+from traceview.report.format import figures as column_texts
 from traceview.units import TIMES, duration, durations, share
 
 MAX_ROWS = 20
@@ -44,6 +46,22 @@ PARTS = {
     **{f"idle_{cause}": (f"idle_{cause}", f"idle: {words}") for cause, words in CAUSE_WORDS.items()},
 }
 HEAT = ("wall", "own", "compute", "wait")
+
+
+def html(result: Analysis | Comparison | Fleet | Table) -> str:
+    """Return a result as HTML."""
+    writers: dict[type, Callable[[Any], str]] = {
+        Analysis: analysis_html,
+        Comparison: comparison_html,
+        Fleet: fleet_html,
+        Table: table_html,
+    }
+    return writers[type(result)](result)
+
+
+def figures(result: Analysis | Fleet) -> AnalysisFigures | FleetFigures:
+    """Return the figures of a result."""
+    return AnalysisFigures(result) if isinstance(result, Analysis) else FleetFigures(result)
 
 
 def analysis_html(analysis: Analysis) -> str:
@@ -69,7 +87,7 @@ def table_html(table: Table) -> str:
     if table.not_measured is not None:
         return _paragraph(f"{table.title}: {table.not_measured}")
     rows = table.shown_rows[:MAX_ROWS]
-    texts = [figures([getattr(row, column.name) for row in rows], column.unit) for column in table.columns]
+    texts = [column_texts([getattr(row, column.name) for row in rows], column.unit) for column in table.columns]
     caption = f"{table.title}{_more(len(table.shown_rows), MAX_ROWS)}"
     return _table([column.title for column in table.columns], zip(*texts, strict=True), caption)
 
@@ -110,9 +128,9 @@ class AnalysisFigures:
 
     def iterations(self) -> Any:
         """Return the parts of each iteration, as stacked bars. Many iterations share bars, which show their mean."""
-        bars = self.analysis.charts().iterations if self.analysis.charts is not None else ()
-        if not bars or not isinstance(self.analysis.iterations, Iterations):
+        if not isinstance(self.analysis.iterations, Iterations):
             raise RequestError(f"{self.analysis.info.file}: no iterations; `analysis.iterations` has the reason")
+        bars = iteration_bars(self.analysis.iterations.per_iteration)
         names = [name for name in PARTS if any(name in bar.parts for bar in bars)]
         values = {name: [bar.parts.get(name, 0) / bar.count for bar in bars] for name in names}
         labels = [f"{bar.first}" if bar.count == 1 else f"{bar.first} to {bar.first + bar.count - 1}" for bar in bars]
@@ -219,11 +237,11 @@ def _colours() -> dict[str, str]:
 
 def _label(name: str) -> str:
     # plotly reads a part of HTML in every text.
-    return html.escape(plain(name, MAX_LABEL))
+    return escape(plain(name, MAX_LABEL))
 
 
 def _escaped(text: str) -> str:
-    return html.escape(plain(text, 2000))
+    return escape(plain(text, 2000))
 
 
 def _paragraph(text: str, tag: str = "span") -> str:

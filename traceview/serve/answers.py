@@ -18,15 +18,14 @@ from traceview.errors import RequestError
 from traceview.intervals import EMPTY, Times
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
-from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.index import SEARCHED
-from traceview.report.timeline.levels import Lane, merged_lanes
-from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks
-from traceview.report.timeline.merging import merged
-from traceview.report.timeline.rows import Group, TimelineRow
-from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.stored import StoredMarks
-from traceview.report.timeline.sums import (
+from traceview.timeline.events import TimelineEvents
+from traceview.timeline.index import SEARCHED
+from traceview.timeline.levels import Lane, merged_lanes
+from traceview.timeline.marks import MAX_NAME_LENGTH, Columns, Marks
+from traceview.timeline.merging import merged
+from traceview.timeline.rows import Group, TimelineRow
+from traceview.timeline.stored import StoredMarks
+from traceview.timeline.sums import (
     DeviceLanes,
     NameSums,
     StoredSums,
@@ -74,7 +73,7 @@ class Answers:
     zero: int
 
     @classmethod
-    def from_groups(cls, groups: Sequence[Group], source: PageSource) -> Answers:
+    def from_groups(cls, groups: Sequence[Group], source: TimelineEvents) -> Answers:
         """Build the answers from the rows of a timeline without copying a mark."""
         zero, length = source.span.start, source.span.length
         rows = [row for group in groups for row in group.rows]

@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from traceview.errors import OutputError, RequestError
-from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import live
-from traceview.report.timeline.source import PageSource
 from traceview.serve.answers import Answers, Query, parse_query
+from traceview.timeline.events import PageInputs
 
 LOOPBACK = "127.0.0.1"
 HTML, JSON, BYTES, TEXT = "text/html; charset=utf-8", "application/json", "application/octet-stream", "text/plain"
@@ -34,12 +33,11 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, analysis: Analysis, port: int = 0) -> None:
+    def __init__(self, inputs: PageInputs, port: int = 0) -> None:
         """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken."""
-        source = PageSource.from_analysis(analysis)
-        document, groups = live(analysis, source)
+        document, groups = live(inputs)
         self.document = document.encode("utf-8")
-        self.answers = Answers.from_groups(groups, source)
+        self.answers = Answers.from_groups(groups, inputs.events)
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Handler)

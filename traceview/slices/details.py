@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceview.measure.host import LINES
-from traceview.model.analysis import HostTime
+from traceview.measure.host import LINES, HostIdle
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Window
@@ -29,7 +28,7 @@ LineKey = tuple[str, int, str, str]
 class HostSums(NamedTuple):
     """The parts of IdleHost that add up over the parts of a capture.
 
-    `lines` is the result of HostTime.line_sums. `states` has the states of threads by line; its key None has the sum of
+    `lines` is the result of HostIdle.line_sums. `states` has the states of threads by line; its key None has the sum of
     all lines.
     """
 
@@ -71,40 +70,40 @@ def details_of_grants(
     for key, grant in grants.items():
         draft, device = drafts[key], devices[key[1]]
         places = [] if draft.evidence else largest_places(rows, device, draft.place_label, grant)
-        host = _host_sums(rows.analysis.host_time, device, draft, grant)
+        host = _host_sums(part.host_idle, device, draft, grant)
         details[key] = PartDetails(places, len(grant.computing) > 0, host)
     return details
 
 
-def _host_sums(host_time: HostTime | None, device: DevicePart, draft: FindingDraft, grant: Grant) -> HostSums | None:
-    if host_time is None or not grant.idle.any() or not asks_for_host(draft):
+def _host_sums(host_idle: HostIdle | None, device: DevicePart, draft: FindingDraft, grant: Grant) -> HostSums | None:
+    if host_idle is None or not grant.idle.any() or not asks_for_host(draft):
         return None
     gaps, looked = granted_gaps(device, grant)
-    sums, states = host_time.line_sums([gaps]), dict[LineKey | None, HostStates]()
+    sums, states = host_idle.line_sums([gaps]), dict[LineKey | None, HostStates]()
     if claimed_causes(draft) == {"host"}:
-        states[None] = host_time.states(gaps)
-        for line in host_time.lines_of_sums(sums):
+        states[None] = host_idle.states(gaps)
+        for line in host_idle.lines_of_sums(sums):
             if line.host_ns >= MIN_STATES_SHARE * looked:
-                states[_line_key(line)] = host_time.states(gaps, line)
+                states[_line_key(line)] = host_idle.states(gaps, line)
     return HostSums(int(grant.idle.sum()), looked, sums, states)
 
 
 def _line_key(line: SourceLine | None) -> LineKey | None:
-    """Return what decides which time HostTime.states counts at a line."""
+    """Return what decides which time HostIdle.states counts at a line."""
     if line is None:
         return None
     return ("", 0, "", line.until) if line.until else (line.file, line.line, "" if line.line else line.function, "")
 
 
-def merge_details(parts: Sequence[PartDetails], host_time: HostTime | None) -> Details:
-    """Return the details of a finding from those of parts; `host_time` knows the resident tables."""
+def merge_details(parts: Sequence[PartDetails], host_idle: HostIdle | None) -> Details:
+    """Return the details of a finding from those of parts; `host_idle` knows the resident tables."""
     places = select_places(place for part in parts for place in part.places)
     hosts = [part.host for part in parts if part.host is not None]
-    host = None if host_time is None or not hosts else _merge_hosts(hosts, host_time)
+    host = None if host_idle is None or not hosts else _merge_hosts(hosts, host_idle)
     return Details(tuple(place for _, place in places), host, any(part.computes for part in parts))
 
 
-def _merge_hosts(hosts: Sequence[HostSums], host_time: HostTime) -> IdleHost:
+def _merge_hosts(hosts: Sequence[HostSums], host_idle: HostIdle) -> IdleHost:
     def states(line: SourceLine | None) -> HostStates:
         key = _line_key(line)
         return merge_host_states([host.states[key] for host in hosts if key in host.states])
@@ -112,6 +111,6 @@ def _merge_hosts(hosts: Sequence[HostSums], host_time: HostTime) -> IdleHost:
     return IdleHost(
         sum(host.idle_ns for host in hosts),
         sum(host.looked_ns for host in hosts),
-        host_time.lines_of_sums(merge_totals(LINES, [host.lines for host in hosts])),
+        host_idle.lines_of_sums(merge_totals(LINES, [host.lines for host in hosts])),
         states,
     )

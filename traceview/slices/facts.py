@@ -85,11 +85,6 @@ def _without_rows(analysis: Analysis) -> Analysis:
         devices=tuple(map(_without_totals, analysis.devices)),
         iterations=iterations if isinstance(iterations, NotMeasured) else replace(iterations, per_iteration=()),
         tables={},
-        charts=None,
-        projected=None,
-        host_time=None,
-        counters=None,
-        other_part=None,
     )
 
 
@@ -113,7 +108,7 @@ def _capture_part(part: Slice, context: FindingContext) -> CapturePart:
         implicit_sync=replace(whole.implicit_sync, frame=own.implicit_sync.frame),
     )
     return CapturePart(
-        analysis=replace(context.analysis, trace=trace, host=host, host_time=part.host_idle),
+        analysis=replace(context.analysis, trace=trace, host=host),
         devices=tuple(_device_part(part, use) for use in context.uses.values()),
         counted=context.counted,
         annotating=annotating_threads(trace),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from traceview import intervals
+from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.rows import StreamUse
@@ -43,14 +44,15 @@ def find(
     analysis: Analysis,
     steady: Mapping[int, Sequence[StreamUse]],
     parts: Runner,
+    host_idle: HostIdle | None = None,
     priced: Callable[[], Analysis] | None = None,
     rules: Sequence[AnyRule] = (),
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     """Return the findings of a capture, the costliest first, and the notes of rules.
 
     `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace; `steady` has
-    the streams of each device in its steady part. `priced` returns the analysis with the profiler's part of idle time,
-    which prices need and claims do not. `rules` are all rules by default.
+    the streams of each device in its steady part. `host_idle` knows the resident tables. `priced` returns the analysis
+    with the profiler's part of idle time, which prices need and claims do not. `rules` are all rules by default.
     """
     context = FindingContext.from_analysis(analysis, steady, tuple(rules) or all_rules())
     for_parts = context.for_parts
@@ -70,7 +72,7 @@ def find(
     prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
     notes += [(key[0], note_of_draft(drafts[key], price)) for key, price in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
-    findings = _describe(context, request, parts, pricing, drafts, prices, in_order)
+    findings = _describe(request, parts, pricing, drafts, prices, in_order, host_idle)
     return tuple(join_devices(sorted(findings, key=lambda pair: -decisive_cost(pair[1])))), in_order
 
 
@@ -107,17 +109,18 @@ def _checked(drafts: Iterable[FindingDraft | Note], groups: frozenset[str]) -> l
 
 
 def _describe(
-    context: FindingContext,
     request: Request,
     parts: Runner,
     pricing: _Pricing,
     drafts: Mapping[Key, FindingDraft],
     prices: Mapping[Key, Price],
     notes: Sequence[Note],
+    host_idle: HostIdle | None,
 ) -> list[tuple[FindingDraft, Finding]]:
     """Return the findings with their drafts."""
     if not prices:
         return []
+    context = pricing.context
     shown = {key: replace(drafts[key], device=None, advice="") for key in prices}  # type: ignore[arg-type]
     if request.compact:
         decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
@@ -128,7 +131,7 @@ def _describe(
     doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
     facts, pairs = context.facts({}), []
     for key, price in prices.items():
-        merged = merge_details([part[key] for part in details if key in part], context.analysis.host_time)
+        merged = merge_details([part[key] for part in details if key in part], host_idle)
         finding = describe(facts, drafts[key], context.uses[key[1]].id, price, merged)
         pairs.append((drafts[key], replace(finding, unsure_because=stated_doubt(drafts[key], doubts))))
     return pairs

@@ -144,7 +144,7 @@ def find_iterations_in_slices(
     """Return where the iterations are, and when the GPUs finish each (see finish_times).
 
     `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
-    measured ones. The other parameters and errors are those of find_iterations.
+    measured ones. The other parameters and errors are those of choose_iterations.
     """
     launches = _Launches(resident)
     for part in over_slices(partial(measure_launches, devices=devices)):

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from traceview.errors import RequestError
 from traceview.measure.activity import window_of_range
-from traceview.model.analysis import Analysis
 from traceview.model.times import window_between
 from traceview.model.trace import Note, Trace, Window
-from traceview.model.unprofiled import ProfilerCosts
 from traceview.slices.measure import Extents
 from traceview.slices.memory import MIN_MEMORY, is_sqlite
 from traceview.slices.plan import BYTES_PER_EVENT, fitting_processes, keepable_bytes, plan_slices, slice_count
-from traceview.slices.run import analyze_slices
+from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
 from traceview.slices.runner import ProcessRunner, SliceRunner
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
@@ -88,38 +86,15 @@ class LimitedCapture:
         kept = keepable_bytes(source, len(windows), memory, processes)
         return SliceRunner(source, windows, kept // min(processes, len(windows)), self.folder)
 
-    def analyze(
-        self,
-        *,
-        page: bool,
-        device: str | None,
-        iteration: str | None,
-        skip: int | None,
-        top: int,
-        whole: bool,
-        flops_per_iteration: int | None,
-        costs: ProfilerCosts | None,
-        unprofiled_ns: int | None,
-    ) -> Analysis:
-        """Analyze the capture in slices; the options and the errors are those of pipeline.analyze.
-
-        `page` is true if a page is made of the analysis.
-        """
+    def analyze(self, options: AnalysisOptions, *, page: bool) -> AnalyzedCapture:
+        """Analyze the capture in parts; the errors are those of pipeline.analyze. `page` is true if it gets a page."""
         source, runner = self.source, self.runner()
-        extents = Extents(*source.extents).select(source.resident, device)
-
         return analyze_slices(
             ProcessRunner(runner, self.workers) if self.workers else runner,
             source.resident,
-            extents,
-            iteration=iteration,
-            skip=skip,
-            top=top,
-            whole=whole,
-            flops_per_iteration=flops_per_iteration,
+            Extents(*source.extents).select(source.resident, options.device),
+            options,
             folder=self.folder if page else None,
-            costs=costs,
-            unprofiled_ns=unprofiled_ns,
             trace_of=source.trace,
         )
 

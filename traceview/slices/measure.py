@@ -27,7 +27,7 @@ from traceview.measure.devices import (
 from traceview.measure.host import with_host_states
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices
-from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals
     from traceview.measure.nvtx.projection import Projection
     from traceview.measure.places.locate import Places
-    from traceview.slices.timeline import SliceMarks
+    from traceview.timeline.parts import SliceMarks
 
 MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
 NO_ROWS = pl.DataFrame()
@@ -222,11 +222,11 @@ def _page_part(
 ) -> PagePart:
     """Return what a page needs of a part."""
     from traceview.measure.charts import chart_totals  # these modules are needed for a page alone
-    from traceview.slices.timeline import write_slice
+    from traceview.timeline.parts import write_slice
 
     assert plan.folder is not None, "a page has a folder"
     own = trace.window is not None and trace.window.start > plan.window.start
-    marks = write_slice(trace, devices, host, projection, own, plan.folder, plan.extents.events)
+    marks = write_slice(trace, devices, host, project_ranges(trace, projection), own, plan.folder, plan.extents.events)
     charts, edges = {}, {}
     for device in devices:
         gaps, edges[device.device] = _split_pieces(device, continues[device.device])

@@ -11,8 +11,8 @@ import polars as pl
 from traceview.measure import all_measures
 from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
+from traceview.measure.notes import with_tables
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
@@ -27,14 +27,17 @@ from traceview.slices.measure import SlicePlan, SliceResult
 
 
 def merge_slices(
-    resident: Trace, plan: SlicePlan, iterations: Iterations | NotMeasured, results: Sequence[SliceResult]
-) -> tuple[Analysis, dict[str, Table]]:
-    """Return the analysis of a capture without findings and notes, and its tables.
+    resident: Trace,
+    host_idle: HostIdle | None,
+    plan: SlicePlan,
+    iterations: Iterations | NotMeasured,
+    results: Sequence[SliceResult],
+) -> Analysis:
+    """Return the analysis of a capture without findings.
 
-    `resident` has the small tables of its trace. `results` are in the order of time.
+    `resident` has the small tables of its trace, and `host_idle` knows them. `results` are in the order of time.
     """
     devices = merge_devices(resident, results, plan.top)
-    host_time = HostIdle.build(resident, ThreadStates.from_trace(resident))
     host = HostUse(
         sync=_merge_calls([result.host.sync for result in results]),
         implicit_sync=_merge_calls([result.host.implicit_sync for result in results]),
@@ -48,7 +51,7 @@ def merge_slices(
         iterations,
         plan.flops_per_iteration,
         plan.whole,
-        host_time,
+        host_idle,
     )
     tables = _merge_tables(given, [result.tables for result in results])
     count, known = (sum(result.messages[at] for result in results) for at in range(2))
@@ -67,9 +70,8 @@ def merge_slices(
             **{field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Unmatched)}
         ),
         whole=plan.whole,
-        host_time=host_time,
     )
-    return analysis, tables
+    return with_tables(analysis, tables)
 
 
 def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> tuple[DeviceUse, ...]:

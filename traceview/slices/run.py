@@ -1,90 +1,182 @@
-"""The measures of a capture in slices, one after another or in worker processes."""
+"""The steps of an analysis: find the iterations, measure each part, merge, decide.
+
+Parts are measured one after another in this process, or in worker processes. The only part of a capture in memory takes
+the same steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache, partial, reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
-import polars as pl
 
-from traceview.intervals import Times, distinct_rows
-from traceview.measure import measure_counters
+from traceview.intervals import Times
+from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.measure.iterations.figures import FIGURES, build_iterations
-from traceview.measure.notes import with_tables
-from traceview.measure.nvtx.projection import project_operations, project_ranges
-from traceview.measure.places.locate import locate_operations
 from traceview.measure.threads import started_beside
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.findings import Finding
 from traceview.model.trace import EVERYTHING, Note, Trace, Window
-from traceview.model.unprofiled import ProfilerCosts
+from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.rules.answer import with_answer
 from traceview.slices.findings import find
 from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
-from traceview.slices.measure import Extents, PagePart, SlicePlan, measure_slice, pair_streams
-from traceview.slices.merge import join_pieces, merge_slices, merge_steady_streams
+from traceview.slices.measure import Extents, PagePart, SlicePlan, SliceResult, measure_slice
+from traceview.slices.merge import merge_slices, merge_steady_streams
 from traceview.slices.model import model_capture
 from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
 from traceview.slices.slice import OverSlices, Slice
 from traceview.whatif.prediction import with_known_predictions
 
-if TYPE_CHECKING:
-    from traceview.model.charts import Charts
+Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_slices
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisOptions:
+    """Options of an analysis (see pipeline.analyze)."""
+
+    device: str | None = None
+    iteration: str | None = None
+    skip: int | None = None
+    top: int = 10
+    whole: bool = False
+    flops_per_iteration: int | None = None
+    costs: ProfilerCosts | None = ESTIMATE
+    unprofiled_ns: int | None = None
+
+
+class Decide(Protocol):
+    """The last step for one analysis."""
+
+    def __call__(self, analysis: Analysis, /) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+        """Return the findings of the steady part or of the window, and the notes of rules."""
+
+
+@dataclass(frozen=True)
+class AnalyzedCapture:
+    """An analysis, and the parts that it comes from, which a page needs (slices/page.py).
+
+    `undecided` is the analysis without findings. `pages` has what each part measured for a page; it is empty for a
+    capture in memory. `host_idle` knows the resident tables.
+    """
+
+    analysis: Analysis
+    undecided: Analysis
+    plan: SlicePlan
+    pages: Sequence[PagePart]
+    over_slices: OverSlices
+    host_idle: HostIdle | None
+    decide: Decide
+
+    def other_part(self) -> Analysis | None:
+        """Return the analysis of the window instead of the steady part, or the reverse; None if they are the same."""
+        if all(device.steady.window == device.window for device in self.undecided.devices):
+            return None
+        other = replace(self.undecided, whole=not self.undecided.whole)
+        findings, notes = self.decide(other)
+        known = with_known_predictions(findings, self.analysis.findings)
+        return with_answer(replace(other, findings=known, notes=(*other.notes, *notes)))
 
 
 def analyze_slices(
     runner: SliceRunner | ProcessRunner,
     resident: Trace,
     extents: Extents,
+    options: AnalysisOptions,
     *,
-    iteration: str | None = None,
-    skip: int | None = None,
-    top: int = 10,
-    whole: bool = False,
-    flops_per_iteration: int | None = None,
     folder: Path | None = None,
-    costs: ProfilerCosts | None = None,
-    unprofiled_ns: int | None = None,
     trace_of: Callable[[Window], Trace] | None = None,
     complete: Trace | None = None,
-) -> Analysis:
-    """Analyze a capture in slices. The figures are those of pipeline.analyze.
+) -> AnalyzedCapture:
+    """Analyze a capture in parts. The figures and the errors are those of pipeline.analyze.
 
     `resident` has the small tables of the capture and the user's window; `extents` has the measured devices. `folder`
-    gets the events of the timeline: the analysis can have a page as long as it exists. `trace_of` returns the trace of
+    gets the events of the timeline: the capture can have a page as long as it exists. `trace_of` returns the trace of
     a window; without it nothing is predicted and the time without the profiler is unknown. With `complete`, the only
-    part is this trace, and the analysis keeps it. The other parameters and the errors are those of `analyze`.
+    part is this trace, and the analysis keeps it.
     """
-    over_slices = runner.over_slices
-    devices = sorted(extents.devices)
-    launches = over_slices
+    located = _find_iterations(runner, resident, extents, options, complete)
+    plan = _plan(resident, extents, located, options, folder, runner.count, complete)
+    results = list(runner.over_slices(partial(measure_slice, plan=plan)))
+    merged, host_idle = _merge(runner, resident, plan, located, results, complete)
+    decide = partial(find, steady=merge_steady_streams(results), parts=runner, host_idle=host_idle)
+    modelled = started_beside(partial(model_capture, merged, trace_of, options.costs, options.unprofiled_ns))
+    findings, notes = decide(merged, priced=lambda: modelled().analysis)
+    findings, undecided = modelled().with_predictions(findings), modelled().analysis
+    analysis = with_answer(replace(undecided, findings=findings, notes=(*undecided.notes, *notes)))
+    pages = [result.page for result in results if result.page is not None]
+    return AnalyzedCapture(analysis, undecided, plan, pages, runner.over_slices, host_idle, decide)
+
+
+def _find_iterations(
+    runner: SliceRunner | ProcessRunner,
+    resident: Trace,
+    extents: Extents,
+    options: AnalysisOptions,
+    complete: Trace | None,
+) -> Located:
     if complete is not None and complete.window is not None:  # what ranges launch outside the window counts, too
-        source = TraceInMemory(replace(complete, window=None))
-        launches = SliceRunner(source, (EVERYTHING,)).over_slices
-    located = find_iterations_in_slices(resident, devices, launches, pattern=iteration, skip=skip)
-    plan = SlicePlan(
+        runner = SliceRunner(TraceInMemory(replace(complete, window=None)), (EVERYTHING,))
+    return find_iterations_in_slices(
+        resident, sorted(extents.devices), runner.over_slices, pattern=options.iteration, skip=options.skip
+    )
+
+
+def _plan(
+    resident: Trace,
+    extents: Extents,
+    located: Located,
+    options: AnalysisOptions,
+    folder: Path | None,
+    slices: int,
+    complete: Trace | None,
+) -> SlicePlan:
+    return SlicePlan(
         resident.window or EVERYTHING,
         extents,
         None if isinstance(located, NotMeasured) else replace(located[0], names=()),
         located if isinstance(located, NotMeasured) else _for_slices(*located, resident),
-        top,
-        whole,
-        flops_per_iteration,
+        options.top,
+        options.whole,
+        options.flops_per_iteration,
         folder,
-        runner.count,
-        complete is not None,
+        slices,
+        keeps_rows=complete is not None,
     )
-    results = list(over_slices(partial(measure_slice, plan=plan)))
+
+
+def _for_slices(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
+    """Return the iterations that each slice gets, without figures.
+
+    A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.
+    """
+    none = np.zeros(len(where.start), np.int64)
+    names = (name for name in FIGURES if name not in ("wall_ns", "idle_ns"))
+    parts = Breakdown(dict.fromkeys((*names, "kernel_count"), none), np.zeros((len(CAUSES), len(none)), np.int64))
+    if len(resident.gpu_metrics):
+        return build_iterations(where, parts, finish)
+    return replace(build_iterations(where, parts, finish, (where.skipped, len(none) - 1)), skipped=0)
+
+
+def _merge(
+    runner: SliceRunner | ProcessRunner,
+    resident: Trace,
+    plan: SlicePlan,
+    located: Located,
+    results: Sequence[SliceResult],
+    complete: Trace | None,
+) -> tuple[Analysis, HostIdle | None]:
+    """Return the analysis without findings, and what the resident tables show of the host."""
     iterations: Iterations | NotMeasured
     if isinstance(located, NotMeasured):
         iterations = located
@@ -94,51 +186,12 @@ def analyze_slices(
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
     if complete is None:
         calls = [result.calls for result in results if result.calls is not None]
-        resident = _with_event_checks(resident, calls, over_slices)
-    analysis = with_tables(*merge_slices(resident, plan, iterations, results))
+        resident = _with_event_checks(resident, calls, runner.over_slices)
+    host_idle = HostIdle.build(resident, ThreadStates.from_trace(resident))
+    analysis = merge_slices(resident, host_idle, plan, iterations, results)
     if complete is not None:
-        analysis = runner.in_slice(0, partial(_with_rows, analysis=analysis, complete=complete))
-    findings_of = partial(find, steady=merge_steady_streams(results), parts=runner)
-    modelled = started_beside(partial(model_capture, analysis, trace_of, costs, unprofiled_ns))
-    findings, notes = findings_of(analysis, priced=lambda: modelled().analysis)
-    findings, analysis = modelled().with_predictions(findings), modelled().analysis
-    if any(device.steady.window != device.window for device in analysis.devices):
-        analysis = replace(analysis, other_part=cache(partial(_other_part, analysis, findings, findings_of)))
-    analysis = with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
-    if folder is None:
-        return analysis
-    from traceview.slices.lanes import merged_projection, stored_source  # needed for a page alone
-
-    marks = [result.page.marks for result in results if result.page is not None]
-    projected = partial(merged_projection, marks)
-    return replace(
-        analysis,
-        events=stored_source(marks, extents.events, folder),
-        projected=projected,
-        counters=partial(measure_counters, resident),
-        charts=partial(_charts, analysis, plan, [result.page for result in results if result.page], over_slices),
-    )
-
-
-def _with_rows(part: Slice, analysis: Analysis, complete: Trace) -> Analysis:
-    """Return the analysis with the trace of its only part, whose charts are measured at their first use."""
-
-    def charts() -> Charts:
-        from traceview.measure.charts import measure_charts
-
-        places = locate_operations(complete, project_operations(complete))
-        return measure_charts(
-            complete, analysis.devices, analysis.iterations, places, part.host_idle, whole=analysis.whole
-        )
-
-    return replace(
-        analysis,
-        trace=replace(complete, info=analysis.info),
-        charts=charts,
-        projected=lambda: project_ranges(complete, project_operations(complete)),
-        host_time=part.host_idle,
-        counters=partial(measure_counters, complete),
-    )
+        analysis = replace(analysis, trace=replace(complete, info=analysis.info))
+    return analysis, host_idle
 
 
 def _with_event_checks(resident: Trace, parts: Sequence[CallPart], over_slices: OverSlices) -> Trace:
@@ -156,63 +209,3 @@ def _calling_in_slice(part: Slice, ranges: Sequence[EarlierRanges]) -> list[Mask
 
 def _any_of_each(masks: list[Mask], others: list[Mask]) -> list[Mask]:
     return [mask | other for mask, other in zip(masks, others, strict=True)]
-
-
-def _other_part(
-    analysis: Analysis,
-    findings: Sequence[Finding],
-    findings_of: Callable[[Analysis], tuple[tuple[Finding, ...], tuple[Note, ...]]],
-) -> Analysis:
-    """Return the analysis with the findings of the window instead of the steady part, or the reverse.
-
-    It needs what `analyze_slices` was given for its runner.
-    """
-    other = replace(analysis, whole=not analysis.whole)
-    others, notes = findings_of(other)
-    return with_answer(replace(other, findings=with_known_predictions(others, findings), notes=(*other.notes, *notes)))
-
-
-def _charts(analysis: Analysis, plan: SlicePlan, pages: Sequence[PagePart], over_slices: OverSlices) -> Charts:
-    """Return the charts, for a page. Devices with many streams need one more pass over slices."""
-    from traceview.measure.charts import ChartTotals, merged_charts
-    from traceview.measure.charts.device import busiest_streams, gap_totals
-
-    totals: dict[int, list[ChartTotals]] = {device.device: [] for device in analysis.devices}
-    for row, own in totals.items():
-        parts = [page for page in pages if row in page.charts]
-        pieces = join_pieces(pl.concat([page.edge_gaps[row] for page in parts]))
-        own.extend(page.charts[row] for page in parts)
-        own[0] = replace(own[0], gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
-    busiest = {
-        device.device: busiest_streams(device)
-        for device in analysis.devices
-        if not plan.paired_streams(analysis.trace, device.device)
-    }
-    if busiest:
-        pairs = pl.concat(over_slices(partial(pair_streams, extents=plan.extents.devices, streams=busiest)))
-        for row in busiest:
-            totals[row][0] = replace(totals[row][0], streams=pairs)
-    shapes, _ = distinct_rows([page.marks.shapes for page in pages], ordered=True)
-    idle, host_idle = analysis.tables["lines"].totals, analysis.host_time
-    return merged_charts(
-        analysis.devices,
-        analysis.iterations,
-        totals,
-        shapes,
-        host_idle if isinstance(host_idle, HostIdle) else None,
-        pl.DataFrame() if idle is None else idle.frame,
-        whole=analysis.whole,
-    )
-
-
-def _for_slices(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
-    """Return the iterations that each slice gets, without figures.
-
-    A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.
-    """
-    none = np.zeros(len(where.start), np.int64)
-    names = (name for name in FIGURES if name not in ("wall_ns", "idle_ns"))
-    parts = Breakdown(dict.fromkeys((*names, "kernel_count"), none), np.zeros((len(CAUSES), len(none)), np.int64))
-    if len(resident.gpu_metrics):
-        return build_iterations(where, parts, finish)
-    return replace(build_iterations(where, parts, finish, (where.skipped, len(none) - 1)), skipped=0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from traceview.measure.charts.device import LENGTH_EDGES, copy_groups, copy_totals, stream_pairs, streams_at_once
-from traceview.measure.charts.iterations import iteration_bars
 from traceview.model.analysis import Analysis, Iteration
-from traceview.model.charts import Charts, CopyGroup
+from traceview.model.charts import Charts, CopyGroup, iteration_bars
 from traceview.model.trace import CopyKind, Memory, Trace, Window
 from traceview.pipeline import analyze
 
@@ -32,8 +32,7 @@ WINDOW = st.one_of(
 
 
 def charts_of(analysis: Analysis) -> Charts:
-    assert analysis.charts is not None
-    return analysis.charts()
+    return inputs_of(analysis).charts
 
 
 def moments(trace: Trace, stream: int, window: Window) -> set[int]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from traceview import Analysis, analyze
 from traceview.measure.charts import kernels as kernel_charts
 from traceview.measure.charts.kernels import (
@@ -123,10 +124,8 @@ def names(analysis: Analysis) -> Mapping[str, Callable[[Mapping[str, Any]], str 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_groupings_of_a_capture(analysis: Analysis, whole: bool) -> None:
-    assert analysis.charts is not None
-    charts = analyze(analysis.trace, whole=True).charts if whole else analysis.charts
-    assert charts is not None
-    for device, measured in zip(analysis.devices, charts().devices, strict=True):
+    charts = inputs_of(analyze(analysis.trace, whole=True) if whole else analysis).charts
+    for device, measured in zip(analysis.devices, charts.devices, strict=True):
         part = device if whole else device.steady
         groupings = {grouping.by: grouping.groups for grouping in measured.kernels}
         assert {"shape", "kernel", "family", "range"} <= set(groupings)

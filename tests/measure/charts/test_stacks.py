@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from tests.measure.host.test_host_time import OWN_LINE, random_trace, slow_host_time
+from tests.pages import inputs_of
 from traceview.measure.charts import stacks
 from traceview.measure.charts.stacks import stack_tree
 from traceview.measure.host.stack_times import FIGURES, StackTimes
@@ -104,8 +105,7 @@ def test_bounded_tree_has_the_most_time(most: int, monkeypatch: pytest.MonkeyPat
 def test_times_of_a_trace_against_a_slow_count(seed: int, exact: bool) -> None:
     trace = random_trace(seed, exact, complete=True)
     analysis = analyze(trace, whole=True)
-    assert analysis.charts is not None
-    tree = analysis.charts().stacks
+    tree = inputs_of(analysis).charts.stacks
     idle = slow_host_time(trace)[2]
     own: Counter[int] = Counter()
     for node in tree.nodes:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
+from tests.measure.iterations.whole_trace import measure_iterations, measured_devices
 from traceview.errors import RequestError
 from traceview.measure.activity import device_activity
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.iterations.figures import spread
 from traceview.measure.nvtx.names import fold_numbers
@@ -247,7 +247,7 @@ def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> 
 def test_one_device_has_the_iterations_of_its_process() -> None:
     trace = open_trace(shared("h200_ddp2.sqlite"))
     of = ThreadStates.from_trace(trace)
-    every = MeasuredDevices.from_trace(trace, of)
+    every = measured_devices(trace, of)
     assert measure_iterations(trace, of, every) == measure(trace)
     for index, device in enumerate(every.activities):
         found = measure_iterations(trace, of, MeasuredDevices([device], every.gaps))

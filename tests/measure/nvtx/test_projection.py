@@ -7,6 +7,7 @@ from collections import defaultdict
 import pytest
 
 from tests.captures import analyzed, sample
+from tests.pages import inputs_of
 from traceview.measure.nvtx.projection import project_ranges
 from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window
@@ -15,11 +16,11 @@ from traceview.model.trace import Window
 @pytest.mark.parametrize("name", ["serial", "dual", "quad"])
 def test_spans_and_operations_add_up_by_name(name: str) -> None:
     analysis = analyzed(sample(f"{name}.sqlite"))
-    assert analysis.projected is not None and not isinstance(analysis.nvtx, NotMeasured)
+    assert not isinstance(analysis.nvtx, NotMeasured)
     names = analysis.trace.ranges["name"].cast(str).to_list()
     spans: dict[str, int] = defaultdict(int)
     operations: dict[str, int] = defaultdict(int)
-    for row in analysis.projected().iter_rows(named=True):
+    for row in inputs_of(analysis).projected.iter_rows(named=True):
         spans[names[row["range"]]] += row["end"] - row["start"]
         operations[names[row["range"]]] += row["operations"]
     measured = {use.name: use for use in analysis.nvtx if use.operation_count}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.captures import ALL, analyzed, sample, shared
+from tests.pages import inputs_of
 from traceview.measure.charts.places import MAX_NODES
 from traceview.pipeline import analyze
 
@@ -23,8 +24,7 @@ def test_totals_equal_those_of_kernels(name: str) -> None:
 def test_tree_adds_up(name: str) -> None:
     analysis = analyzed(sample(name))
     (device,) = analysis.devices
-    assert analysis.charts is not None
-    nodes = analysis.charts().devices[0].places
+    nodes = inputs_of(analysis).charts.devices[0].places
     kernels = sum(row.total_ns for row in device.steady.tables["kernel_places"].rows)
     assert len(nodes) < MAX_NODES and max(node.parent for node in nodes) > 0
     assert sum(node.total_ns for node in nodes if node.parent < 0) == kernels
@@ -37,8 +37,7 @@ def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.measure.charts.places.MAX_NODES", 4)
     monkeypatch.setattr("traceview.measure.charts.places.MAX_DEPTH", 2)
     analysis = analyzed(sample("torch_profiler/serial.json.gz"))
-    assert analysis.charts is not None
-    nodes = analysis.charts().devices[0].places
+    nodes = inputs_of(analysis).charts.devices[0].places
     assert len(nodes) == 4 and all(node.parent < 0 or nodes[node.parent].parent < 0 for node in nodes)
     for at, node in enumerate(nodes):
         assert sum(part.total_ns for part in nodes if part.parent == at) <= node.total_ns

@@ -13,11 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser
 
+from tests.pages import inputs_of
 from tests.report.analysis.test_draws import fine
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import render
-from traceview.report.timeline.rows import LOOKS
+from traceview.timeline.rows import LOOKS
 
 Colour = NDArray[np.float64]
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
@@ -103,7 +104,7 @@ def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
 
 @pytest.fixture(scope="module")
 def html(analysis: Analysis) -> str:
-    return render(analysis)
+    return render(inputs_of(analysis))
 
 
 @pytest.fixture(scope="module")

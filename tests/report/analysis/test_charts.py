@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Locator
 
 from tests.captures import analyzed, shared
+from tests.pages import inputs_of
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"
 
@@ -28,7 +28,7 @@ def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
 
 @pytest.fixture(scope="module")
 def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("charts")) as one:
+    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("charts")) as one:
         yield one
 
 
@@ -77,7 +77,7 @@ def test_click_on_a_bar_moves_to_the_iteration(page: Opened, analysis: Analysis)
     assert box is not None
     page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     one = analysis.iterations.per_iteration[3]
-    assert goes_to(page, one.start_ns - origin(analysis), one.end_ns - origin(analysis))
+    assert goes_to(page, one.start_ns - analysis.trace.span.start, one.end_ns - analysis.trace.span.start)
     assert figure.locator(".said").inner_text().startswith(one.name)
 
 
@@ -90,8 +90,7 @@ def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) 
 
 
 def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    groups = analysis.charts().devices[0].copies
+    groups = inputs_of(analysis).charts.devices[0].copies
     points = {
         (round(x), round(y, 6))
         for trace in drawn(page, "Bandwidth of copies by size")
@@ -101,8 +100,7 @@ def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis
 
 
 def test_concurrent_streams_are_a_matrix(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    together = analysis.charts().devices[0].streams.together_ns
+    together = inputs_of(analysis).charts.devices[0].streams.together_ns
     [heat] = drawn(page, "Concurrent streams")
     for i, row in enumerate(together):
         for j, ns in enumerate(row):
@@ -124,13 +122,12 @@ def test_keys_move_through_a_chart(page: Opened, heading: str) -> None:
 
 
 def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
     stage = chart(page, "Idle gaps by length").locator(".chart")
     stage.focus()
     stage.press("Home")
     stage.press("Enter")
-    longest = analysis.charts().devices[0].gaps[0].longest
-    assert goes_to(page, longest.start - origin(analysis), longest.end - origin(analysis))
+    longest = inputs_of(analysis).charts.devices[0].gaps[0].longest
+    assert goes_to(page, longest.start - analysis.trace.span.start, longest.end - analysis.trace.span.start)
 
 
 def test_charts_are_saved_as_png(page: Opened) -> None:
@@ -202,7 +199,7 @@ def test_table_of_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> N
 
 def test_list_moves_from_place_to_place(page: Opened, analysis: Analysis) -> None:
     places = [place for finding in analysis.findings for place in finding.evidence]
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     following = page.page.get_by_role("button", name="Next place")
     for place in places[:7]:
         following.click()
@@ -221,7 +218,7 @@ def test_finding_in_the_list_opens_its_places(page: Opened, analysis: Analysis) 
     assert head.get_attribute("aria-expanded") == "false"
     head.click()
     worst = analysis.findings[number].evidence[0]
-    assert goes_to(page, worst.start_ns - origin(analysis), worst.end_ns - origin(analysis))
+    assert goes_to(page, worst.start_ns - analysis.trace.span.start, worst.end_ns - analysis.trace.span.start)
     assert head.get_attribute("aria-expanded") == "true"
     texts = page.page.locator(f"#beside-places-{number} button").all_inner_texts()
     assert texts == [place.text for place in analysis.findings[number].evidence]
@@ -243,7 +240,7 @@ def test_folded_list_widens_the_timeline(page: Opened) -> None:
 def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:
     analysis = analyzed(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
-    with opened(browser, render(analysis), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         [trace] = drawn(page, "What each iteration was made of")
         assert trace["name"] == "time on the host"
         assert sum(trace["y"]) * 2 == pytest.approx(sum(one.wall_ns for one in analysis.iterations.per_iteration) / 1e6)
@@ -255,16 +252,18 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from traceview.measure.charts.iterations import iteration_bars
+    from traceview.model.charts import iteration_bars
 
     analysis = analysis_of("dual")
-    assert isinstance(analysis.iterations, Iterations) and analysis.charts is not None
+    assert isinstance(analysis.iterations, Iterations)
     each = analysis.iterations.per_iteration * 50
     many = replace(analysis.iterations, per_iteration=each, count=len(each))
-    charts = replace(analysis.charts(), iterations=iteration_bars(each))
+    inputs = inputs_of(analysis)
+    charts = replace(inputs.charts, iterations=iteration_bars(each))
+    inputs = replace(inputs, analysis=replace(analysis, iterations=many), charts=charts)
     with (
         TemporaryDirectory() as folder,
-        opened(browser, render(replace(analysis, iterations=many, charts=lambda: charts)), Path(folder)) as page,
+        opened(browser, render(inputs), Path(folder)) as page,
     ):
         traces = drawn(page, "What each iteration was made of")
         assert len(traces[0]["x"]) == len(charts.iterations) == 200

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import PUBLIC, analyzed, shared
+from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import render
@@ -48,7 +49,7 @@ def test_first_screen_has_the_answer(
     browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
     analysis = analysis_of(name)
-    with opened(browser, render(analysis), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         fine(page)
         assert page.page.locator("#devices .stack").count() == len(analysis.devices)
         assert page.page.locator("#cards .card").count() == min(3, len(analysis.findings))
@@ -99,7 +100,7 @@ def pinned_row_stays(page: Opened) -> None:
 def test_timeline_begins_in_the_upper_half(
     browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
-    with opened(browser, render(analysis_of(name)), tmp_path, width=1024, height=768) as page:
+    with opened(browser, render(inputs_of(analysis_of(name))), tmp_path, width=1024, height=768) as page:
         assert_upper_half(page, 768)
         if name == "ddp2":
             pinned_row_stays(page)
@@ -109,7 +110,7 @@ def test_card_list_timeline_and_panel_are_one_selection(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     analysis = analysis_of("serial")
-    with opened(browser, render(analysis), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         page.page.locator("#cards .goto").nth(1).click()
         place = analysis.findings[1].evidence[0].text
         current = page.page.locator("[aria-current]")
@@ -121,7 +122,7 @@ def test_card_list_timeline_and_panel_are_one_selection(
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
 def test_public_captures_draw(browser: Browser, name: str, tmp_path: Path) -> None:
-    with opened(browser, render(analyzed(shared(name))), tmp_path) as page:
+    with opened(browser, render(inputs_of(analyzed(shared(name)))), tmp_path) as page:
         fine(page)
 
 
@@ -129,7 +130,7 @@ def test_light_and_dark_and_navigation(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
-    with opened(browser, render(analysis_of("dual")), tmp_path, dark=True) as page:
+    with opened(browser, render(inputs_of(analysis_of("dual"))), tmp_path, dark=True) as page:
         dark = page.evaluate(background)
         page.page.locator("#theme").click()
         page.settle()

@@ -10,13 +10,13 @@ from playwright.sync_api import Browser
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from tests.report.analysis.test_charts import goes_to
 from tests.report.browser import Opened, opened
 from traceview import Analysis, analyze
 from traceview.model.charts import KernelInstance, SimilarKernels
 from traceview.model.rows import KernelPlace
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 from traceview.units import share
 
 
@@ -27,7 +27,7 @@ def analysis() -> Analysis:
 
 @pytest.fixture(scope="module")
 def html(analysis: Analysis) -> str:
-    return render(analysis)
+    return render(inputs_of(analysis))
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,7 @@ def page(shared_page: Opened) -> Iterator[Opened]:
 
 
 def groups(analysis: Analysis, by: str) -> list[SimilarKernels]:
-    assert analysis.charts is not None
-    (device,) = analysis.charts().devices
+    (device,) = inputs_of(analysis).charts.devices
     return [group for grouping in device.kernels if grouping.by == by for group in grouping.groups]
 
 
@@ -55,7 +54,7 @@ def column(page: Opened, number: int) -> list[str]:
 
 
 def shows(page: Opened, analysis: Analysis, instance: KernelInstance) -> bool:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     return goes_to(page, instance.start - zero, instance.end - zero)
 
 
@@ -179,8 +178,8 @@ def test_screens(page: Opened, width: int, height: int) -> None:
 def test_captures_without_kernels(browser: Browser, tmp_path: Path) -> None:
     """Whole CUDA graphs, and copies alone."""
     copies = analyze(made_trace([(0, 10, "copy", 0, None)]))
-    assert copies.charts is not None and copies.charts().devices[0].kernels == ()
+    assert inputs_of(copies).charts.devices[0].kernels == ()
     graphs = analyzed(sample("cudagraph.sqlite"))
-    with opened(browser, render(graphs), tmp_path) as page:
+    with opened(browser, render(inputs_of(graphs)), tmp_path) as page:
         assert page.complaints == []
         assert page.page.locator("#kernel-tables").inner_text().startswith("The capture has no single kernels")

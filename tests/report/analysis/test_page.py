@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
+from tests.pages import inputs_of
 from tests.report.analysis.test_sections import repeated
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
@@ -17,14 +17,15 @@ from traceview.report.analysis.page import render
 @pytest.mark.parametrize("detail", [2_900_000, 3_000_000, 4_000_000])
 def test_page_stays_within_its_budget(analysis_of: Callable[[str], Analysis], detail: int) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
-    document = render(analysis, detail)
+    document = render(inputs_of(analysis), detail)
     assert 0.7 * detail < len(document) <= detail
-    assert document == render(analysis, detail)
+    assert document == render(inputs_of(analysis), detail)
 
 
-def test_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis]) -> None:
-    def broken() -> Charts:
+def test_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_given: object, **_named: object) -> Charts:
         raise ZeroDivisionError("made")
 
+    monkeypatch.setattr("traceview.slices.page.merged_charts", broken)
     with pytest.raises(ZeroDivisionError):
-        render(replace(analysis_of("serial"), charts=broken))
+        inputs_of(analysis_of("serial"))

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 
 from tests.captures import ALL, analyzed, sample, shared
 from tests.made_trace import made_trace
+from tests.pages import inputs_of
 from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from traceview.model.analysis import Analysis
@@ -22,7 +23,6 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
-from traceview.report.timeline.source import PageSource
 from traceview.whatif.prediction import whatif
 
 
@@ -34,7 +34,7 @@ def hostile_analysis() -> Analysis:
 
 
 def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, render(hostile_analysis()), tmp_path) as page:
+    with opened(browser, render(inputs_of(hostile_analysis())), tmp_path) as page:
         assert page.complaints == []
         assert page.evaluate("window.owned") is None
         assert page.evaluate("document.images.length") == 0
@@ -58,7 +58,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_names_stay_inside_their_strings() -> None:
-    html = render(hostile_analysis())
+    html = render(inputs_of(hostile_analysis()))
     assert html.count("</script>") == html.count("<script ") + html.count("<script>") >= 5
     assert "<img" not in html
     assert "<!--" not in html
@@ -66,13 +66,13 @@ def test_names_stay_inside_their_strings() -> None:
 
 def test_same_analysis_same_bytes() -> None:
     path = sample("dual.sqlite")
-    assert render(analyzed(path)) == render(analyze(path))
+    assert render(inputs_of(analyzed(path))) == render(inputs_of(analyze(path)))
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_parts_add_up_to_the_window(name: str) -> None:
     analysis = analyzed(shared(name))
-    content = sections(analysis, PageSource.from_analysis(analysis))
+    content = sections(inputs_of(analysis))
     for device, use in zip(content["devices"], analysis.devices, strict=True):
         views = device["views"]
         windows = list(dict.fromkeys((use.steady.window, use.window)))
@@ -91,8 +91,8 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
     path = sample("ddp2.sqlite")
     analysis, whole = analyzed(path), analyzed(path, whole=True)
     for shown, other in ((analysis, whole), (whole, analysis)):
-        assert finding_costs(shown.parts()[1]) == finding_costs(other) != finding_costs(shown)
-    with opened(browser, render(analysis), tmp_path) as page:
+        assert finding_costs(inputs_of(shown).parts[1]) == finding_costs(other) != finding_costs(shown)
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         assert page.page.locator("#answer-title").inner_text() == analysis.answer
         page.page.get_by_role("combobox", name="Group the kernels on GPU 0").select_option("family")
         head, line = page.page.locator("#figures .device-head").first, page.page.locator(".device-line").first
@@ -116,8 +116,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
         for card, title in zip(page.page.locator("#cards .card").all_inner_texts(), titles, strict=False):
             assert title in card
         assert page.page.locator("#findings-title").inner_text() == "All findings, from first to last GPU work"
-        assert whole.charts is not None
-        _, _, families = (grouping for grouping in whole.charts().devices[0].kernels[:3])
+        _, _, families = (grouping for grouping in inputs_of(whole).charts.devices[0].kernels[:3])
         counts = page.page.locator("#kernels .kernels").first.locator("tbody tr > :nth-child(5)").all_inner_texts()
         assert counts == [f"{group.count:,}" for group in families.groups]
         page.press("]")
@@ -125,7 +124,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
         page.page.locator("button[data-move=fit]").click()
         page.settle()
         assert page.evaluate("traceview.view.to - traceview.view.from") > 20 * (steady[1] - steady[0])
-    with opened(browser, render(whole), tmp_path) as page:
+    with opened(browser, render(inputs_of(whole)), tmp_path) as page:
         assert "from first to last GPU work" in (page.page.locator(".device-head").first.text_content() or "")
         assert page.evaluate("traceview.page.opens") is None
 
@@ -133,7 +132,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
 def test_timeline_opens_on_the_work_of_a_long_capture(browser: Browser, tmp_path: Path) -> None:
     work = [(start, start + 1000, "compute", 0, None) for start in (9_000_000, 9_400_000, 9_900_000)]
     analysis = analyze(made_trace(work, api=[(0, 100, "api", 0)]))
-    with opened(browser, render(analysis), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         first, last = page.view()
         assert 8_900_000 < first < 9_000_000 and 9_901_000 < last < 10_000_000
         page.page.locator("[data-move=fit]").click()
@@ -141,13 +140,13 @@ def test_timeline_opens_on_the_work_of_a_long_capture(browser: Browser, tmp_path
 
 
 def test_page_has_no_private_data(analysis_of: Callable[[str], Analysis]) -> None:
-    html = render(analysis_of("dual"))
+    html = render(inputs_of(analysis_of("dual")))
     assert str(sample("dual.sqlite").parent) not in html
     assert "dual.sqlite" in html
 
 
 def test_policy_allows_no_outside_source(analysis_of: Callable[[str], Analysis]) -> None:
-    html = render(analysis_of("cudagraph"))
+    html = render(inputs_of(analysis_of("cudagraph")))
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-eval" not in policy and "blob:" not in policy.split("img-src")[0]
@@ -175,7 +174,7 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
       const column = (x) => [...Array(row.h).keys()].some((y) => near(at(x, y)) && data[at(x, y) + 3] > 150);
       return [...Array(width).keys()].filter(column).length;
     }"""
-    with opened(browser, render(analyze(trace)), tmp_path) as page:
+    with opened(browser, render(inputs_of(analyze(trace))), tmp_path) as page:
         assert page.evaluate(painted) == 1
 
 
@@ -199,7 +198,7 @@ def test_page_beyond_the_budget_is_reported(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
-    html = render(analysis, 3_000_000)
+    html = render(inputs_of(analysis), 3_000_000)
     assert len(html) <= 3_000_000
     with opened(browser, html, tmp_path) as page:
         assert page.complaints == []
@@ -226,7 +225,7 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     analysis = analysis_of("serial")
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    content = sections(analysis, PageSource.from_analysis(analysis), result)
+    content = sections(inputs_of(analysis), result)
     predicted = {prediction.change: prediction for prediction in result.predictions}
     shown = [finding["prediction"] for finding in content["findings"]]
     assert [bool(time) for time in shown] == [finding.change in predicted for finding in analysis.findings]
@@ -236,7 +235,7 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     assert shown[0]["title"] == "Pin host memory" and shown[0]["unprofiled"]
     rows = content["predictions"]["rows"]
     assert [(row[0], row[1]) for row in rows] == [(one.title, one.iteration_ns) for one in result.predictions]
-    without = sections(analysis, PageSource.from_analysis(analysis))
+    without = sections(inputs_of(analysis))
     assert without["predictions"] is None
     known = [finding["prediction"] for finding in without["findings"] if finding["prediction"]]
     assert len(known) == 3 and (known[0]["after_ns"], known[0]["low_ns"]) == (pin.iteration_ns, None)

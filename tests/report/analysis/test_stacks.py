@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.measure.host.test_host_time import random_trace
+from tests.pages import inputs_of
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
@@ -22,14 +23,13 @@ def analysis() -> Analysis:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("stacks")) as shown:
+    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("stacks")) as shown:
         yield shown
         assert shown.complaints == []
 
 
 def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    nodes = analysis.charts().stacks.nodes
+    nodes = inputs_of(analysis).charts.stacks.nodes
     idle, host = "GPU idle time by stack", "Host time by stack"
     values = "(stage) => stage.data[0].values"
     assert chart(page, idle).locator(".chart").evaluate(values) == [node.idle_ns for node in nodes if node.idle_ns]
@@ -44,14 +44,15 @@ def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> 
 
 
 def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> None:
-    assert analysis.charts is not None
-    [root] = [node for node in analysis.charts().stacks.nodes if node.parent < 0 and node.idle_ns]
+    [root] = [node for node in inputs_of(analysis).charts.stacks.nodes if node.parent < 0 and node.idle_ns]
     figure = chart(page, "GPU idle time by stack")
     figure.locator(".slice").first.hover()
     tip = figure.locator(".hoverlayer").text_content() or ""
     assert f"{root.idle_samples} samples" in tip and "100%" in tip and root.place in tip
     figure.get_by_role("button", name="Table").click()
-    assert figure.locator("tbody tr").count() == sum(node.idle_ns > 0 for node in analysis.charts().stacks.nodes)
+    assert figure.locator("tbody tr").count() == sum(
+        node.idle_ns > 0 for node in inputs_of(analysis).charts.stacks.nodes
+    )
 
 
 def table_rows(page: Opened, heading: str) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import render
@@ -15,7 +16,7 @@ from traceview.report.analysis.page import render
 @pytest.fixture(scope="module")
 def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """The page of the module's `analysis` fixture."""
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("page")) as page:
+    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("page")) as page:
         yield page
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_drag_on_the_ruler_sums_every_row_by_name(page: Opened, analysis: Analys
         (before[0] + 0.25 * length, before[0] + 0.5 * length), rel=0.01
     )
     assert page.view() == before and found["rows"] is None and found["exact"] and found["names"]["exact"]
-    start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+    start, end = (found[edge] + analysis.trace.span.start for edge in ("from", "to"))
     work = analysis.trace.operations
     copies = work["class"].is_in(["copy", "memset"])
     tables = found["names"]["tables"]
@@ -87,7 +86,7 @@ def test_area_of_one_row_compared_with_another(page: Opened, analysis: Analysis)
     work = analysis.trace.operations
     work = work.filter((work["stream"] == int(row["id"][2:])) & ~work["class"].is_in(["copy", "memset"]))
     for found in (first, second):
-        start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+        start, end = (found[edge] + analysis.trace.span.start for edge in ("from", "to"))
         assert sorted(map(tuple, found["names"]["tables"]["kernel"])) == sums_by_name(work, start, end)
     panel = page.page.locator("#panel")
     assert [text[:2] for text in panel.locator("h3").all_inner_texts()] == ["A:", "B:"]

@@ -9,7 +9,6 @@ import pytest
 from tests.report.browser import Opened
 from tests.report.timeline.test_select import a_kernel, point_at, row_of
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_views_go_back_and_forward(page: Opened) -> None:
 def test_double_click_zooms_to_an_event_or_to_all(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     kernel = a_kernel(analysis, row)
-    start, end = (kernel[edge] - origin(analysis) for edge in ("start", "end"))
+    start, end = (kernel[edge] - analysis.trace.span.start for edge in ("start", "end"))
     x, y = point_at(page, row, start, end)
     page.evaluate("([from, to]) => traceview.setView(from, to)", [start - 9 * (end - start), end + 9 * (end - start)])
     page.settle()
@@ -58,7 +57,7 @@ def test_double_click_zooms_to_an_event_or_to_all(page: Opened, analysis: Analys
 def test_link_holds_selection_area_rows_and_bookmarks(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     kernel = a_kernel(analysis, row)
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     page.page.mouse.click(*point_at(page, row, kernel["start"] - zero, kernel["end"] - zero))
     page.press("b")
     page.page.keyboard.type("look & see 50%")

@@ -10,7 +10,6 @@ import pytest
 from tests.report.browser import Opened
 from tests.report.timeline.test_select import a_kernel, point_at, row_of
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def test_kernels_have_the_colour_of_their_name_or_family(page: Opened, analysis:
 def test_panel_shows_the_launch(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     kernel = a_kernel(analysis, row)
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     page.page.mouse.click(*point_at(page, row, kernel["start"] - zero, kernel["end"] - zero))
     page.settle()
     text = page.page.locator("#panel").inner_text()

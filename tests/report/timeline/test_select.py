@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from tests.pages import inputs_of
 from tests.report.analysis.test_sections import repeated
 from tests.report.browser import READY, Opened, opened
 from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
 
 KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"
 
@@ -55,7 +55,7 @@ def test_click_shows_launch_and_ranges(page: Opened, analysis: Analysis) -> None
     kernel = a_kernel(analysis, row)
     launch = analysis.trace.api.row(kernel["launch"], named=True)
     thread = analysis.trace.threads.row(launch["thread"], named=True)
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     page.page.mouse.click(*point_at(page, row, kernel["start"] - zero, kernel["end"] - zero))
     page.settle()
     text = page.page.locator("#panel").inner_text()
@@ -85,7 +85,7 @@ def test_click_shows_launch_and_ranges(page: Opened, analysis: Analysis) -> None
 def test_keys_step_along_the_stream(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     frame = analysis.trace.operations.filter(analysis.trace.operations["stream"] == int(row["id"][2:]))
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     chosen = "traceview.selected.hit.marks.start[traceview.selected.hit.i]"
     page.page.mouse.click(*point_at(page, row, frame["start"][500] - zero, frame["end"][500] - zero))
     page.page.mouse.move(1, 1)
@@ -110,7 +110,7 @@ def union(analysis: Analysis, of: str, start: int, end: int) -> intervals.Interv
 
 
 def agrees(analysis: Analysis, found: dict[str, Any]) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     start, end = found["from"] + zero, found["to"] + zero
     [device] = found["devices"]
     compute, copies = (union(analysis, of, start, end) for of in ("compute", "copy"))
@@ -134,7 +134,7 @@ def agrees_by_name(page: Opened, analysis: Analysis) -> None:
           return { from, to, exact, kernel: sum("kernel"), range: sum("range") }; }"""
     )
     assert found["exact"] is False
-    start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+    start, end = (found[edge] + analysis.trace.span.start for edge in ("from", "to"))
     work = analysis.trace.operations
     for table, frame in (("kernel", work.filter(work["class"] == "compute")), ("range", analysis.trace.ranges)):
         assert found[table] == (frame["end"].clip(start, end) - frame["start"].clip(start, end)).sum()
@@ -170,7 +170,7 @@ def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -
 
 def test_measure_from_bins_ends_at_their_borders(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
     analysis = analyze(repeated(analysis.trace, 6))
-    with opened(browser, render(analysis, 2_700_000), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis), 2_700_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
         assert page.evaluate("traceview.page.timeline.whole") is False
         # The stretch between the places that are in full.
@@ -200,7 +200,7 @@ def test_link_restores_the_view(page: Opened, browser: Browser, analysis: Analys
     page.page.wait_for_function("() => location.hash.startsWith('#t=123456789')")
     fragment = page.evaluate("location.hash")
     assert fragment == "#t=123456789..125000001"
-    with opened(browser, render(analysis), tmp_path) as other:
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as other:
         other.page.goto((tmp_path / "page.html").as_uri() + fragment)
         other.page.reload()
         other.page.wait_for_selector(READY, state="attached")
@@ -293,14 +293,13 @@ def test_folded_group_shows_its_first_row(page: Opened) -> None:
 
 
 def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> None:
-    assert analysis.projected is not None
-    frame = analysis.projected()
+    frame = inputs_of(analysis).projected
     found = page.evaluate(
         """() => traceview.board.groups.flatMap((group) => group.rows).filter((row) => row.kind === "projected")
           .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksIn(lane.exact);
             return [...Array(marks.n).keys()].map((i) => [marks.start[i], marks.end[i], marks.operations[i]]); })"""
     )
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     assert sorted(map(tuple, found)) == sorted(
         (start - zero, end - zero, count)
         for start, end, count in frame.select("start", "end", "operations").iter_rows()

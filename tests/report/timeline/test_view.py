@@ -8,7 +8,6 @@ import pytest
 
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def shows(page: Opened, start: int, end: int) -> bool:
 
 def test_finding_moves_to_its_worst_place(page: Opened, analysis: Analysis) -> None:
     worst = analysis.findings[0].evidence[0]
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     assert not shows(page, worst.start_ns - zero, worst.end_ns - zero)
     page.page.locator("#cards .goto").first.click()
     page.settle()
@@ -40,7 +39,7 @@ def test_finding_moves_to_its_worst_place(page: Opened, analysis: Analysis) -> N
 
 
 def test_every_place_moves_the_timeline(page: Opened, analysis: Analysis) -> None:
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     finding = analysis.findings[1]
     buttons = page.page.locator(f"[data-finding={finding.id}] .places button")
     for number, place in enumerate(finding.evidence):
@@ -156,7 +155,7 @@ def test_hover_describes_a_mark(page: Opened, analysis: Analysis) -> None:
         analysis.trace.operations.filter(analysis.trace.operations["class"] == "copy").iter_rows(named=True),
         key=lambda row: row["end"] - row["start"],
     )
-    zero = origin(analysis)
+    zero = analysis.trace.span.start
     page.evaluate("([from, to]) => traceview.setView(from, to)", [copy["start"] - zero, copy["end"] - zero])
     page.settle()
     y = page.evaluate("traceview.board.shown.find((row) => row.kind === 'stream').y + 8")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.measure.charts.device import (
-    busiest_streams,
     copy_groups,
     copy_totals,
     gap_lengths,
@@ -16,7 +15,6 @@ from traceview.measure.charts.device import (
     stream_pairs,
     streams_at_once,
 )
-from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import (
     KernelTotals,
     kernel_groupings,
@@ -30,7 +28,7 @@ from traceview.measure.charts.stacks import stack_tree
 from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
-from traceview.model.charts import Charts, DeviceCharts, StackTree
+from traceview.model.charts import Charts, DeviceCharts, StackTree, iteration_bars
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
@@ -94,31 +92,6 @@ def device_charts(
         places=places,
         ranges=ranges,
     )
-
-
-def measure_charts(
-    trace: Trace,
-    devices: Sequence[DeviceUse],
-    iterations: Iterations | NotMeasured,
-    places: Places,
-    host_idle: HostIdle | None,
-    *,
-    whole: bool = False,
-) -> Charts:
-    """Return the figures of the charts of every device, of the iterations and of the stacks.
-
-    The stacks are those of the steady part, or of the window if `whole`. The kernels are those of both.
-    """
-    parts = devices if whole else [device.steady for device in devices]
-    sums = pl.DataFrame() if host_idle is None else host_idle.line_sums([part.gaps.frame for part in parts])
-    totals = {
-        device.device: chart_totals(
-            trace, device, device.gaps.frame, places, whole=whole, streams=busiest_streams(device)
-        )
-        for device in devices
-    }
-    own = {row: [own] for row, own in totals.items()}
-    return merged_charts(devices, iterations, own, trace.shapes, host_idle, sums, whole=whole)
 
 
 def merged_charts(

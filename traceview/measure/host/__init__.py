@@ -37,7 +37,7 @@ MAX_RECENT = 2  # frames of gaps whose idle time is kept: those of a window and 
 
 @dataclass(frozen=True, slots=True)
 class HostIdle:
-    """Answers what the host did in any idle gaps (see model.HostTime)."""
+    """Answers what the host did in any idle gaps, which are given as rows of Gaps.frame."""
 
     trace: Trace
     threads: ThreadStates
@@ -67,7 +67,7 @@ class HostIdle:
         return self.lines_of_sums(self.line_sums(gaps))
 
     def line_sums(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the sums that the lines in gaps follow from (see model.HostTime)."""
+        """Return the sums that lines_of_sums needs; those of parts of a capture add up. `exact` is a flag."""
         if self.stacks.is_empty:
             return pl.DataFrame()
         sums = idle_sums(self.stacks, (part for frame in gaps for part in self._idle(frame)), self.trace.window)
@@ -92,7 +92,7 @@ class HostIdle:
         return join_unseen(self.stacks, known)
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""
+        """Return the idle time in the gaps of some devices by line: file, line, function, moment and idle_ns."""
         idle = (part for frame in gaps for part in self._idle(frame))
         cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
         cells = cells.filter(pl.col("until") < 0)
@@ -100,7 +100,10 @@ class HostIdle:
         return cells.select("moment", "idle_ns").hstack(evidence.frames.select("file", "line", "function")[frame])
 
     def thread_stacks(self) -> pl.DataFrame:
-        """Return the time that each stack of a thread stands for (see model.HostTime)."""
+        """Return the stacks of threads by time: start, end, stack (row of HostEvidence.stacks) and thread.
+
+        A sample stands for the time nearest to it. A thread has its Python stacks; without these, its CPU samples.
+        """
         parts = []
         for thread in range(len(self.trace.threads)):
             cells = self.stacks.cells(thread, PYTHON) or self.stacks.cells(thread, SAMPLES)
@@ -110,7 +113,7 @@ class HostIdle:
         return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
 
     def lines_at(self, thread: Times, moments: Times) -> list[str]:
-        """Return the line where each thread is at a moment, by the best stacks of it (see model.HostTime)."""
+        """Return the line where each thread (row of Trace.threads) is at a moment; "" if its best stacks lack it."""
         stack = np.full(len(moments), -1, np.int64)
         for caller in np.unique(thread[thread >= 0]).tolist():
             own = np.flatnonzero(thread == caller)

@@ -13,12 +13,7 @@ import polars as pl
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations.breakdown import (
-    MeasuredDevices,
-    breakdown,
-    unmeasured_processes,
-)
+from traceview.measure.iterations.breakdown import unmeasured_processes
 from traceview.measure.iterations.candidates import (
     LaunchSums,
     RepeatedRange,
@@ -28,13 +23,10 @@ from traceview.measure.iterations.candidates import (
     range_phases,
     repeating_ranges,
 )
-from traceview.measure.iterations.figures import build_iterations
-from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
+from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
-from traceview.measure.iterations.times import finish_times
-from traceview.measure.nvtx.projection import Projection, project_operations
-from traceview.model.analysis import IterationCandidate, Iterations, NotMeasured
+from traceview.model.analysis import IterationCandidate, NotMeasured
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 
@@ -83,17 +75,6 @@ class LaunchSource:
     processes: Callable[[], list[int]]
     sequence: Callable[[int], LaunchSequence]
 
-    @classmethod
-    def from_trace(cls, trace: Trace, devices: Collection[int], projection: Projection | None = None) -> LaunchSource:
-        """Return the launches of a complete trace; `projection` is the result of project_operations, if it exists."""
-        operations = trace.operations
-        return cls(
-            known=operations["launch"].null_count() < len(operations),
-            sums=lambda: LaunchSums.from_trace(trace, projection or project_operations(trace)),
-            processes=lambda: busiest_first(gpu_times(trace, devices)),
-            sequence=lambda process: launch_sequence(trace, process),
-        )
-
 
 def gpu_times(trace: Trace, devices: Collection[int]) -> pl.DataFrame:
     """Return the GPU time of each process on some devices: process and total in ns."""
@@ -107,49 +88,6 @@ def busiest_first(times: pl.DataFrame) -> list[int]:
     return processes
 
 
-def measure_iterations(
-    trace: Trace,
-    threads: ThreadStates,
-    measured: MeasuredDevices | None = None,
-    *,
-    pattern: str | None = None,
-    skip: int | None = None,
-    projection: Projection | None = None,
-) -> Iterations | NotMeasured:
-    """Measure every iteration, and the spread of the iterations that are not warm-up.
-
-    `measured` has the devices that count and their gaps; by default, all devices are measured. The other
-    parameters are those of find_iterations, with the same errors.
-    """
-    measured = measured or MeasuredDevices.from_trace(trace, threads)
-    where = find_iterations(trace, measured, pattern=pattern, skip=skip, projection=projection)
-    if isinstance(where, NotMeasured):
-        return where
-    parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
-    finish = finish_times(trace, where.process, where.start, measured.devices)
-    return build_iterations(where, parts, finish)
-
-
-def find_iterations(
-    trace: Trace,
-    measured: MeasuredDevices,
-    *,
-    pattern: str | None = None,
-    skip: int | None = None,
-    projection: Projection | None = None,
-) -> IterationRanges | NotMeasured:
-    """Return where the iterations of the devices in `measured` are, and how many of them are warm-up.
-
-    They are the ranges of the phase that launches most GPU work, or the repeating unit of the launches if no phase
-    qualifies. `pattern` is a regular expression that is searched in range names. `skip` sets the number of warm-up
-    iterations; by default, leading iterations that are longer than 1.5 times the median are warm-up. `projection` is
-    the result of project_operations, if it exists already. Raises RequestError if `pattern` matches no range or `skip`
-    leaves no iteration.
-    """
-    launches = LaunchSource.from_trace(trace, measured.devices, projection)
-    return choose_iterations(trace, measured.devices, launches, pattern=pattern, skip=skip)
-
-
 def choose_iterations(
     trace: Trace,
     devices: Collection[int],
@@ -158,9 +96,12 @@ def choose_iterations(
     pattern: str | None = None,
     skip: int | None = None,
 ) -> IterationRanges | NotMeasured:
-    """Return the result of find_iterations for `devices`, rows of Trace.devices, from what is known of the launches.
+    """Return where the iterations of `devices`, rows of Trace.devices, are, and how many of them are warm-up.
 
-    `trace` can lack operations and calls.
+    They are the ranges of the phase that launches most GPU work, or the repeating unit of the launches if no phase
+    qualifies. `trace` can lack operations and calls. `pattern` is a regular expression that is searched in range names.
+    `skip` sets the number of warm-up iterations; by default, leading iterations that are longer than 1.5 times the
+    median are warm-up. Raises RequestError if `pattern` matches no range or `skip` leaves no iteration.
     """
     others = unmeasured_processes(trace, devices)
     ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(others))

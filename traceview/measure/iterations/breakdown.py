@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Times, sorted_unique
-from traceview.measure.activity import KERNEL, Activity, device_activity
-from traceview.measure.gaps.causes import attribute, device_gaps, find_idle_gaps
+from traceview.measure.activity import KERNEL, Activity
+from traceview.measure.gaps.causes import attribute
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.overlap import Copies
 from traceview.measure.sums import covered_length_few_queries, sums_between
@@ -42,14 +42,6 @@ class MeasuredDevices:
 
     activities: Sequence[Activity]
     gaps: Mapping[int, Gaps]
-
-    @classmethod
-    def from_trace(cls, trace: Trace, threads: ThreadStates) -> MeasuredDevices:
-        """Measure every device of a trace."""
-        rows = range(len(trace.devices))
-        activities = [work for row in rows if (work := device_activity(trace, row)) is not None]
-        gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in activities}
-        return cls(activities, gaps)
 
     @property
     def devices(self) -> list[int]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import starmap
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
+from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import ITERATION_FIGURES, Iteration, Iterations, Spread
 from traceview.model.devices import CAUSES
-
-if TYPE_CHECKING:
-    from traceview.measure.iterations import IterationRanges
 
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 

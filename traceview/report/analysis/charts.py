@@ -8,7 +8,6 @@ from typing import Any
 
 from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured
 from traceview.model.charts import (
-    Charts,
     CopyGroup,
     DeviceCharts,
     GapLengths,
@@ -26,8 +25,9 @@ from traceview.model.devices import DeviceUse
 from traceview.model.rows import KernelUse, StreamUse, size_text
 from traceview.report.analysis.answer import covered
 from traceview.report.format import plain
-from traceview.report.timeline.rows import COPY_CLASSES
-from traceview.report.timeline.samples import SampleStacks
+from traceview.timeline.events import PageInputs
+from traceview.timeline.groups import SampleStacks
+from traceview.timeline.rows import COPY_CLASSES
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
@@ -63,17 +63,16 @@ PER_ITERATION = Column("per_iteration_ns", "ns", "per iteration", "Total over th
 MAX_KERNEL_NAME = 300
 
 
-def charts(analysis: Analysis, zero: int) -> Json:
-    """Return the figures of every chart; times count from `zero`, rows have the ids of the timeline."""
-    measured = analysis.charts() if analysis.charts is not None else Charts()
-    used = {device.device: device for device in analysis.devices}
-    parts = analysis.parts()
+def charts(inputs: PageInputs) -> Json:
+    """Return the figures of every chart; times count from the start of the timeline, rows have its ids."""
+    analysis, measured, zero = inputs.analysis, inputs.charts, inputs.events.span.start
+    used, evidence = {device.device: device for device in analysis.devices}, analysis.trace.evidence
     return {
-        "devices": [_device(parts, used[device.device], device, zero) for device in measured.devices],
+        "devices": [_device(inputs.parts, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
         "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
         "shapes": [_shape(shape) for shape in measured.shapes],
-        "samples": SampleStacks.from_evidence(analysis.trace.evidence).json(analysis.trace.evidence),
+        "samples": SampleStacks.from_evidence(evidence).json(evidence),
     }
 
 

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
+from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
-from traceview.report.timeline.build import MergedRows, PackedTimeline, rows, timeline
-from traceview.report.timeline.rows import Group
-from traceview.report.timeline.source import PageSource
+from traceview.timeline.events import PageInputs
+from traceview.timeline.groups import rows
+from traceview.timeline.rows import Group
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
@@ -63,39 +63,37 @@ MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceed
 MAX_TRIES = 3
 
 
-def render(analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None) -> str:
+def render(inputs: PageInputs, detail: int = DETAIL, whatif: WhatIf | None = None) -> str:
     """Return one HTML document that needs no other file and no network.
 
     `detail` is the maximum size in bytes: as much of the timeline as fits has full detail, the rest is in bins with
     event counts. A page needs a minimum size, which may exceed `detail`. `whatif` adds its predictions and
-    its critical path, as the first row. The same analysis gives the same bytes.
+    its critical path, as the first row. The same inputs give the same bytes.
     """
-    return _page(analysis, PageSource.from_analysis(analysis), detail, whatif, server=False)[0]
+    return _page(inputs, detail, whatif, server=False)[0]
 
 
-def live(analysis: Analysis, source: PageSource) -> tuple[str, Sequence[Group]]:
+def live(inputs: PageInputs) -> tuple[str, Sequence[Group]]:
     """Return a document that asks its own server for detail, and all rows."""
-    return _page(analysis, source, LIVE_DETAIL, None, server=True)
+    return _page(inputs, LIVE_DETAIL, None, server=True)
 
 
-def _page(
-    analysis: Analysis, source: PageSource, detail: int, whatif: WhatIf | None, *, server: bool
-) -> tuple[str, Sequence[Group]]:
-    title = analysis.info.file
+def _page(inputs: PageInputs, detail: int, whatif: WhatIf | None, *, server: bool) -> tuple[str, Sequence[Group]]:
+    title = inputs.analysis.info.file
     # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
-        packing = aside.submit(lambda: packed_json(charts(analysis, source.span.start)))
-        groups = rows(analysis, source, () if whatif is None else whatif.spans)
+        packing = aside.submit(lambda: packed_json(charts(inputs)))
+        groups = rows(inputs, () if whatif is None else whatif.spans)
         shown = packing.result()
-        content = {**sections(analysis, source, whatif), "live": server}
+        content = {**sections(inputs, whatif), "live": server}
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
-    merged = MergedRows.within(source, groups, max(left, MIN_TIMELINE))
+    merged = MergedRows.within(inputs.events, groups, max(left, MIN_TIMELINE))
     for _ in range(MAX_TRIES):
-        drawn = timeline(analysis, merged, source, max(left, MIN_TIMELINE))
+        drawn = timeline(inputs, merged, max(left, MIN_TIMELINE))
         if server:
-            drawn = replace(drawn, names=source.names.texts)
+            drawn = replace(drawn, names=inputs.events.names.texts)
         document = build(title, {**content, "timeline": drawn.content}, shown, drawn, live=server)
         over = len(document) - detail
         if over <= 0 or left <= MIN_TIMELINE:

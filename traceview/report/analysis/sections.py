@@ -21,9 +21,9 @@ from traceview.report.analysis.answer import (
 )
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
 from traceview.report.json import plain_values
-from traceview.report.timeline.rows import WORDS
-from traceview.report.timeline.source import ClassTimes, PageSource
 from traceview.report.whatif import gain_words
+from traceview.timeline.events import ClassTimes, PageInputs
+from traceview.timeline.rows import WORDS
 from traceview.units import duration
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ MAX_WAITS = 6  # named calls of the state `waiting`
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
-def sections(analysis: Analysis, source: PageSource, whatif: WhatIf | None = None) -> Json:
+def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
     """Return everything on the page except the timeline and the charts. Times are ns from the start of its span.
 
     `whatif` adds predictions.
     """
-    info, zero = analysis.info, source.span.start
+    analysis, covered = inputs.analysis, inputs.events.span
+    info, zero = analysis.info, covered.start
     return {
         "file": plain(info.file, 200),
         "nsys": info.nsys_version,
@@ -50,11 +51,11 @@ def sections(analysis: Analysis, source: PageSource, whatif: WhatIf | None = Non
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "opens": _first_view(analysis, source.span),
+        "opens": _first_view(analysis, covered),
         "covers": _coverages(analysis),
         **_answer(analysis, zero, whatif),
-        "other": next((_answer(other, zero, whatif) for other in analysis.parts()[1:]), None),
-        "devices": [_device(analysis, device, source.exposed[device.device]) for device in analysis.devices],
+        "other": None if inputs.other is None else _answer(inputs.other, zero, whatif),
+        "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
         "predictions": None if whatif is None else _predictions(whatif),
         "iterations": _iterations(analysis.iterations),
         "tables": [

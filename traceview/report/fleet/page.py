@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, Heat
-from traceview.report.assets import FLEET, escaped_json
+from traceview.report.assets import FLEET, escaped_json, pack
 from traceview.report.fleet.phrases import answer, clock_line, headline, price, session_line, title
 from traceview.report.format import plain
-from traceview.report.timeline.columns import Columns
+from traceview.timeline.marks import Columns
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")
@@ -54,7 +54,7 @@ def content(fleet: Fleet) -> tuple[dict[str, object], str]:
         "notes": [plain(note.text, 2000) for note in fleet.notes],
         "heat": None if fleet.heat is None else _heat(fleet.heat, columns),
     }
-    return values, columns.packed()
+    return values, pack(columns.raw())
 
 
 def _ranks(fleet: Fleet) -> list[dict[str, object]]:

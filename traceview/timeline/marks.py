@@ -1,4 +1,4 @@
-"""The marks of a row of the timeline as columns, and the names of all marks."""
+"""The marks of a row of the timeline as columns, the names of all marks, and how a page stores columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, blocks, is_sorted
-from traceview.report.timeline.columns import Columns, Packed
+from traceview.intervals import EMPTY, Intervals, Times, blocks, is_sorted
 
 MAX_NAME_LENGTH = 400
 NEAR = 1024
@@ -166,6 +165,9 @@ class Marks:
         return places
 
 
+NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
+
+
 def concatenated(parts: Sequence[Marks]) -> Marks:
     """Concatenate parts of a lane. All have the same columns; single events become merged marks beside merged marks."""
     if len(parts) == 1:
@@ -278,3 +280,44 @@ def _shortened(text: str) -> str:
 def _categories(names: pl.Series) -> list[str]:
     kind = names.dtype
     return kind.categories.to_list() if isinstance(kind, pl.Enum) else []
+
+
+Packed = list[int]  # [offset in bytes, bytes of each number]
+
+
+@dataclass(slots=True)
+class Columns:
+    """A buffer of columns. Each column stores all lowest bytes, then all second bytes, and so on.
+
+    Bytes of the same order are alike, so this layout packs smaller and faster than whole numbers.
+    """
+
+    _parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, values: NDArray[np.integer]) -> Packed:
+        """Append whole numbers from 0 to 2^53 with the bytes that the largest needs; return their place."""
+        top = int(values.max()) if len(values) else 0
+        count = max(1, -(-top.bit_length() // 8))
+        place = self.size
+        width = 1 << (count - 1).bit_length()
+        bytes_of = np.ascontiguousarray(values, f"<u{width}").view(np.uint8).reshape(-1, width)
+        self._parts.extend(bytes_of[:, order].tobytes() for order in range(count))
+        self.size += len(values) * count
+        return [place, count]
+
+    def add_ascending(self, values: Times) -> Packed:
+        """Append ascending numbers as differences, which pack better."""
+        return self.add(np.diff(values, prepend=np.int64(0)))
+
+    def add_steps(self, values: NDArray[np.integer]) -> Packed:
+        """Append numbers in any order as signed differences."""
+        return self.add_signed(np.diff(values, prepend=np.int64(0)))
+
+    def add_signed(self, values: Times) -> Packed:
+        """Append signed numbers in zigzag form: 0 -1 1 -2 2 become 0 1 2 3 4."""
+        return self.add((values << 1) ^ (values >> 63))
+
+    def raw(self) -> bytes:
+        """Return the buffer."""
+        return b"".join(self._parts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -13,9 +11,8 @@ from hypothesis import strategies as st
 
 from traceview import intervals
 from traceview.intervals import arrays
-from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.marks import Marks
-from traceview.report.timeline.merging import merged
+from traceview.timeline.marks import Columns, Marks
+from traceview.timeline.merging import merged
 
 numbers = st.lists(st.integers(0, 2**53), max_size=40)
 spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=120)
@@ -28,7 +25,7 @@ def planes(buffer: bytes, place: list[int], length: int) -> list[int]:
 
 
 def unpacked(columns: Columns, place: list[int], length: int) -> list[int]:
-    return planes(zlib.decompress(base64.b64decode(columns.packed())), place, length)
+    return planes(columns.raw(), place, length)
 
 
 @given(st.lists(numbers, min_size=1, max_size=5))

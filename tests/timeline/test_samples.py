@@ -9,11 +9,14 @@ import pytest
 
 from tests.measure.charts.test_stacks import random_stacks
 from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, frame, random_trace
+from tests.pages import inputs_of
+from traceview.model.analysis import Analysis
 from traceview.model.stacks import SAMPLES, HostEvidence
+from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.timeline import samples
-from traceview.report.timeline.marks import Names
-from traceview.report.timeline.samples import SampleStacks, frame_text, sample_marks
+from traceview.timeline import groups
+from traceview.timeline.groups import SampleStacks, frame_text, sample_marks
+from traceview.timeline.marks import Marks, Names
 
 
 def callers(made: HostEvidence, stack: int) -> list[int]:
@@ -24,7 +27,7 @@ def callers(made: HostEvidence, stack: int) -> list[int]:
 @pytest.mark.parametrize("most", [1, 7, 100])
 @pytest.mark.parametrize("seed", range(4))
 def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_STACKS", most)
+    monkeypatch.setattr(groups, "MAX_STACKS", most)
     made, times = random_stacks(seed)
     rows = [(at, at, 0, 0, None, stack) for at, stack in enumerate(times.frame["stack"].to_list() * 2 + [-1])]
     made = replace(made, samples=frame(SAMPLES, rows))
@@ -44,11 +47,17 @@ def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.
         assert texts == [frame_text(*made.frames.row(made.stacks["frame"][one])) for one in callers(made, node)]
 
 
+def marks_between(analysis: Analysis, start: int, end: int, names: Names | None = None) -> dict[int, Marks]:
+    inputs = inputs_of(analysis)
+    events = replace(inputs.events, span=Window(start, end), names=names or Names())
+    return sample_marks(replace(inputs, events=events))
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_marks_of_a_thread(seed: int, exact: bool) -> None:
     trace, names = random_trace(seed, exact, complete=True), Names()
-    marks = sample_marks(analyze(trace, whole=True), names, -1000, 1000)[0]
+    marks = marks_between(analyze(trace, whole=True), -1000, 1000, names)[0]
     shown = list(zip(marks.start.tolist(), marks.end.tolist(), marks.name.tolist(), strict=True))
     for moment in range(END):
         here = [names.texts[name] for start, end, name in shown if start <= moment < end]
@@ -63,9 +72,9 @@ def test_samples_outside_the_window_and_native_ones_beside_python() -> None:
         (60, 60, None, 1, None, 3),
     ]
     trace = replace(random_trace(1, exact=False), evidence=evidence(sorted(rows, key=lambda row: row[0]), []))
-    marks = sample_marks(analyze(trace, whole=True), Names(), 35, 75)
+    marks = marks_between(analyze(trace, whole=True), 35, 75)
     assert {thread: one.start.tolist() for thread, one in marks.items()} == {0: [35, 50, 70]}
     assert marks[0].end.tolist() == [50, 70, 75]
     native = replace(trace, evidence=evidence([(at, at, 1, None, None, 2) for at in (5, 7)], []))
-    assert {thread: len(marks) for thread, marks in sample_marks(analyze(native), Names(), 0, 100).items()} == {1: 2}
-    assert sample_marks(analyze(replace(trace, evidence=evidence([], []))), Names(), 0, 100) == {}
+    assert {thread: len(marks) for thread, marks in marks_between(analyze(native), 0, 100).items()} == {1: 2}
+    assert marks_between(analyze(replace(trace, evidence=evidence([], []))), 0, 100) == {}

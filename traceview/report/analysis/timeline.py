@@ -1,4 +1,4 @@
-"""The detail of the page: every event where the byte budget allows, else levels and the places that matter.
+"""The timeline of a page: every event where the byte budget allows, else levels and the places that matter.
 
 The first chunk shows every row at a glance. The chunks behind it go from coarse to fine, so that a page of any
 size draws at once and sharpens.
@@ -8,18 +8,157 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
-from traceview.intervals import Intervals, Times
-from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.levels import Lane, Level, coarser
-from traceview.report.timeline.marks import Marks, used
+import numpy as np
 
+from traceview.intervals import EMPTY, Intervals, Times
+from traceview.report.assets import pack
+from traceview.timeline.events import PageInputs, TimelineEvents
+from traceview.timeline.groups import annotating_threads
+from traceview.timeline.index import Index
+from traceview.timeline.levels import Lane, Level, coarser, kept_marks, merged_lanes, places
+from traceview.timeline.marks import Columns, Marks, Names, used
+from traceview.timeline.rows import LOOKS, Group
+from traceview.timeline.sums import (
+    bin_shift,
+    device_lanes,
+    name_bins,
+    packed_sums,
+    sums_of_devices,
+    sums_of_names,
+    tally,
+    tally_bins,
+)
+
+MAX_UNFOLDED_ROWS = 16  # rows of a group
+MARKS_PER_BYTE = 0.105  # marks of all levels per byte of the file; a mark takes 4 to 15 bytes
+KEPT_SHARE = 0.33  # share of the budget for the places in full detail
+MARK_BYTES = 12  # bytes of the file for one mark in full detail; limits the places
 MAX_UNPACKED = 7  # bytes of browser memory per byte of the budget
 CHUNK_BYTES = 1_000_000  # bytes of memory; the page unpacks one chunk at a time
 MIN_RATIO_SHARE = 0.9  # share of the last packing ratio; marks rarely pack better, and packing takes time
+SAMPLE = 1 << 14  # marks of a lane that are packed to estimate the size of the lane
+GPU_FINER = 2  # doublings by which the rows of the GPU are finer than those of the host
+# The share of the remaining budget for one level, by on_gpu: the GPU leaves a part for the host.
+SHARES = {True: 2 / 3, False: 1.0}
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTimeline:
+    """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
+
+    content: dict[str, object]
+    chunks: list[str]
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """All rows, and the lanes of each row with their levels."""
+
+    groups: Sequence[Group]
+    lanes: Mapping[str, Sequence[Lane]]  # lanes by row id
+    index: Callable[[int], Index]  # the search index, by the number of names
+
+    @classmethod
+    def within(cls, source: TimelineEvents, groups: Sequence[Group], budget: int) -> MergedRows:
+        """Merge the rows into levels that fit into `budget` bytes of the file."""
+        span, stored = source.span, source.sums
+        places = None if stored is None else (stored.rows, stored.places)
+        every = [row for group in groups for row in group.rows]
+        lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * MARKS_PER_BYTE))
+        return cls(
+            groups,
+            {row.id: mine for row, mine in zip(every, lanes, strict=True)},
+            cache(partial(Index.from_groups, groups, zero=span.start, stored=places)),
+        )
+
+
+def timeline(inputs: PageInputs, merged: MergedRows, budget: int) -> PackedTimeline:
+    """Pack the rows into `budget` bytes of the file."""
+    span, names = inputs.events.span, inputs.events.names
+    chunks = ChunkBudget.from_bytes(span.start, budget)
+    every = [lane for lanes in merged.lanes.values() for lane in lanes]
+    known = len(names.texts)
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(inputs, merged, every, budget, known))
+    cover = EMPTY if extra is None else extra.cover
+    remaining = iter(packed)
+    places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
+    content: dict[str, object] = {
+        "span": [0, span.length],
+        "events": sum(row.events for group in merged.groups for row in group.rows),
+        "whole": all(lane.whole for lane in packed),
+        "cover": [[start - span.start, end - span.start] for start, end in zip(*_as_lists(cover), strict=True)],
+        "looks": list(LOOKS),
+        "used": _used_looks(every),
+        "annotating": annotating_threads(inputs.analysis.trace.ranges),
+        "groups": [_group_json(group, places) for group in merged.groups],
+    }
+    if extra is not None:
+        content |= {**extra.content, "summary_chunk": chunk}
+    return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
+
+
+def _page_extra(inputs: PageInputs, merged: MergedRows, every: Sequence[Lane], budget: int, names: int) -> Extra:
+    """Return the parts of a page whose timeline does not fit into `budget` bytes; `names` is the number of names."""
+    source = inputs.events
+    span, columns, index = source.span, Columns(), merged.index(names)
+    length = span.length
+    cover = places(inputs, every, int(budget * KEPT_SHARE / MARK_BYTES))
+    shift, name_sums = sums_of_names(merged.groups, span, bin_shift(length, name_bins(merged.groups)), source.sums)
+    sums, summed_names = packed_sums(name_sums, shift, length, budget, names, columns)
+    devices = device_lanes(merged.groups)
+    shift, device_sums = sums_of_devices(
+        devices, span, bin_shift(length, tally_bins(len(devices), budget)), source.sums
+    )
+    content = {
+        "tally": tally(device_sums, shift, length, columns),
+        "index": index.write(span.start, columns),
+        "sums": sums,
+    }
+    shown = np.union1d(index.name, summed_names)
+    return Extra(columns, content, shown, cover, kept_marks(every, cover))
+
+
+def _used_looks(lanes: Sequence[Lane]) -> list[str]:
+    return [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in lanes)))]
+
+
+def _as_lists(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
+    return cover[0].tolist(), cover[1].tolist()
+
+
+def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:
+    """Return the names by number; unused names are empty."""
+    used = set(np.unique(np.concatenate(chunks.names)).tolist()) if chunks.names else set()
+    return [text if number in used else "" for number, text in enumerate(names.texts)]
+
+
+def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
+    return {
+        "label": group.label,
+        "note": group.note,
+        "rows": [
+            {
+                "kind": row.kind,
+                "id": row.id,
+                "label": row.label,
+                "note": row.note,
+                "more": row.more or place >= MAX_UNFOLDED_ROWS,
+                "process": row.process,
+                "part": row.part,
+                "events": row.events,
+                "lanes": places[row.id],
+                **({} if row.counter is None else {"counter": row.counter}),
+            }
+            for place, row in enumerate(group.rows)
+        ],
+    }
 
 
 @dataclass(slots=True)
@@ -48,7 +187,7 @@ class ChunkBudget:
         room = self.left * share
         if size > self.memory or size * ratio * MIN_RATIO_SHARE > room:
             return []
-        texts = [part.packed() for part in parts]
+        texts = [pack(part.raw()) for part in parts]
         if sum(map(len, texts)) > room:
             return []
         return self._keep(marks, texts, size, places)
@@ -56,11 +195,11 @@ class ChunkBudget:
     def require(self, marks: Sequence[Marks]) -> list[Json]:
         """Pack marks even where the budget is spent; return their places."""
         parts, places = self._columns(marks)
-        return self._keep(marks, [part.packed() for part in parts], sum(part.size for part in parts), places)
+        return self._keep(marks, [pack(part.raw()) for part in parts], sum(part.size for part in parts), places)
 
     def require_columns(self, columns: Columns) -> int:
         """Pack columns as a separate chunk even where the budget is spent; return the chunk's number."""
-        self._keep([], [columns.packed()], columns.size, [])
+        self._keep([], [pack(columns.raw())], columns.size, [])
         return len(self.chunks) - 1
 
     def _columns(self, marks: Sequence[Marks]) -> tuple[list[Columns], list[tuple[int, Json]]]:
@@ -83,12 +222,6 @@ class ChunkBudget:
         first = len(self.chunks)
         self.chunks.extend(texts)
         return [{"chunk": first + part, "marks": place} for part, place in places]
-
-
-SAMPLE = 1 << 14  # marks of a lane that are packed to estimate the size of the lane
-GPU_FINER = 2  # doublings by which the rows of the GPU are finer than those of the host
-# The share of the remaining budget for one level, by on_gpu: the GPU leaves a part for the host.
-SHARES = {True: 2 / 3, False: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +306,7 @@ def _estimated_size(lanes: Sequence[PackedLane], budget: ChunkBudget) -> float:
         times = len(marks) / len(sample)
         if columns.size * times > budget.memory or total > budget.left:
             return float("inf")
-        total += len(columns.packed()) * times
+        total += len(pack(columns.raw())) * times
     return total
 
 

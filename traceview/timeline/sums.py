@@ -15,11 +15,10 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times, blocks
 from traceview.model.trace import Window
-from traceview.report.timeline.columns import Columns, Packed
-from traceview.report.timeline.index import NamePlaces
-from traceview.report.timeline.marks import Marks, used
-from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, unions
-from traceview.report.timeline.stored import AllMarks
+from traceview.timeline.index import NamePlaces
+from traceview.timeline.marks import Columns, Marks, Packed, used
+from traceview.timeline.rows import LOOKS, Group, TimelineRow, unions
+from traceview.timeline.stored import AllMarks
 
 MAX_DEVICE_BINS = 1 << 16
 BIN_BYTES = 60  # per device and bin, unpacked; an estimate that limits the bins

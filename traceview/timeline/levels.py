@@ -14,10 +14,11 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
-from traceview.report.timeline.marks import Marks, Numbers, concatenated, reach
-from traceview.report.timeline.merging import MAX_SHIFT, GroupCounts, merged
-from traceview.report.timeline.rows import TimelineRow
-from traceview.report.timeline.stored import AllMarks, StoredMarks
+from traceview.timeline.events import PageInputs
+from traceview.timeline.marks import Marks, Numbers, concatenated, reach
+from traceview.timeline.merging import MAX_SHIFT, GroupCounts, merged
+from traceview.timeline.rows import TimelineRow
+from traceview.timeline.stored import AllMarks, StoredMarks
 
 MERGE_THREADS = 4
 COARSEST = 11  # 2^11 bins in the whole span: about two per pixel
@@ -147,15 +148,14 @@ def merged_lanes(rows: Sequence[TimelineRow], zero: int, length: int, max_marks:
         return [[lane.result() for lane in lanes] for lanes in merging]
 
 
-def places(
-    analysis: Analysis, worst_calls: Sequence[Place], length: int, lanes: Sequence[Lane], max_events: int
-) -> Intervals:
-    """Return the union of the places with full detail; `length` is the timeline's span in ns.
+def places(inputs: PageInputs, lanes: Sequence[Lane], max_events: int) -> Intervals:
+    """Return the union of the places with full detail.
 
     The most important places come first. A place is left out when the events would exceed `max_events`.
     """
     kept, events = [], 0
-    for start, end in _with_surroundings((*_important_places(analysis), *worst_calls), length):
+    important = (*_important_places(inputs), *inputs.events.worst_calls)
+    for start, end in _with_surroundings(important, inputs.events.span.length):
         more = sum(lane.marks.count_starting(start, end, max_events) for lane in lanes)
         if events + more <= max_events:
             kept.append((start, end))
@@ -177,8 +177,8 @@ def _with_surroundings(important: Sequence[Place], length: int) -> Iterator[Plac
             yield end - margin, end + margin
 
 
-def _important_places(analysis: Analysis) -> Iterator[Place]:
-    findings = (finding for shown in analysis.parts() for finding in shown.findings)
+def _important_places(inputs: PageInputs) -> Iterator[Place]:
+    findings = (finding for shown in inputs.parts for finding in shown.findings)
     evidence = list(dict.fromkeys(part.evidence for finding in findings for part in finding.by_device))
     # The first place of every finding comes before the second place of any.
     for rank in range(max((len(finding_places) for finding_places in evidence), default=0)):
@@ -187,8 +187,8 @@ def _important_places(analysis: Analysis) -> Iterator[Place]:
             for finding_places in evidence
             if rank < len(finding_places)
         )
-    yield from _iterations(analysis)
-    for device in analysis.devices:
+    yield from _iterations(inputs.analysis)
+    for device in inputs.analysis.devices:
         yield from ((gap.start_ns, gap.end_ns) for gap in device.gaps.longest)
 
 

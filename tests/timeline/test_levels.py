@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.captures import analyzed, sample
+from tests.pages import inputs_of
 from traceview.intervals import EMPTY
-from traceview.model.analysis import Analysis
-from traceview.report.timeline.build import origin, rows
-from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.detail import ChunkBudget, PackedLane, pack_levels
-from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
-from traceview.report.timeline.marks import Marks, Merge, concatenated
-from traceview.report.timeline.merging import GroupCounts, merged
-from traceview.report.timeline.rows import TimelineRow
-from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.sums import device_lanes, device_sums
+from traceview.report.analysis.timeline import ChunkBudget, PackedLane, pack_levels
+from traceview.report.assets import pack
+from traceview.timeline.groups import rows
+from traceview.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
+from traceview.timeline.marks import Columns, Marks, Merge, concatenated
+from traceview.timeline.merging import GroupCounts, merged
+from traceview.timeline.rows import TimelineRow
+from traceview.timeline.sums import device_lanes, device_sums
 
 SPAN = 1 << 34
 
@@ -90,14 +89,14 @@ def test_wider_bins_above_the_budget() -> None:
 def size(level: Level) -> int:
     columns = Columns()
     level.marks.write(columns, 0)
-    return len(columns.packed())
+    return len(pack(columns.raw()))
 
 
 @pytest.mark.parametrize("name", ["serial", "dual"])
-def test_causes_of_merged_gaps_add_up(analysis_of: Callable[[str], Analysis], name: str) -> None:
-    analysis = analysis_of(name)
-    zero = origin(analysis)
-    groups = rows(analysis, PageSource.from_analysis(analysis))
+def test_causes_of_merged_gaps_add_up(name: str) -> None:
+    analysis = analyzed(sample(f"{name}.sqlite"))
+    zero = analysis.trace.span.start
+    groups = rows(inputs_of(analysis))
     [device] = device_lanes(groups)
     idle = device.idle
     edges = zero + (np.arange(200) << 22)

@@ -5,21 +5,19 @@ A band is the work of a device at each moment by class. Of overlapping classes, 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times, blocks
-from traceview.model.analysis import Analysis
-from traceview.model.counters import CounterSeries, counter_steps
 from traceview.model.devices import CAUSES, DeviceUse
-from traceview.model.trace import CLASSES, KINDS, ROLES, Window
-from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.stored import AllMarks
+from traceview.model.trace import CLASSES, KINDS, ROLES, Trace, Window
+from traceview.timeline.marks import Marks, Names
+from traceview.timeline.stored import AllMarks
 
 # The look of each copy kind, by direction. Other kinds have the look "copy".
 COPY_CLASSES = {
@@ -55,7 +53,6 @@ WORDS = {
 
 IDLE_LOOK = np.uint8(LOOKS.index(f"idle_{CAUSES[0]}"))
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
-FRACTION_SCALE = 1000  # the page holds whole numbers: values with a fraction are multiplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,8 @@ class Band:
 Bands = tuple[Band, ...]
 
 
-def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
+def work_codes(operations: pl.DataFrame) -> NDArray[np.uint8]:
     """Return the index in WORK_CLASSES of each row of Trace.operations."""
-    operations = analysis.trace.operations
     of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
     of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
     work = operations["class"].to_physical().to_numpy()
@@ -86,17 +82,16 @@ def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
     return codes
 
 
-def bands(analysis: Analysis) -> dict[int, Bands]:
+def bands(trace: Trace, devices: Iterable[DeviceUse]) -> dict[int, Bands]:
     """Return each device's work by class inside its window, by row of Trace.devices.
 
     The exposed parts of a device add up to its `busy_ns`.
     """
-    codes = work_codes(analysis)
-    return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
+    codes = work_codes(trace.operations)
+    return {device.device: _device_bands(trace.operations, device, codes) for device in devices}
 
 
-def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
-    operations = analysis.trace.operations
+def _device_bands(operations: pl.DataFrame, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
     start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
     mine = operations["device"].to_numpy() == device.device
     if not mine.all():
@@ -186,13 +181,13 @@ def largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
     return numbers
 
 
-def idle_lane(analysis: Analysis, device: DeviceUse, names: Names) -> Marks:
+def idle_lane(operations: pl.DataFrame, device: DeviceUse, names: Names) -> Marks:
     """Return the gaps of a device as marks, with their ns by cause."""
     gaps = device.gaps.frame
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
     main = largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
-    ending = names.column(analysis.trace.operations["name"]).numbers(np.maximum(ended_by, 0))
+    ending = names.column(operations["name"]).numbers(np.maximum(ended_by, 0))
     none = names.number("")
     return Marks(
         gaps["start"].to_numpy(),
@@ -201,32 +196,3 @@ def idle_lane(analysis: Analysis, device: DeviceUse, names: Names) -> Marks:
         main + IDLE_LOOK,
         causes,
     )
-
-
-def counter_rows(analysis: Analysis, names: Names, start: int, end: int) -> dict[int | None, list[TimelineRow]]:
-    """Return the counters of each device (row of Trace.devices; None for the machine) inside [start, end)."""
-    rows: dict[int | None, list[TimelineRow]] = defaultdict(list)
-    for number, counter in enumerate(analysis.counters() if analysis.counters is not None else ()):
-        row = _counter_row(counter, f"c:{number}", names, start, end)
-        if len(row.lanes[0]):
-            rows[counter.device].append(row)
-    return dict(rows)
-
-
-def _counter_row(counter: CounterSeries, row_id: str, names: Names, start: int, end: int) -> TimelineRow:
-    steps = counter_steps(counter, start, end)
-    whole = bool((steps.mean == np.rint(steps.mean)).all())
-    scale = 1 if whole or counter.unit == "bytes" else FRACTION_SCALE
-    details = {"value": steps.mean}
-    if not (steps.low == steps.high).all():
-        details |= {"low": steps.low, "high": steps.high}
-    count = len(steps.start)
-    marks = Marks(
-        steps.start,
-        steps.end,
-        np.full(count, names.number(counter.name), np.int32),
-        np.full(count, LOOKS.index("counter"), np.uint8),
-        details={key: np.rint(column * scale).astype(np.int64) for key, column in details.items()},
-    )
-    facts = {"unit": counter.unit, "scale": scale}
-    return TimelineRow("counter", row_id, counter.name, "", (marks,), counter=facts)

@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 
 from tests.captures import sample
+from tests.pages import inputs_of
 from tests.slices.gate import quiet_windows
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
-from traceview.report.timeline import blocks, index, levels
-from traceview.report.timeline.build import MergedRows, rows
-from traceview.report.timeline.levels import kept_marks, places
-from traceview.report.timeline.marks import Marks, concatenated
-from traceview.report.timeline.source import PageSource
-from traceview.report.timeline.sums import (
+from traceview.report.analysis.timeline import MergedRows
+from traceview.serve import answers
+from traceview.serve.answers import Answers
+from traceview.slices.measure import Extents
+from traceview.slices.page import page_inputs
+from traceview.slices.run import AnalysisOptions, analyze_slices
+from traceview.slices.runner import SliceRunner, TraceInMemory
+from traceview.timeline import index, levels, stored
+from traceview.timeline.events import PageInputs, TimelineEvents
+from traceview.timeline.groups import rows
+from traceview.timeline.levels import kept_marks, places
+from traceview.timeline.marks import Marks, concatenated
+from traceview.timeline.sums import (
     NameSums,
     bin_shift,
     device_lanes,
@@ -28,11 +36,6 @@ from traceview.report.timeline.sums import (
     sums_of_devices,
     sums_of_names,
 )
-from traceview.serve import answers
-from traceview.serve.answers import Answers
-from traceview.slices.measure import Extents
-from traceview.slices.run import analyze_slices
-from traceview.slices.runner import SliceRunner, TraceInMemory
 
 BUDGET = 60_000
 
@@ -42,15 +45,16 @@ def whole(request: pytest.FixtureRequest) -> Analysis:
     return analyze(open_trace(sample(request.param)), costs=None)
 
 
-def in_slices(whole: Analysis, count: int, folder: Path) -> Analysis:
-    """Return the analysis of the same capture in slices, with the findings of the complete trace."""
+def in_slices(whole: Analysis, count: int, folder: Path) -> PageInputs:
+    """Return the page inputs of the same capture in slices, with the findings of the complete trace."""
     source = TraceInMemory(whole.trace)
     runner = SliceRunner(source, quiet_windows(whole.trace, count))
-    analysis = analyze_slices(runner, source.resident, Extents.from_trace(whole.trace), folder=folder)
-    return replace(analysis, findings=whole.findings)
+    options, extents = AnalysisOptions(), Extents.from_trace(whole.trace)
+    inputs = page_inputs(analyze_slices(runner, source.resident, extents, options, folder=folder))
+    return replace(inputs, analysis=replace(inputs.analysis, findings=whole.findings))
 
 
-def shown(marks: Marks, source: PageSource) -> dict[str, list[object]]:
+def shown(marks: Marks, source: TimelineEvents) -> dict[str, list[object]]:
     """Return the columns of marks that the page shows, names as text, without columns of zeros."""
     texts = np.array([*source.names.texts, ""], object)
     columns = {"start": marks.start, "end": marks.end, "name": texts[marks.name], "look": marks.look}
@@ -63,13 +67,13 @@ def shown(marks: Marks, source: PageSource) -> dict[str, list[object]]:
 def test_rows_and_levels_of_slices_equal_those_in_memory(
     whole: Analysis, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
-    analysis = in_slices(whole, count, tmp_path)
-    (own, mine), (other, theirs) = ((a, PageSource.from_analysis(a)) for a in (analysis, whole))
+    own, other = in_slices(whole, count, tmp_path), inputs_of(whole)
+    mine, theirs = own.events, other.events
     assert (mine.span, mine.exposed, mine.worst_calls) == (theirs.span, theirs.exposed, theirs.worst_calls)
-    groups, expected = rows(own, mine), rows(other, theirs)
+    groups, expected = rows(own), rows(other)
     assert [group.label for group in groups] == [group.label for group in expected]
     lanes, others = (
         MergedRows.within(origin, each, BUDGET).lanes for origin, each in ((mine, groups), (theirs, expected))
@@ -85,7 +89,7 @@ def test_rows_and_levels_of_slices_equal_those_in_memory(
                 assert shown(level.marks, mine) == shown(same_level.marks, theirs), (row, level.shift)
 
 
-def named(sums: list[NameSums], source: PageSource) -> set[tuple[object, ...]]:
+def named(sums: list[NameSums], source: TimelineEvents) -> set[tuple[object, ...]]:
     columns = ((part.bin, part.name, part.time, part.started) for part in sums)
     return {
         (part.row, part.table, bin, source.names.texts[name], time, started)
@@ -97,14 +101,14 @@ def named(sums: list[NameSums], source: PageSource) -> set[tuple[object, ...]]:
 def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
-    monkeypatch.setattr("traceview.report.timeline.sums.MAX_SUMMED_MARKS", 2000)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr("traceview.timeline.sums.MAX_SUMMED_MARKS", 2000)
     monkeypatch.setattr(index, "MAX_PLACES_OF_NAME", 5)
     results = []
-    for analysis in (whole, in_slices(whole, 7, tmp_path)):
-        source = PageSource.from_analysis(analysis)
-        groups, span = rows(analysis, source), source.span
+    for inputs in (inputs_of(whole), in_slices(whole, 7, tmp_path)):
+        source = inputs.events
+        groups, span = rows(inputs), source.span
         edges = np.linspace(span.start, span.end, 40).astype(np.int64)
         devices = device_lanes(groups)
         sums = [device_sums(device, edges) for device in devices]
@@ -119,7 +123,7 @@ def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
         ]
         assert max(collections.Counter(name for name, *_ in places_of_names).values()) == 5
         lanes = [lane for some in merged.lanes.values() for lane in some]
-        cover = places(analysis, source.worst_calls, span.length, lanes, 4000)
+        cover = places(inputs, lanes, 4000)
         results.append(
             (
                 [{name: own[name].tolist() for name in sorted(own) if own[name].any()} for own in sums],
@@ -138,18 +142,18 @@ def test_sums_index_and_kept_places_of_slices_equal_those_in_memory(
 def test_server_answers_slices_as_it_answers_the_complete_trace(
     whole: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_MARKS", 300)
-    monkeypatch.setattr(blocks, "MIN_LEVEL_MARKS", 50)
+    monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
+    monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
     for limit in ("MAX_UNMERGED_MARKS", "MAX_LANE_MARKS", "MAX_READ_MARKS"):
         monkeypatch.setattr(answers, limit, 500)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
     monkeypatch.setattr(answers, "MAX_PLACES", 50)
-    sources = [PageSource.from_analysis(a) for a in (whole, in_slices(whole, 7, tmp_path))]
-    servers = [Answers.from_groups(rows(whole, source), source) for source in sources]
+    every = [inputs_of(whole), in_slices(whole, 7, tmp_path)]
+    servers = [Answers.from_groups(rows(inputs), inputs.events) for inputs in every]
     monkeypatch.setattr(answers, "MAX_UNMERGED_MARKS", 1 << 40)
     # The complete trace without sums and levels in advance.
-    servers.append(Answers.from_groups(rows(whole, sources[0]), sources[0]))
-    length, lanes = sources[0].span.length, servers[0].rows
+    servers.append(Answers.from_groups(rows(every[0]), every[0].events))
+    length, lanes = every[0].events.span.length, servers[0].rows
     stream = next(number for number, row in enumerate(lanes) if row.kind == "stream")
     for start, end in ((0, length), (length // 3, length // 3 + length // 50), (length // 2, length // 2 + 9999)):
         query = {"from": str(start), "to": str(end), "shift": "20", "rows": str(stream), "text": "gemm"}

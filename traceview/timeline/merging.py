@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
-from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
+from traceview.timeline.marks import Marks, Merge, Numbers, concatenated
 
 MAX_SHIFT = 61
 

@@ -9,11 +9,10 @@ from functools import reduce
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.report.timeline.columns import Columns, Packed
-from traceview.report.timeline.marks import Marks, Numbers, counted
-from traceview.report.timeline.merging import significant_bits
-from traceview.report.timeline.rows import Group
-from traceview.report.timeline.stored import StoredMarks
+from traceview.timeline.marks import Columns, Marks, Numbers, Packed, counted
+from traceview.timeline.merging import significant_bits
+from traceview.timeline.rows import Group
+from traceview.timeline.stored import StoredMarks
 
 SEARCHED = ("ruler", "stream", "call", "range", "sample")
 MAX_PLACES_OF_NAME = 128

@@ -1,0 +1,48 @@
+"""The iterations of a complete trace, measured at once: what a capture in parts is compared with."""
+
+from __future__ import annotations
+
+from traceview.measure.activity import device_activity
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import LaunchSource, busiest_first, choose_iterations, gpu_times
+from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
+from traceview.measure.iterations.candidates import LaunchSums
+from traceview.measure.iterations.figures import build_iterations
+from traceview.measure.iterations.launches import launch_sequence
+from traceview.measure.iterations.times import finish_times
+from traceview.measure.nvtx.projection import project_operations
+from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.trace import Trace
+
+
+def measured_devices(trace: Trace, threads: ThreadStates) -> MeasuredDevices:
+    """Measure every device of a trace."""
+    rows = range(len(trace.devices))
+    activities = [work for row in rows if (work := device_activity(trace, row)) is not None]
+    gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in activities}
+    return MeasuredDevices(activities, gaps)
+
+
+def measure_iterations(
+    trace: Trace,
+    threads: ThreadStates,
+    measured: MeasuredDevices | None = None,
+    *,
+    pattern: str | None = None,
+    skip: int | None = None,
+) -> Iterations | NotMeasured:
+    """Measure every iteration. `measured` has the devices that count, all by default."""
+    measured = measured or measured_devices(trace, threads)
+    devices, operations = measured.devices, trace.operations
+    launches = LaunchSource(
+        known=operations["launch"].null_count() < len(operations),
+        sums=lambda: LaunchSums.from_trace(trace, project_operations(trace)),
+        processes=lambda: busiest_first(gpu_times(trace, devices)),
+        sequence=lambda process: launch_sequence(trace, process),
+    )
+    where = choose_iterations(trace, devices, launches, pattern=pattern, skip=skip)
+    if isinstance(where, NotMeasured):
+        return where
+    parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
+    return build_iterations(where, parts, finish_times(trace, where.process, where.start, devices))

@@ -1,0 +1,17 @@
+"""What the pages of tests show of an analysis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze_trace
+from traceview.slices.page import page_inputs
+from traceview.slices.run import AnalysisOptions
+from traceview.timeline.events import PageInputs
+
+
+def inputs_of(analysis: Analysis) -> PageInputs:
+    """Return what a page shows of the analysis of a trace in memory, which is analyzed again."""
+    capture = analyze_trace(analysis.trace, AnalysisOptions(whole=analysis.whole))
+    return replace(page_inputs(capture), analysis=analysis)
