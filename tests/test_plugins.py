@@ -44,14 +44,18 @@ def yield_text(facts, sums):
 
 def claim_unknown_group(facts, sums):
     claims = (IdleClaim(("host",), "of another rule"),)
-    yield FindingDraft(id="x", title="x", advice="x", device=facts.devices[0], claims=claims)
+    yield FindingDraft("x", facts.devices[0], claims)
+
+def yield_without_entry(facts, sums):
+    yield FindingDraft("launch_bound", facts.devices[0], ())
 
 def collect_number(part, device):
     return 1
 
 divides = Rule("divides", divide)
 yields_text = Rule("yields_text", yield_text)
-claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group)
+claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group, entries={"x": {"title": "x"}})
+has_no_entry = Rule("has_no_entry", yield_without_entry)
 collects_number = Rule("collects_number", yield_text, collect_number)
 plain_function = divide
 
@@ -59,7 +63,15 @@ FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda giv
 UNFIT = CaptureMeasure(Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),))
 TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
 """
-FAULTY_RULES = ("divides", "yields_text", "claims_unknown_group", "collects_number", "plain_function", "missing")
+FAULTY_RULES = (
+    "divides",
+    "yields_text",
+    "claims_unknown_group",
+    "has_no_entry",
+    "collects_number",
+    "plain_function",
+    "missing",
+)
 FAULTY_MEASURES = {"fails": "FAILS", "unfit": "UNFIT", "taken": "TAKEN", "absent": "ABSENT", "unsuitable": "Row"}
 
 
@@ -127,6 +139,7 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
         in notes["package_divides"]
     )
     assert "claims the group 'of another rule', which collect does not return" in notes["package_claims_unknown_group"]
+    assert "the finding 'launch_bound' has no entry with a title" in notes["package_has_no_entry"]
     assert "collect returns no Collected" in notes["package_collects_number"]
     assert "names no traceview.pricing.base.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import DeviceUse, Gaps
 from traceview.model.findings import Finding, Place
-from traceview.model.trace import Note
+from traceview.model.program import Program
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severity_from_share
-from traceview.pricing.host_places import FindingPlace, IdleHost, name_place
+from traceview.pricing.host_places import IdleHost, name_place
+from traceview.pricing.packages import AnyRule, entry_of
+from traceview.pricing.texts import FindingTexts, texts_for
 from traceview.units import duration, share
-
-FIND = {  # the remedy in one line where the place is unknown, by whether the program is in Python
-    True: "Find the line first: `traceview record --python`, or NVTX ranges.",
-    False: "Find the code first: add NVTX ranges, or sample its stacks.",
-}
-TO_FIND = re.compile(r"(?:: [^.:]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
 class GrantSums(NamedTuple):
@@ -82,20 +77,21 @@ class Details(NamedTuple):
     computes: bool
 
 
-def describe(facts: CaptureFacts, draft: FindingDraft, device: str, price: Price, details: Details) -> Finding:
-    """Return the finding of a draft that costs enough; `device` is the id of its device."""
-    place = name_place(facts.analysis.trace.evidence, draft, details.host)
-    # Code that helps to find an unknown place is left out if the place is known.
-    code = "" if place.where and TO_FIND.search(draft.advice) else draft.code
+def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
+    """Return the finding of a draft that costs enough."""
+    # The part is one of the cost. A title without it has another figure, which can be less.
+    whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
+    place = name_place(facts.analysis.trace.evidence, draft.claims, details.host, whole)
+    texts = texts.at_known_place() if place.where else texts
     return Finding(
         id=draft.id,
         severity=severity_from_share(price.unprofiled_share),
-        title=fill_in(draft.title, price) + place.where,
+        title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
-        advice=place.advice + fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
-        code=code,
-        device=device,
+        advice=place.advice + texts["advice"] + _prediction(facts, texts["change"]),
+        code=texts.code,
+        device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
@@ -103,16 +99,9 @@ def describe(facts: CaptureFacts, draft: FindingDraft, device: str, price: Price
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
-        change=draft.change if facts.counted else "",
-        remedy=place.remedy
-        or draft.remedy
-        or ("" if place.where or not TO_FIND.search(draft.advice) else FIND[facts.program.python]),
+        change=texts["change"] if facts.counted else "",
+        remedy=place.remedy or texts["remedy"],
     )
-
-
-def _known_place(advice: str, place: FindingPlace) -> str:
-    """Return advice without guesses at the place and the words on how to find it, if it is known."""
-    return TO_FIND.sub(". Move", advice) if place.where else advice
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
@@ -131,20 +120,14 @@ def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | N
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
-def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:
+def _prediction(facts: CaptureFacts, change: str) -> str:
     """Return a sentence that names the change of `traceview whatif`; "" without one or without iterations."""
-    if not draft.change or not facts.counted:
+    if not change or not facts.counted:
         return ""
-    return f" `traceview whatif` predicts the gain, as its change `{draft.change}`."
+    return f" `traceview whatif` predicts the gain, as its change `{change}`."
 
 
-def fill_in(text: str, price: Price) -> str:
-    """Return a text of a draft with its price."""
-    # str.replace instead of str.format: names of kernels and ranges may contain braces.
-    filled = text.replace("{cost}", duration(price.total)).replace("{share}", share(price.share, 1))
-    return filled.replace("{gaps}", f"{price.gaps:,}")
-
-
-def note_of_draft(draft: FindingDraft, price: Price) -> Note:
-    """Return the note of a draft that costs too little to be a finding."""
-    return Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}")
+def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: Price) -> FindingTexts | None:
+    """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
+    words = {"cost": duration(price.total), "share": share(price.share, 1), "gaps": f"{price.gaps:,}"}
+    return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **words})

@@ -23,17 +23,25 @@ UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
 FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
 
 
-def join_devices(pairs: Sequence[tuple[FindingDraft, Finding]]) -> Iterator[Finding]:
+class PricedFinding(NamedTuple):
+    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
+
+    finding: Finding
+    title: str
+    same_everywhere: bool
+
+
+def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
     """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one.
 
     The place may differ too if the remedy is the same everywhere.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for draft, finding in pairs:
+    for finding, title, same_everywhere in priced:
         place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
         base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
-        if draft.same_everywhere:
-            base = (finding.id, FIGURE.sub("#", draft.title))
+        if same_everywhere:
+            base = (finding.id, FIGURE.sub("#", title))
         number = 0
         while not _joins(finding, groups.get((*base, number), ())):
             number += 1

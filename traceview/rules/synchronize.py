@@ -21,7 +21,6 @@ from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, Devic
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.figures import join_words
 from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps
-from traceview.rules.advice.host import SYNCHRONIZE
 from traceview.units import duration, quantity
 
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
@@ -58,21 +57,16 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, count: int) -> FindingDraft:
     """Return the finding on `count` calls."""
     frequent = sorted(sums.calls, key=lambda name: (-sums.calls[name], name))
-    names = join_words([f"{sums.calls[name]:,} {name}" for name in frequent])
-    fix = SYNCHRONIZE.choose(facts.program)
-    return FindingDraft(
-        id="synchronize",
-        device=device,
-        title=f"{quantity(count, 'synchronization')}{facts.per_iteration(count)} cost the GPU {{cost}}"
-        + _main_range(sums.ranges, count),
-        advice=f"{names} blocked the host for {duration(sums.blocked)}; the GPU was busy for "
-        f"{duration(sums.waited)} of it. {fix.advice}",
-        code=fix.code,
-        claims=(IdleClaim(("sync",), STEADY), RESTART_CLAIM),
-        change="sync",
-        at_most=sums.cost,
-        place_label="the GPU runs out of work at a synchronization and restarts",
-    )
+    values = {
+        "count": quantity(count, "synchronization"),
+        "per_iteration": facts.per_iteration(count),
+        "range": _main_range(sums.ranges, count),
+        "calls": join_words([f"{sums.calls[name]:,} {name}" for name in frequent]),
+        "blocked": duration(sums.blocked),
+        "waited": duration(sums.waited),
+    }
+    claims = (IdleClaim(("sync",), STEADY), RESTART_CLAIM)
+    return FindingDraft("synchronize", device, claims, values, at_most=sums.cost)
 
 
 def _main_range(ranges: Mapping[str, int], count: int) -> str:

@@ -12,10 +12,11 @@ from traceview.model.analysis import HostTime
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Window
-from traceview.pricing.base import DevicePart, FindingDraft
+from traceview.pricing.base import DevicePart
+from traceview.pricing.claims import Claim
 from traceview.pricing.describe import Details
 from traceview.pricing.evidence import CostedPlace, largest_places, select_places
-from traceview.pricing.host_places import IdleHost, asks_for_host, claimed_causes, granted_gaps
+from traceview.pricing.host_places import IdleHost, ask_for_host, claimed_causes, granted_gaps
 from traceview.pricing.ledger import Grant
 from traceview.slices.claims import Decision, Key, Request, open_part_ledger
 from traceview.slices.facts import capture_part
@@ -48,9 +49,12 @@ class PartDetails(NamedTuple):
 
 
 def details_in_part(
-    part: Slice, decisions: Mapping[Window, Sequence[Decision]], request: Request, drafts: Mapping[Key, FindingDraft]
+    part: Slice, decisions: Mapping[Window, Sequence[Decision]], request: Request, labels: Mapping[Key, str | None]
 ) -> dict[Key, PartDetails]:
-    """Return what a part shows of findings; `decisions` are those of all parts by window, in their order."""
+    """Return what a part shows of findings; `decisions` are those of all parts by window, in their order.
+
+    `labels` have what happened at the places of each finding, None for a finding that has its places.
+    """
     assert part.trace.window is not None, "a part has a window"
     grants = dict[Key, Grant]()
     for device in capture_part(part, request.context).devices:
@@ -59,29 +63,31 @@ def details_in_part(
             if key in claims:
                 grants[key] = ledger.grant(claims[key], ns)
                 ledger.deduct(grants[key])
-    return details_of_grants(part, request, grants, drafts)
+    return details_of_grants(part, request, grants, labels)
 
 
 def details_of_grants(
-    part: Slice, request: Request, grants: Mapping[Key, Grant], drafts: Mapping[Key, FindingDraft]
+    part: Slice, request: Request, grants: Mapping[Key, Grant], labels: Mapping[Key, str | None]
 ) -> dict[Key, PartDetails]:
     """Return what a part shows of findings that are granted its members."""
     rows, details = capture_part(part, request.context), {}
     devices = {device.row: device for device in rows.devices}
     for key, grant in grants.items():
-        draft, device = drafts[key], devices[key[1]]
-        places = [] if draft.evidence else largest_places(rows, device, draft.place_label, grant)
-        host = _host_sums(rows.analysis.host_time, device, draft, grant)
+        label, device = labels[key], devices[key[1]]
+        places = [] if label is None else largest_places(rows, device, label, grant)
+        host = _host_sums(rows.analysis.host_time, device, request.claims[key], grant)
         details[key] = PartDetails(places, len(grant.computing) > 0, host)
     return details
 
 
-def _host_sums(host_time: HostTime | None, device: DevicePart, draft: FindingDraft, grant: Grant) -> HostSums | None:
-    if host_time is None or not grant.idle.any() or not asks_for_host(draft):
+def _host_sums(
+    host_time: HostTime | None, device: DevicePart, claims: Sequence[Claim], grant: Grant
+) -> HostSums | None:
+    if host_time is None or not grant.idle.any() or not ask_for_host(claims):
         return None
     gaps, looked = granted_gaps(device, grant)
     sums, states = host_time.line_sums([gaps]), dict[LineKey | None, HostStates]()
-    if claimed_causes(draft) == {"host"}:
+    if claimed_causes(claims) == {"host"}:
         states[None] = host_time.states(gaps)
         for line in host_time.lines_of_sums(sums):
             if line.host_ns >= MIN_STATES_SHARE * looked:
