@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from tests.captures import analyzed, sample
-from traceview.pricing.findings import PricedFinding, join_devices
+from traceview.pricing.describe import PricedFinding, join_devices
 from traceview.report.analysis.document import document
 from traceview.report.analysis.terminal import render
 

@@ -12,7 +12,7 @@ import pytest
 from tests.captures import ROOT
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.trace import KINDS as COPY_KINDS
-from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, read_entry, texts_for
+from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
 from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
 from traceview.speedups import FINDABLE, SPEEDUPS
 from traceview.whatif.changes import CHANGES
@@ -140,3 +140,7 @@ def test_texts_follow_the_program() -> None:
 @pytest.mark.parametrize("name", ["", "../texts/host_bound", "nothing", "host_bound.toml"])
 def test_unknown_entries(name: str) -> None:
     assert read_entry(name) is None
+
+
+def test_joined_words() -> None:
+    assert (join_words(["a"]), join_words(["a", "b", "c"]), join_words([])) == ("a", "a, b and c", "")

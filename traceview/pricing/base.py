@@ -6,6 +6,7 @@ costs nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,12 +27,12 @@ from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.claims import Claim, Collected, Sums
-from traceview.pricing.figures import fold_numbers
 from traceview.pricing.ledger import sum_columns
 from traceview.pricing.texts import Entry
 from traceview.speedups import KernelSequence
 
 Mask = NDArray[np.bool_]
+NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,11 @@ class CapturePart:
         names = [fold_numbers(known_texts[number]) if number >= 0 else "" for number in codes.tolist()]
         index = {name: at for at, name in enumerate(dict.fromkeys(names))}
         return list(index), np.array([index[name] for name in names], np.int64)[which]
+
+
+def fold_numbers(name: str) -> str:
+    """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
+    return NUMBER.sub("#", name)
 
 
 @dataclass(frozen=True, slots=True)

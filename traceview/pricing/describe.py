@@ -1,19 +1,28 @@
-"""The finding of a draft that costs enough: its price, texts and places."""
+"""The finding of a draft that costs enough: its price, texts, places and doubts, and equal ones of several devices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import DeviceUse, Gaps
 from traceview.model.findings import Finding, Place
 from traceview.model.program import Program
+from traceview.model.trace import Note
+from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severity_from_share
+from traceview.pricing.claims import ComputeClaim, IdleClaim
 from traceview.pricing.host_places import IdleHost, name_place
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import FindingTexts, texts_for
-from traceview.units import duration, share
+from traceview.units import SIZES, TIMES, duration, share
+
+ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
+UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
+FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
 
 
 class GrantSums(NamedTuple):
@@ -131,3 +140,56 @@ def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: 
     """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
     words = {"cost": duration(price.total), "share": share(price.share, 1), "gaps": f"{price.gaps:,}"}
     return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **words})
+
+
+class PricedFinding(NamedTuple):
+    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
+
+    finding: Finding
+    title: str
+    same_everywhere: bool
+
+
+def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
+    """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one.
+
+    The place may differ too if the remedy is the same everywhere.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding, title, same_everywhere in priced:
+        place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
+        base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
+        if same_everywhere:
+            base = (finding.id, FIGURE.sub("#", title))
+        number = 0
+        while not _joins(finding, groups.get((*base, number), ())):
+            number += 1
+        groups.setdefault((*base, number), []).append(finding)
+    for first, *others in groups.values():
+        yield replace(first, others=tuple(others))
+
+
+def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
+    """Return whether a finding can join a group, whose first finding is the costliest."""
+    if any(other.device == finding.device for other in group):
+        return False
+    return not group or decisive_cost(finding) >= ALIKE * decisive_cost(group[0])
+
+
+def decisive_cost(finding: Finding) -> int:
+    """Return the cost that findings are ordered by: without the profiler if that is known."""
+    return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
+
+
+def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
+    """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
+    words = {draft.id, "findings"}
+    for claim in draft.claims:
+        if isinstance(claim, IdleClaim):
+            words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
+        elif isinstance(claim, ComputeClaim):
+            words.add("compute")
+        else:
+            words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
+    text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)
+    return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]

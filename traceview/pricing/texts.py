@@ -163,3 +163,8 @@ def _expanded(text: str, texts: Mapping[str, str]) -> str:
         return _expanded(" ".join(texts[name].split()), texts) if name in texts else match[0]
 
     return PLACEHOLDER.sub(named, text)
+
+
+def join_words(words: list[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""

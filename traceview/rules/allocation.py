@@ -20,8 +20,8 @@ import polars as pl
 
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
+from traceview.pricing.texts import join_words
+from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
 from traceview.units import quantity
 
 MAX_NAMES = 3

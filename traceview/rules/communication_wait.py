@@ -24,7 +24,7 @@ from traceview.model.devices import DeviceUse
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
-from traceview.pricing.figures import join_words
+from traceview.pricing.texts import join_words
 from traceview.rules.exposed_communication import waits_for_stages
 from traceview.units import duration, quantity
 

@@ -25,7 +25,7 @@ from traceview.model.trace import MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim
-from traceview.pricing.figures import join_words
+from traceview.pricing.texts import join_words
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 from traceview.units import duration, rate, size
 

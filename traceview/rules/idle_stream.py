@@ -30,7 +30,8 @@ from traceview.model.sums import KeyedSums
 from traceview.model.trace import EVERYTHING, Note, Trace
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words, largest_positions
+from traceview.pricing.ledger import largest_positions
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity, share
 
 MAX_IDLE_SHARE = 0.01

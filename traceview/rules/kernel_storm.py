@@ -28,7 +28,7 @@ from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity
 
 MAX_TINY = 10_000  # ns

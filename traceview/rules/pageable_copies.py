@@ -37,8 +37,8 @@ from traceview.pricing.base import (
     compute_to_hide,
 )
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, restart_gaps
+from traceview.pricing.texts import join_words
+from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, restart_gaps
 from traceview.units import duration, quantity, rate, share, size
 
 HOST_KINDS = ("h2d", "d2h", "h2h")

@@ -23,7 +23,7 @@ from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
-from traceview.pricing.figures import join_words
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity, size
 
 COPY_KINDS = ("h2d", "d2h")

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 from traceview.measure.threads import measuring_threads
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
-from traceview.pricing.accounts import exposed_work
+from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends
 from traceview.pricing.base import DevicePart
-from traceview.pricing.claims import Claim, Collected, Group
+from traceview.pricing.claims import Claim, Collected, Group, resolve
 from traceview.pricing.describe import GrantSums
-from traceview.pricing.findings import EndOfWork, WorkEnds, open_ledger, work_ends
 from traceview.pricing.ledger import Ledger
 from traceview.pricing.packages import Failure, PackageRule, guarded
-from traceview.pricing.resolve import resolve
 from traceview.slices.facts import FindingContext, capture_part
 from traceview.slices.iterations import own_operations
 from traceview.slices.ledgers import PartLedger, compact_ledger, whole_ledger

@@ -17,10 +17,19 @@ from traceview.model.findings import Finding
 from traceview.model.rows import StreamUse
 from traceview.model.sums import merged_sums
 from traceview.model.trace import Note
+from traceview.pricing.accounts import end_of_work
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.claims import STEADY
-from traceview.pricing.describe import GrantSums, Price, describe, texts_of_draft
-from traceview.pricing.findings import PricedFinding, decisive_cost, end_of_work, join_devices, stated_doubt
+from traceview.pricing.describe import (
+    GrantSums,
+    Price,
+    PricedFinding,
+    decisive_cost,
+    describe,
+    join_devices,
+    stated_doubt,
+    texts_of_draft,
+)
 from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
 from traceview.pricing.texts import FindingTexts
