@@ -17,7 +17,7 @@ from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severi
 from traceview.pricing.claims import ComputeClaim, IdleClaim
 from traceview.pricing.host_places import IdleHost, name_place
 from traceview.pricing.packages import AnyRule, entry_of
-from traceview.pricing.texts import FindingTexts, texts_for
+from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 from traceview.units import SIZES, TIMES, duration, share
 
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
@@ -138,8 +138,8 @@ def _prediction(facts: CaptureFacts, change: str) -> str:
 
 def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: Price) -> FindingTexts | None:
     """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
-    words = {"cost": duration(price.total), "share": share(price.share, 1), "gaps": f"{price.gaps:,}"}
-    return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **words})
+    words = zip(PRICED, (duration(price.total), share(price.share, 1), f"{price.gaps:,}"), strict=True)
+    return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **dict(words)})
 
 
 class PricedFinding(NamedTuple):

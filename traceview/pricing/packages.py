@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from traceview.model.program import Program
 from traceview.model.trace import Note
 from traceview.plugins import RULES, Plugin, is_fault, plugins
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected
-from traceview.pricing.texts import Entry, read_entry
+from traceview.pricing.texts import PRICED, Entry, read_entry, texts_for
 
 Result = TypeVar("Result")
 
@@ -52,7 +53,7 @@ class PackageRule:
             if not isinstance(draft, (FindingDraft, Note)):
                 raise UnfitRuleError("decide yields neither a FindingDraft nor a Note")
             if isinstance(draft, FindingDraft):
-                _check_texts(self.rule.entries, draft)
+                _check_texts(self.rule.entries, draft, facts.program)
             yield draft
 
     def failure(self, error: BaseException) -> Failure:
@@ -74,15 +75,14 @@ class Failure:
 AnyRule = Rule[Any] | PackageRule
 
 
-def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft) -> None:
-    """Raise UnfitRuleError if the texts of a draft are not in the form of pricing/texts.py."""
-    entry, case = entries.get(draft.id), {}
-    if isinstance(entry, Mapping):
-        case = entry.get(draft.case, {})
-    if not (isinstance(entry, Mapping) and isinstance(case, Mapping) and isinstance(entry.get("title"), str)):
-        raise UnfitRuleError(f"the finding {str(draft.id)[:40]!r} has no entry with a title")
-    if not isinstance(draft.values, Mapping):
-        raise UnfitRuleError("the values of a FindingDraft are no mapping")
+def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft, program: Program) -> None:
+    """Raise UnfitRuleError, or another error, if the texts of a draft are not in the form of pricing/texts.py."""
+    if draft.id not in entries:
+        raise UnfitRuleError(f"the finding {str(draft.id)[:40]!r} has no entry")
+    texts = texts_for(entries[draft.id], draft.case, program, {**draft.values, **dict.fromkeys(PRICED, "")})
+    if texts is not None and (texts.missing or not all(texts[name] for name in ("title", "advice"))):
+        missing = ", ".join(sorted(texts.missing)) or "a title or an advice"
+        raise UnfitRuleError(f"the entry of the finding {draft.id[:40]!r} lacks {missing}")
 
 
 def guarded(rule: AnyRule, run: Callable[[], Result]) -> Result | Failure:

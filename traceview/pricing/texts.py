@@ -51,6 +51,7 @@ KINDS: Mapping[str, str] = {
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
 SHARED = "shared."
 CODE = ("code", "command")
+PRICED = ("cost", "share", "gaps")  # values that follow from the price
 Entry: TypeAlias = Mapping[str, Any]
 
 
@@ -70,6 +71,11 @@ class FindingTexts:
         """The code that shows the fix. It has no values."""
         return self.templates["code"]
 
+    @property
+    def missing(self) -> set[str]:
+        """The placeholders of the texts that have no value."""
+        return {name for text in self.templates.values() for name in PLACEHOLDER.findall(text)} - self.values.keys()
+
     def at_known_place(self) -> FindingTexts:
         """Return the texts if the capture shows where the host was: without code and words that help to find it."""
         if "known" not in self.templates:
@@ -88,11 +94,7 @@ def read_entry(name: str) -> Entry | None:
     path = FOLDER / f"{name}.toml"
     if not name.isidentifier() or not path.is_file():
         return None
-    return _whole(tomllib.loads(path.read_text(encoding="utf-8")))
-
-
-def _whole(entry: Entry) -> Entry:
-    """Return an entry with what it lacks from the one that it is like."""
+    entry = tomllib.loads(path.read_text(encoding="utf-8"))
     return {**(read_entry(entry["like"]) or {}), **entry} if "like" in entry else entry
 
 

@@ -79,18 +79,19 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         dominant = [name for ns, name in longest if ns >= minimum and name]
         for name in dominant[:MAX_RANGES]:
             claim = IdleClaim(("host",), "long", frozenset((name,)))
-            yield FindingDraft(**_finding(name), device=device, claims=(claim,), values={"range": name}, key=name)
+            finding, case = _finding(name)
+            yield FindingDraft(finding, device, (claim,), {"range": name}, case, key=name)
         rest = {"where": " outside any dominant NVTX range" if dominant else ""}
         yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
 
 
-def _finding(name: str) -> dict[str, str]:
-    """Return the id and the case of a wait in a range with this name."""
+def _finding(name: str) -> tuple[str, str]:
+    """Return the id of the finding on a wait in a range with this name, and the case of its texts."""
     if MPI.match(name):
-        return {"id": "host_bound", "case": "mpi"}
+        return "host_bound", "mpi"
     if DATA.search(name.replace(NOT_DATA, "")):
-        return {"id": "data_loading"}
-    return {"id": "host_bound", "case": "optimizer" if OPTIMIZER.search(name) else ""}
+        return "data_loading", ""
+    return "host_bound", "optimizer" if OPTIMIZER.search(name) else ""
 
 
 host_bound = Rule("host_bound", _decide, _collect)
