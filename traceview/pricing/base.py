@@ -206,13 +206,9 @@ class DeviceFacts:
         """The row of Trace.devices."""
         return self.use.device
 
-    def compute_to_hide(self, kinds: Collection[str]) -> int:
-        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
-        return compute_to_hide(self.use, kinds)
-
 
 def compute_to_hide(use: DeviceUse, kinds: Collection[str]) -> int:
-    """Return the ns of compute that no copy of these kinds overlaps (see DeviceFacts.compute_to_hide)."""
+    """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
     overlapped = dict.fromkeys(kinds, 0)
     for copies in use.copies:
         if copies.kind in overlapped:

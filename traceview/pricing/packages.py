@@ -77,9 +77,10 @@ AnyRule = Rule[Any] | PackageRule
 
 def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft, program: Program) -> None:
     """Raise UnfitRuleError, or another error, if the texts of a draft are not in the form of pricing/texts.py."""
-    if draft.id not in entries:
-        raise UnfitRuleError(f"the finding {str(draft.id)[:40]!r} has no entry")
-    texts = texts_for(entries[draft.id], draft.case, program, {**draft.values, **dict.fromkeys(PRICED, "")})
+    entry = entries.get(draft.id)
+    if not isinstance(entry, Mapping) or not all(isinstance(each, (str, Mapping)) for each in entry.values()):
+        raise UnfitRuleError(f"the finding {str(draft.id)[:40]!r} has no entry of texts and tables")
+    texts = texts_for(entry, draft.case, program, {**draft.values, **dict.fromkeys(PRICED, "")})
     if texts is not None and (texts.missing or not all(texts[name] for name in ("title", "advice"))):
         missing = ", ".join(sorted(texts.missing)) or "a title or an advice"
         raise UnfitRuleError(f"the entry of the finding {draft.id[:40]!r} lacks {missing}")

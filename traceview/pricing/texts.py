@@ -73,8 +73,9 @@ class FindingTexts:
 
     @property
     def missing(self) -> set[str]:
-        """The placeholders of the texts that have no value."""
-        return {name for text in self.templates.values() for name in PLACEHOLDER.findall(text)} - self.values.keys()
+        """The placeholders of the texts that have no value; code has none."""
+        texts = [text for name, text in self.templates.items() if name != "code"]
+        return {name for text in texts for name in PLACEHOLDER.findall(text)} - self.values.keys()
 
     def at_known_place(self) -> FindingTexts:
         """Return the texts if the capture shows where the host was: without code and words that help to find it."""

@@ -21,7 +21,15 @@ from traceview.model.devices import DeviceUse
 from traceview.model.sums import Counts
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    Rule,
+    compute_to_hide,
+)
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity, size
@@ -73,7 +81,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 def _draft(device: DeviceFacts, sums: _Sums) -> FindingDraft:
     computing = _computing_streams(device.use)
-    hideable = device.compute_to_hide(COPY_KINDS)
+    hideable = compute_to_hide(device.use, COPY_KINDS)
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
     values = {
         "copies": quantity(int(sums.streams.counts.sum()), "copy", "copies"),

@@ -18,7 +18,7 @@ from traceview.pricing.ledger import Ledger
 from traceview.pricing.packages import Failure, PackageRule, guarded
 from traceview.slices.facts import FindingContext, capture_part
 from traceview.slices.iterations import own_operations
-from traceview.slices.ledgers import PartLedger, compact_ledger, whole_ledger
+from traceview.slices.ledgers import PartLedger, WholeLedger, compact_ledger
 from traceview.slices.slice import Slice
 
 NOTHING = GrantSums(0, 0, 0, ())
@@ -134,7 +134,7 @@ def claims_of_part(part: Slice, request: Request, decisions: Sequence[Decision] 
         left = {key: each for key, each in claims.items() if key not in decided}
         result.place |= {key: number for number, key in enumerate(left)}
         result.failures |= failures
-        build = compact_ledger if request.compact else whole_ledger
+        build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
     return result
 
