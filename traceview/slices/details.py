@@ -20,7 +20,7 @@ from traceview.pricing.claims import Claim
 from traceview.pricing.describe import Details
 from traceview.pricing.host_places import IdleHost, ask_for_host, claimed_causes, granted_gaps
 from traceview.pricing.ledger import Grant, largest_positions
-from traceview.slices.claims import Decision, Key, Request, open_part_ledger
+from traceview.slices.claims import Decision, Key, Request, deduct_decided, open_part_ledger
 from traceview.slices.facts import capture_part
 from traceview.slices.merge import merge_host_states, merge_totals
 from traceview.slices.slice import Slice
@@ -64,10 +64,7 @@ def details_in_part(
     grants = dict[Key, Grant]()
     for device in capture_part(part, request.context).devices:
         ledger, claims, _ = open_part_ledger(part, request, device)
-        for key, ns in decisions[part.trace.window]:
-            if key in claims:
-                grants[key] = ledger.grant(claims[key], ns)
-                ledger.deduct(grants[key])
+        grants |= deduct_decided(ledger, claims, decisions[part.trace.window])
     return details_of_grants(part, request, grants, labels)
 
 

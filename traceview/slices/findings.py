@@ -8,7 +8,7 @@ each part shows the details of the findings (details.py). A capture that is one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from traceview import intervals
@@ -76,7 +76,7 @@ def find(
     if priced is not None:
         analysis = priced()
         context = FindingContext.from_analysis(analysis, steady, context.rules)
-    pricing = _Pricing(context, request, parts, claims)
+    pricing = _Pricing(context, request, parts, claims, [[] for _ in claims])
     prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
     notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
@@ -148,18 +148,18 @@ def _describe(
 
 @dataclass
 class _Pricing:
-    """Grants the claims of drafts over all parts, in the order of rules."""
+    """Grants the claims of drafts over all parts, in the order of rules.
+
+    `decisions` are those in each part, `noted` has the texts of drafts that become notes, and `grants` has the grants.
+    """
 
     context: FindingContext
     request: Request
     runner: Runner
     parts: list[PartClaims]
-
-    def __post_init__(self) -> None:
-        """Start without decisions. `noted` has the texts of drafts that become notes, `grants` the grants."""
-        self.decisions: list[list[Decision]] = [[] for _ in self.parts]
-        self.noted: dict[Key, FindingTexts] = {}
-        self.grants: dict[Key, Grant] = {}
+    decisions: list[list[Decision]]
+    noted: dict[Key, FindingTexts] = field(default_factory=dict)
+    grants: dict[Key, Grant] = field(default_factory=dict)
 
     def price(self, key: Key, draft: FindingDraft) -> tuple[Price, FindingTexts] | None:
         """Grant the claims of a draft. Return its price and texts.
