@@ -14,6 +14,8 @@ from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.trace import KINDS as COPY_KINDS
 from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
 from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
+from traceview.rules.slow_kernels import PYTORCH
+from traceview.rules.slow_kernels import TRAINING as NEED_TRAINING
 from traceview.speedups import FINDABLE, SPEEDUPS
 from traceview.whatif.changes import CHANGES
 
@@ -86,6 +88,13 @@ def test_changes_exist() -> None:
     predicted = {finding: name for name, finding in OF_SPEEDUPS.items() if name in {each.name for each in SPEEDUPS}}
     assert {finding: entry(finding)["change"] for finding in predicted} == predicted
     assert {speedup.name for speedup in FINDABLE} == set(OF_SPEEDUPS)
+
+
+def test_rules_skip_what_does_not_apply() -> None:
+    for speedup, finding in OF_SPEEDUPS.items():
+        assert (texts_for(entry(finding), "", PLAIN_CUDA, {}) is None) == (speedup in PYTORCH), finding
+        assert (texts_for(entry(finding), "", INFERENCE, {}) is None) == (speedup in NEED_TRAINING), finding
+        assert texts_for(entry(finding), "", TRAINING, {}) is not None
 
 
 def test_references_exist() -> None:

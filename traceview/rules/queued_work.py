@@ -32,7 +32,6 @@ MAX_HARDWARE_GAP = 100_000  # ns; events, CUDA graphs and copies between GPUs ne
 MIN_SHORT_SHARE = 0.05
 MIN_HELD_SHARE = 0.5  # share of the gaps in which one call blocks the host
 
-
 LATE = "late_start"
 REASONS = ("process_wait", "dependency_wait", LATE, "operation_gaps")  # ids of findings, by why work does not start
 
