@@ -45,14 +45,26 @@ def yield_text(facts, sums):
 
 def claim_unknown_group(facts, sums):
     claims = (IdleClaim(("host",), "of another rule"),)
-    yield FindingDraft(id="x", title="x", advice="x", device=facts.devices[0], claims=claims)
+    yield FindingDraft("x", facts.devices[0], claims)
+
+def yield_without_entry(facts, sums):
+    yield FindingDraft("launch_bound", facts.devices[0], ())
+
+def misspell_value(facts, sums):
+    yield FindingDraft("x", facts.devices[0], (), {"cuont": 1})
+
+def yield_text_as_table(facts, sums):
+    yield FindingDraft("x", facts.devices[0], ())
 
 def collect_number(part, device):
     return 1
 
 divides = Rule("divides", divide)
 yields_text = Rule("yields_text", yield_text)
-claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group)
+claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group, entries={"x": {"title": "x", "advice": "x"}})
+has_no_entry = Rule("has_no_entry", yield_without_entry)
+misspells = Rule("misspells", misspell_value, entries={"x": {"title": "{count} for {cost}", "advice": "x"}})
+has_no_table = Rule("has_no_table", yield_text_as_table, entries={"x": {"title": "x", "cuda": "x"}})
 collects_number = Rule("collects_number", yield_text, collect_number)
 plain_function = divide
 
@@ -60,7 +72,17 @@ FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda giv
 UNFIT = CaptureMeasure(Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),))
 TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
 """
-FAULTY_RULES = ("divides", "yields_text", "claims_unknown_group", "collects_number", "plain_function", "missing")
+FAULTY_RULES = (
+    "divides",
+    "yields_text",
+    "claims_unknown_group",
+    "has_no_entry",
+    "collects_number",
+    "plain_function",
+    "has_no_table",
+    "misspells",
+    "missing",
+)
 FAULTY_MEASURES = {"fails": "FAILS", "unfit": "UNFIT", "taken": "TAKEN", "absent": "ABSENT", "unsuitable": "Row"}
 
 
@@ -128,6 +150,9 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
         in notes["package_divides"]
     )
     assert "claims the group 'of another rule', which collect does not return" in notes["package_claims_unknown_group"]
+    assert "the finding 'launch_bound' has no entry" in notes["package_has_no_entry"]
+    assert "the entry of the finding 'x' lacks count" in notes["package_misspells"]
+    assert "failed (AttributeError" in notes["package_has_no_table"]
     assert "collect returns no Collected" in notes["package_collects_number"]
     assert "names no traceview.pricing.base.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]

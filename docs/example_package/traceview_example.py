@@ -41,18 +41,20 @@ def decide_polling(facts: CaptureFacts, sums: Mapping[int, Polling]) -> Iterator
     for device in facts.devices:
         queries = sums[device.row].queries
         if queries:
-            yield FindingDraft(
-                id="event_polling",
-                device=device,
-                title=f"The program polls events: cudaEventQuery is called {queries:,} times",
-                advice="The GPU is idle for {cost} in CUDA calls. Wait with cudaEventSynchronize instead of polling.",
-                remedy="Wait for the event instead of polling it.",
-                claims=(IdleClaim(("api",)),),
-                place_label="inside a CUDA call",
-            )
+            yield FindingDraft("event_polling", device, (IdleClaim(("api",)),), {"queries": f"{queries:,}"})
 
 
-event_polling = Rule("event_polling", decide_polling, collect_polling)
+TEXTS = {
+    "title": "The program polls events: cudaEventQuery is called {queries} times",
+    "advice": "The GPU is idle for {cost} in CUDA calls. {fix}",
+    "remedy": "Wait for the event instead of polling it.",
+    "loss": "polling of events",
+    "effect": "waiting for events",
+    "place": "inside a CUDA call",
+    "cuda": {"fix": "Wait with cudaEventSynchronize instead of polling.", "code": "cudaEventSynchronize(event);"},
+    "pytorch": {"fix": "Wait with `event.synchronize()` instead of polling.", "code": "event.synchronize()"},
+}
+event_polling = Rule("event_polling", decide_polling, collect_polling, {"event_polling": TEXTS})
 
 
 @dataclass(frozen=True)

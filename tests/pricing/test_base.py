@@ -1,4 +1,4 @@
-"""Tests of DevicePart against a search through every gap."""
+"""Tests of DevicePart against a search through every gap, and of folded names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.captures import analyzed, sample
 from tests.rules.helpers import rows_of
 from traceview import analyze
 from traceview.model.trace import Window
+from traceview.pricing.base import fold_numbers
 
 
 @pytest.mark.parametrize("narrowed", [False, True])
@@ -26,3 +27,8 @@ def test_gaps_before_operations(name: str, narrowed: bool) -> None:
             assert device.gaps_before(np.isin(operations, rows)).tolist() == expected.tolist()
         begun = (device.gap_start >= device.steady.start) & (device.gap_start < device.steady.end)
         assert np.arange(len(begun))[device.steady_gaps].tolist() == np.flatnonzero(begun).tolist()
+
+
+def test_folded_numbers() -> None:
+    names = ["iteration -3", "h2d", "layer7.attn"]
+    assert [fold_numbers(name) for name in names] == ["iteration #", "h2d", "layer#.attn"]

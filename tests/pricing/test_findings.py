@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 from tests.captures import analyzed, sample
-from traceview.pricing.findings import join_devices
+from traceview.pricing.describe import PricedFinding, join_devices
 from traceview.report.analysis.document import document
 from traceview.report.analysis.terminal import render
 
@@ -33,9 +32,7 @@ def test_device_that_loses_far_more_keeps_its_own_finding() -> None:
 
 def test_places_stay_apart_unless_the_remedy_is_the_same_everywhere() -> None:
     (finding, *_) = analyzed(sample("ddp2.sqlite")).findings
-    draft = SimpleNamespace(title="{cost} lost", same_everywhere=False)
     pair = [replace(finding, device=f"GPU {at}", title=f"1 ms lost at line {name}()") for at, name in enumerate("ab")]
-    assert len(list(join_devices([(draft, one) for one in pair]))) == 2  # type: ignore[misc]
-    draft.same_everywhere = True
-    (joined,) = join_devices([(draft, one) for one in pair])  # type: ignore[misc]
+    assert len(list(join_devices([PricedFinding(one, "1 ms lost", False) for one in pair]))) == 2
+    (joined,) = join_devices([PricedFinding(one, "1 ms lost", True) for one in pair])
     assert [joined.device, *(other.device for other in joined.others)] == ["GPU 0", "GPU 1"]

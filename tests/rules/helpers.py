@@ -18,6 +18,7 @@ from traceview.model.rows import StreamUse
 from traceview.model.trace import API, EVERYTHING, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
 from traceview.pricing.base import CapturePart, Rule
+from traceview.pricing.texts import PLACEHOLDER
 from traceview.slices.facts import FindingContext, capture_part
 from traceview.slices.findings import find
 from traceview.slices.measure import Extents, SlicePlan, measure_slice
@@ -30,8 +31,13 @@ US = 1_000
 
 
 def findings(trace: Trace, *rules: Rule[Any], whole: bool = False) -> tuple[Finding, ...]:
-    """Return the findings of these rules alone."""
-    return _find(trace, rules, whole)[0]
+    """Return the findings of these rules alone; their texts have no placeholder without a value."""
+    found = _find(trace, rules, whole)[0]
+    texts = [
+        text for each in found for text in (each.title, each.advice, each.remedy, *(p.text for p in each.evidence))
+    ]
+    assert [text for text in texts if PLACEHOLDER.search(text)] == []
+    return found
 
 
 def notes(trace: Trace, *rules: Rule[Any]) -> tuple[Note, ...]:

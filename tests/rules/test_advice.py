@@ -1,9 +1,7 @@
-"""Advice and code fit the kind of program: no word of another kind, for every fix and in whole analyses."""
+"""Advice and code fit the kind of program: no word of another kind, in every entry and in whole analyses."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +14,8 @@ from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.profilers import capture_advice
 from traceview.model.program import KINDS, PLAIN_CUDA, Program
-from traceview.pricing.fixes import Fix, Fixes
-from traceview.rules import advice
+from traceview.pricing.texts import FOLDER, FindingTexts, read_entry, texts_for
+from traceview.pricing.texts import KINDS as TEXT_KINDS
 from traceview.slices.findings import find
 
 # Every kind of program that advice differs for, by a name.
@@ -32,6 +30,7 @@ PROGRAMS = {
     "tensorrt in Python": Program("tensorrt", ("tensorrt",), training=False, python=True),
     "Python": Program("cuda", ("cupy",), python=True),
 }
+NAMES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "shared")
 # Words, and the programs above that may read them.
 TRAINS = {"training", "unknown training"}
 PYTORCH = TRAINS | {"inference", "triton"}
@@ -54,19 +53,15 @@ ALLOWED = {"openmp": ("firstprivate",), "julia": ("gc.",)}  # words of two kinds
 C_CODE = re.compile(r"<<<|;$|&\w+", re.MULTILINE)
 
 
-def all_fixes() -> dict[str, Fixes]:
-    modules = [
-        importlib.import_module(f"{advice.__name__}.{item.name}") for item in pkgutil.iter_modules(advice.__path__)
-    ]
-    return {
-        f"{module.__name__.rpartition('.')[2]}.{name}": value
-        for module in modules
-        for name, value in vars(module).items()
-        if isinstance(value, Fixes)
+def texts_of(program: Program) -> dict[str, FindingTexts]:
+    """Return the texts of all findings that a program can have, by entry and case."""
+    texts = {
+        f"{name}.{case}": texts_for(entry, case, program, {})
+        for name in NAMES
+        for entry in [read_entry(name) or {}]
+        for case in ["", *(key for key, table in entry.items() if isinstance(table, dict) and key not in TEXT_KINDS)]
     }
-
-
-FIXES = all_fixes()
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def foreign_words(text: str, program: str) -> list[str]:
@@ -82,33 +77,22 @@ def foreign_words(text: str, program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_fixes_hold_no_word_of_another_kind(program: str) -> None:
-    fixes = {name: fix.choose(PROGRAMS[program]) for name, fix in FIXES.items()}
-    texts = {name: f"{fix.advice}\n{fix.code}" for name, fix in fixes.items()}
-    assert {name: words for name, text in texts.items() if (words := foreign_words(text, program))} == {}
-    assert all("MPI" in fix.advice for name, fix in fixes.items() if name.endswith("MPI_WAIT"))  # for a range of MPI
-    python = {name: fix.code for name, fix in fixes.items() if program in PYTHON and not fix.is_command}
-    without_comments = {name: re.sub(r"#.*", "", code).replace("; ", "\n") for name, code in python.items()}
-    assert {name: code for name, code in without_comments.items() if C_CODE.search(code)} == {}
-
-
-def test_every_word_occurs_in_the_fixes() -> None:
-    every = [fix for fixes in FIXES.values() for fix in texts_of(fixes)]
-    texts = "\n".join(f"{fix.advice}\n{fix.code}" for fix in every)
-    unused = [words for words, readers in WORDS.items() if readers and not re.search(words, texts)]
-    assert len(FIXES) >= 20 and unused == []
-
-
-def test_remedies_are_one_short_line() -> None:
-    remedies = {
-        text for fixes in all_fixes().values() for text in (fixes.remedy, *(fix.remedy for fix in texts_of(fixes)))
+def test_texts_hold_no_word_of_another_kind(program: str) -> None:
+    texts = {name: each for name, each in texts_of(PROGRAMS[program]).items() if not name.endswith(".follower")}
+    words = {name: foreign_words(f"{each['advice']}\n{each.code}", program) for name, each in texts.items()}
+    assert {name: found for name, found in words.items() if found} == {}
+    assert "MPI" in texts["host_bound.mpi"]["advice"]  # for a range of MPI
+    python = {name: re.sub(r"#.*", "", each.code).replace("; ", "\n") for name, each in texts.items()}
+    in_c = {
+        name: code for name, code in python.items() if C_CODE.search(code) and "command" not in texts[name].templates
     }
-    assert len(remedies) > 8
-    assert all(text.endswith(".") and len(text) <= 70 for text in remedies - {""})
+    assert program not in PYTHON or in_c == {}
 
 
-def texts_of(fixes: Fixes) -> Iterator[Fix]:
-    yield from (fix for name in Fixes.__slots__ if isinstance(fix := getattr(fixes, name), Fix))
+def test_every_word_occurs_in_the_texts() -> None:
+    every = [each for program in PROGRAMS.values() for each in texts_of(program).values()]
+    text = "\n".join(f"{each['advice']}\n{each.code}" for each in every)
+    assert [words for words, readers in WORDS.items() if readers and not re.search(words, text)] == []
 
 
 CAPTURES = [
@@ -156,18 +140,17 @@ def test_kind_changes_only_texts(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_advice_on_launches(kind: str) -> None:
-    own = FIXES["launches.LAUNCH_BOUND"].choose(replace(PLAIN_CUDA, kind=kind)).advice
-    general = FIXES["launches.LAUNCH_BOUND"].cuda.advice
+    own = texts_of(replace(PLAIN_CUDA, kind=kind))["launch_bound."]["advice"]
+    general = texts_of(PLAIN_CUDA)["launch_bound."]["advice"]
     assert (own == general) == (kind in ("cuda", "mpi"))
 
 
 def test_code_is_in_the_language_of_the_program() -> None:
-    launches = FIXES["launches.LAUNCH_BOUND"]
-    in_cpp = launches.choose(Program("pytorch", ("pytorch",), training=False, python=False))
-    in_julia = launches.choose(PROGRAMS["julia"])
-    assert "CUDA graph" in in_cpp.advice and in_cpp.code == ""
-    assert in_julia.code.startswith("@. y = ") and FIXES["copies.MANAGED"].choose(PROGRAMS["julia"]).code == ""
-    assert FIXES["host.SLOW_CALLS"].choose(PROGRAMS["julia"]).code == "CUDA_MODULE_LOADING=EAGER COMMAND"
+    in_cpp = texts_of(Program("pytorch", ("pytorch",), training=False, python=False))["launch_bound."]
+    in_julia = texts_of(PROGRAMS["julia"])
+    assert "CUDA graph" in in_cpp["advice"] and in_cpp.code == ""
+    assert in_julia["launch_bound."].code.startswith("@. y = ") and in_julia["exposed_um_h2d."].code == ""
+    assert in_julia["slow_calls."].code == "CUDA_MODULE_LOADING=EAGER COMMAND"
 
 
 def test_how_to_capture_fits_the_language() -> None:

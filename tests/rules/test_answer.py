@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.captures import analyzed, sample, shared
+from tests.captures import analyzed, sample
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.findings import PredictedTime
 from traceview.model.trace import Window
-from traceview.rules.answer import LOSSES, with_answer
+from traceview.rules.answer import with_answer
 from traceview.whatif.prediction import whatif as predictions
 from traceview.whatif.prediction import with_predictions
 
@@ -78,19 +76,3 @@ def test_remedies_that_fit_the_place(serial: Analysis) -> None:
     assert by_range["optimizer"] == "Use a fused or a compiled optimizer step."
     assert by_range["backward"] == "Find the line first: `traceview record --python`, or NVTX ranges."
     assert all(0 < len(finding.remedy) <= 70 for finding in serial.findings)
-
-
-def test_every_finding_has_words() -> None:
-    rules = Path(__file__).resolve().parents[2] / "traceview" / "rules"
-    named = {finding.id for finding in analyzed(shared("h200_dual.sqlite")).findings} | set(_ids(rules))
-    assert sorted(name for name in named if name not in LOSSES) == []
-    for words in LOSSES.values():
-        assert words.remedy.endswith(".") and len(words.remedy) <= 70 and words.loss and words.subject
-
-
-def _ids(rules: Path) -> Iterator[str]:
-    """Yield the ids that rules write as text."""
-    for file in rules.glob("*.py"):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if line.strip().startswith("id="):
-                yield from (word for word in line.split('"')[1::2] if "{" not in word)

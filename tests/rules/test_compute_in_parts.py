@@ -14,8 +14,8 @@ from tests.captures import analyzed, sample
 from tests.rules.helpers import rows_of
 from traceview.model.sums import merged_sums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import resolve
 from traceview.pricing.ledger import KernelClaim
-from traceview.pricing.resolve import resolve
 from traceview.rules.slow_kernels import slow_kernels
 from traceview.rules.small_grids import small_grids
 

@@ -18,9 +18,12 @@ order of traceview.rules.RULES, most specific cause first:
 So the costs of a device's findings add up to at most `idle_ns + busy_ns - compute_ns` of that time. What costs nothing
 is a Note, which a rule yields beside its drafts.
 
-    base.py      CaptureFacts (what a rule reads) and FindingDraft (what a rule yields)
-    part.py      the figures of a device in its steady part
-    ledger.py    claims, grants and the accounts of a device
-    findings.py  from drafts to priced, sorted findings with evidence
-    figures.py   select figures and format them for texts
+    base.py         CapturePart and CaptureFacts (what a rule reads), and FindingDraft (what it yields)
+    claims.py       groups that rules collect, and claims on them
+    ledger.py       what is left of the accounts of a device, and grants
+    accounts.py     the accounts at first
+    texts.py        the entries of findings, for a program
+    describe.py     from drafts to findings
+    host_places.py  where the host was
+    packages.py     rules of other packages
 """

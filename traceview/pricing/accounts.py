@@ -1,19 +1,23 @@
-"""The initial accounts of a device: its exposed work by kind, and the compute time of each operation."""
+"""The accounts of a device: its exposed work by kind, the compute of each operation, and when its work ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import BEFORE_ALL, Intervals, Times
 from traceview.measure.activity import COMPUTE, Activity
 from traceview.measure.overlap import Copies
 from traceview.model.trace import CLASSES
+from traceview.pricing.base import DevicePart
+from traceview.pricing.ledger import Ledger
 
 COMMUNICATION = "communication"
 MEMSET = "memset"
+NOT_COPIES = (COMMUNICATION, MEMSET)
 
 
 def own_compute(work: Activity) -> Times:
@@ -51,3 +55,49 @@ def _members_by_kind(work: Activity, copies: Copies) -> Iterator[tuple[str, Time
     for kind, memory, members in copies.groups():
         yield copy_key(kind, memory), members
     yield MEMSET, np.flatnonzero(work.codes == CLASSES.index("memset"))
+
+
+class EndOfWork(NamedTuple):
+    """Until when exposed work and idle time of a device count as lost."""
+
+    exposed: int
+    idle: int
+
+
+def open_ledger(device: DevicePart, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
+    """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
+    ends = until or (None, None)
+    return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), *ends)
+
+
+class WorkEnds(NamedTuple):
+    """The last end of kernels and of copies that nothing hides, and the ns of such copies and of compute."""
+
+    kernel: int
+    copy: int
+    copying_ns: int
+    compute_ns: int
+
+
+def work_ends(device: DevicePart, exposed: Mapping[str, Intervals]) -> WorkEnds:
+    """Return the ends of a device's work. Migrations of managed memory and memsets are not the program's work."""
+    work = device.activity
+    copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
+    kernels, copies = (
+        max((int(times.end[-1]) for times in unions if len(times.end)), default=BEFORE_ALL)
+        for unions in ((work.compute, work.communication), copying)
+    )
+    return WorkEnds(kernels, copies, sum(map(intervals.length, copying)), intervals.length(work.compute))
+
+
+def end_of_work(parts: Sequence[WorkEnds]) -> EndOfWork | None:
+    """Return until when time counts as lost; None if the device runs neither kernels nor such copies.
+
+    `parts` are those of one device in each slice of a capture. Work counts until the last kernel; if copies take longer
+    than compute, until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results
+    waiting.
+    """
+    is_copying = sum(part.copying_ns for part in parts) > sum(part.compute_ns for part in parts)
+    kernel, copy = (max((part[column] for part in parts), default=BEFORE_ALL) for column in range(2))
+    last = max(kernel, copy) if is_copying else kernel
+    return None if last == BEFORE_ALL else EndOfWork(last, max(kernel, copy))

@@ -6,8 +6,9 @@ costs nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic
 
@@ -26,11 +27,12 @@ from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.claims import Claim, Collected, Sums
-from traceview.pricing.figures import fold_numbers
 from traceview.pricing.ledger import sum_columns
+from traceview.pricing.texts import Entry
 from traceview.speedups import KernelSequence
 
 Mask = NDArray[np.bool_]
+NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,11 @@ class CapturePart:
         return list(index), np.array([index[name] for name in names], np.int64)[which]
 
 
+def fold_numbers(name: str) -> str:
+    """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
+    return NUMBER.sub("#", name)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """The figures of a device in the whole capture, in the part of its window that findings cover.
@@ -199,13 +206,9 @@ class DeviceFacts:
         """The row of Trace.devices."""
         return self.use.device
 
-    def compute_to_hide(self, kinds: Collection[str]) -> int:
-        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
-        return compute_to_hide(self.use, kinds)
-
 
 def compute_to_hide(use: DeviceUse, kinds: Collection[str]) -> int:
-    """Return the ns of compute that no copy of these kinds overlaps (see DeviceFacts.compute_to_hide)."""
+    """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
     overlapped = dict.fromkeys(kinds, 0)
     for copies in use.copies:
         if copies.kind in overlapped:
@@ -246,40 +249,34 @@ class CaptureFacts:
 
 @dataclass(frozen=True, slots=True)
 class FindingDraft:
-    """A finding before it is priced.
+    """A finding before it is priced. Its texts are the entry with its id (pricing/texts.py).
 
     Attributes:
-        title, advice: Texts. `{cost}`, `{share}` and `{gaps}` are replaced by the price, its share of the device's
-            time and the number of gaps that it comes from.
         device: The device that lost the time.
         claims: The lost time that the finding explains.
-        at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
-        remedy: The advice in one line, if it differs from that of the finding's kind.
-        change: The change of `traceview whatif` that predicts what the remedy gives.
+        values: What fills the placeholders of the texts. `cost`, `share` and `gaps` come from the price: the granted
+            time, its share of the device's time, and the number of gaps that it comes from.
+        case: The case of the entry.
         key: What tells the drafts of a rule with the same id apart.
+        at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
         min_gaps: Drop the draft if its price comes from fewer gaps.
         min_ns: Drop the draft if it costs less.
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
-        place_label: What happened at these places.
         same_everywhere: The remedy does not depend on the place: devices whose host was elsewhere share the finding.
     """
 
     id: str
-    title: str
-    advice: str
     device: DeviceFacts
     claims: tuple[Claim, ...]
-    code: str = ""
-    remedy: str = ""
-    at_most: int | None = None
-    change: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+    case: str = ""
     key: str = ""
+    at_most: int | None = None
     min_gaps: int = 0
     min_ns: int = 0
     note_without_cost: bool = False
     evidence: tuple[Place, ...] = ()
-    place_label: str = ""
     same_everywhere: bool = False
 
 
@@ -288,28 +285,19 @@ def collect_nothing(_part: CapturePart, _device: DevicePart) -> Collected[Any]:
     return Collected(())
 
 
-@dataclass(frozen=True, slots=True)
-class LossWords:
-    """A kind of finding in words for every kind of program: the loss, its remedy as a subject, and as advice."""
-
-    loss: str
-    subject: str
-    remedy: str
-
-
 @dataclass(frozen=True)
 class Rule(Generic[Sums]):
-    """A kind of finding. The docstring of the module of `decide` states symptom, cause, remedy and claims.
+    """What explains lost time. The docstring of the module of `decide` states symptom, cause, remedy and claims.
 
     `collect` runs in each part of a capture, for each device, and returns sums and groups. `decide` runs once, with the
-    merged sums by device (row of Trace.devices), and yields findings whose claims name these groups. `words` are those
-    of the finding whose id is `name`, for the first sentence of a report; those of others are in rules/answer.py.
+    merged sums by device (row of Trace.devices), and yields findings whose claims name these groups. `entries` has the
+    texts of its findings by id (pricing/texts.py), if they are not files of traceview.
     """
 
     name: str
     decide: Callable[[CaptureFacts, Mapping[int, Sums]], Iterator[FindingDraft | Note]]
     collect: Callable[[CapturePart, DevicePart], Collected[Sums]] = collect_nothing
-    words: LossWords | None = None
+    entries: Mapping[str, Entry] = field(default_factory=dict)
 
 
 # Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss

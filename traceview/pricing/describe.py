@@ -1,24 +1,28 @@
-"""The finding of a draft that costs enough: its price, texts and places."""
+"""The finding of a draft that costs enough: its price, texts, places and doubts, and equal ones of several devices."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import DeviceUse, Gaps
 from traceview.model.findings import Finding, Place
+from traceview.model.program import Program
 from traceview.model.trace import Note
+from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severity_from_share
-from traceview.pricing.host_places import FindingPlace, IdleHost, name_place
-from traceview.units import duration, share
+from traceview.pricing.claims import ComputeClaim, IdleClaim
+from traceview.pricing.host_places import IdleHost, name_place
+from traceview.pricing.packages import AnyRule, entry_of
+from traceview.pricing.texts import PRICED, FindingTexts, texts_for
+from traceview.units import SIZES, TIMES, duration, share
 
-FIND = {  # the remedy in one line where the place is unknown, by whether the program is in Python
-    True: "Find the line first: `traceview record --python`, or NVTX ranges.",
-    False: "Find the code first: add NVTX ranges, or sample its stacks.",
-}
-TO_FIND = re.compile(r"(?:: [^.:]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
+ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
+UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
+FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
 
 
 class GrantSums(NamedTuple):
@@ -82,20 +86,21 @@ class Details(NamedTuple):
     computes: bool
 
 
-def describe(facts: CaptureFacts, draft: FindingDraft, device: str, price: Price, details: Details) -> Finding:
-    """Return the finding of a draft that costs enough; `device` is the id of its device."""
-    place = name_place(facts.analysis.trace.evidence, draft, details.host)
-    # Code that helps to find an unknown place is left out if the place is known.
-    code = "" if place.where and TO_FIND.search(draft.advice) else draft.code
+def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
+    """Return the finding of a draft that costs enough."""
+    # The part is one of the cost. A title without it has another figure, which can be less.
+    whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
+    place = name_place(facts.analysis.trace.evidence, draft.claims, details.host, whole)
+    texts = texts.at_known_place() if place.where else texts
     return Finding(
         id=draft.id,
         severity=severity_from_share(price.unprofiled_share),
-        title=fill_in(draft.title, price) + place.where,
+        title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
-        advice=place.advice + fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
-        code=code,
-        device=device,
+        advice=place.advice + texts["advice"] + _prediction(facts, texts["change"]),
+        code=texts.code,
+        device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
@@ -103,16 +108,9 @@ def describe(facts: CaptureFacts, draft: FindingDraft, device: str, price: Price
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
-        change=draft.change if facts.counted else "",
-        remedy=place.remedy
-        or draft.remedy
-        or ("" if place.where or not TO_FIND.search(draft.advice) else FIND[facts.program.python]),
+        change=texts["change"] if facts.counted else "",
+        remedy=place.remedy or texts["remedy"],
     )
-
-
-def _known_place(advice: str, place: FindingPlace) -> str:
-    """Return advice without guesses at the place and the words on how to find it, if it is known."""
-    return TO_FIND.sub(". Move", advice) if place.where else advice
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
@@ -131,20 +129,67 @@ def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | N
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
-def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:
+def _prediction(facts: CaptureFacts, change: str) -> str:
     """Return a sentence that names the change of `traceview whatif`; "" without one or without iterations."""
-    if not draft.change or not facts.counted:
+    if not change or not facts.counted:
         return ""
-    return f" `traceview whatif` predicts the gain, as its change `{draft.change}`."
+    return f" `traceview whatif` predicts the gain, as its change `{change}`."
 
 
-def fill_in(text: str, price: Price) -> str:
-    """Return a text of a draft with its price."""
-    # str.replace instead of str.format: names of kernels and ranges may contain braces.
-    filled = text.replace("{cost}", duration(price.total)).replace("{share}", share(price.share, 1))
-    return filled.replace("{gaps}", f"{price.gaps:,}")
+def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: Price) -> FindingTexts | None:
+    """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
+    words = zip(PRICED, (duration(price.total), share(price.share, 1), f"{price.gaps:,}"), strict=True)
+    return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **dict(words)})
 
 
-def note_of_draft(draft: FindingDraft, price: Price) -> Note:
-    """Return the note of a draft that costs too little to be a finding."""
-    return Note(draft.id, f"{fill_in(draft.title, price)}. {fill_in(draft.advice, price)}")
+class PricedFinding(NamedTuple):
+    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
+
+    finding: Finding
+    title: str
+    same_everywhere: bool
+
+
+def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
+    """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one.
+
+    The place may differ too if the remedy is the same everywhere.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding, title, same_everywhere in priced:
+        place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
+        base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
+        if same_everywhere:
+            base = (finding.id, FIGURE.sub("#", title))
+        number = 0
+        while not _joins(finding, groups.get((*base, number), ())):
+            number += 1
+        groups.setdefault((*base, number), []).append(finding)
+    for first, *others in groups.values():
+        yield replace(first, others=tuple(others))
+
+
+def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
+    """Return whether a finding can join a group, whose first finding is the costliest."""
+    if any(other.device == finding.device for other in group):
+        return False
+    return not group or decisive_cost(finding) >= ALIKE * decisive_cost(group[0])
+
+
+def decisive_cost(finding: Finding) -> int:
+    """Return the cost that findings are ordered by: without the profiler if that is known."""
+    return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
+
+
+def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
+    """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
+    words = {draft.id, "findings"}
+    for claim in draft.claims:
+        if isinstance(claim, IdleClaim):
+            words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
+        elif isinstance(claim, ComputeClaim):
+            words.add("compute")
+        else:
+            words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
+    text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)
+    return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]

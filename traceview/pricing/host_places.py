@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ from traceview.intervals import Times
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
-from traceview.pricing.base import DevicePart, FindingDraft
-from traceview.pricing.claims import IdleClaim
+from traceview.pricing.base import DevicePart
+from traceview.pricing.claims import Claim, IdleClaim
 from traceview.pricing.ledger import Grant
 from traceview.units import duration
 
@@ -112,14 +112,14 @@ class IdleHost(NamedTuple):
     states: Callable[[SourceLine | None], HostStates]
 
 
-def asks_for_host(draft: FindingDraft) -> bool:
-    """Return whether a draft claims idle time that lines of the program can explain."""
-    return not claimed_causes(draft) <= NOT_OF_THE_HOST
+def ask_for_host(claims: Sequence[Claim]) -> bool:
+    """Return whether a finding claims idle time that lines of the program can explain."""
+    return not claimed_causes(claims) <= NOT_OF_THE_HOST
 
 
-def claimed_causes(draft: FindingDraft) -> set[str]:
-    """Return the causes of idle time that a draft claims."""
-    return {cause for claim in draft.claims if isinstance(claim, IdleClaim) for cause in claim.causes}
+def claimed_causes(claims: Sequence[Claim]) -> set[str]:
+    """Return the causes of idle time that a finding claims."""
+    return {cause for claim in claims if isinstance(claim, IdleClaim) for cause in claim.causes}
 
 
 def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
@@ -129,16 +129,17 @@ def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
     return device.use.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
-def name_place(evidence: HostEvidence, draft: FindingDraft, host: IdleHost | None) -> FindingPlace:
-    """Return where the host was in the idle time of a finding, if the capture shows it."""
+def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:
+    """Return where the host was in the idle time of a finding, if the capture shows it.
+
+    `whole` is the word for the cost of the finding.
+    """
     if host is None:
         return NOWHERE
     total, scale = host.looked_ns, host.idle_ns / host.looked_ns
-    first, causes = next(claim for claim in draft.claims if isinstance(claim, IdleClaim)), claimed_causes(draft)
+    first, causes = next(claim for claim in claims if isinstance(claim, IdleClaim)), claimed_causes(claims)
     share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
     line = max(filter(_names_who, host.lines), key=share, default=None)
-    # The part is one of the cost. A title without it has another figure, which can be less.
-    whole = "it" if "{cost}" in draft.title else "the cost"
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:

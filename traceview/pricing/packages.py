@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from traceview.model.plugins import RULES, Plugin, is_fault, plugins
+from traceview.model.program import Program
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, LossWords, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected
+from traceview.pricing.texts import PRICED, Entry, read_entry, texts_for
 
 Result = TypeVar("Result")
 
@@ -33,10 +35,10 @@ class PackageRule:
         return rule
 
     @property
-    def words(self) -> LossWords | None:
-        """The words of the rule; None also if it cannot be loaded, which `collect` reports."""
+    def entries(self) -> Mapping[str, Entry]:
+        """The texts of the rule's findings; empty also if it cannot be loaded, which `collect` reports."""
         loaded = guarded(self, lambda: self.rule)
-        return None if isinstance(loaded, Failure) else loaded.words
+        return {} if isinstance(loaded, Failure) else loaded.entries
 
     def collect(self, part: CapturePart, device: DevicePart) -> Collected[Any]:
         """Return what the rule collects. Raises UnfitRuleError if that is something else."""
@@ -46,10 +48,12 @@ class PackageRule:
         return collected
 
     def decide(self, facts: CaptureFacts, sums: Mapping[int, Any]) -> Iterator[FindingDraft | Note]:
-        """Yield what the rule yields. Raises UnfitRuleError if that is neither a draft nor a note."""
+        """Yield what the rule yields. Raises UnfitRuleError if that is neither a draft with an entry nor a note."""
         for draft in self.rule.decide(facts, sums):
             if not isinstance(draft, (FindingDraft, Note)):
                 raise UnfitRuleError("decide yields neither a FindingDraft nor a Note")
+            if isinstance(draft, FindingDraft):
+                _check_texts(self.rule.entries, draft, facts.program)
             yield draft
 
     def failure(self, error: BaseException) -> Failure:
@@ -71,6 +75,17 @@ class Failure:
 AnyRule = Rule[Any] | PackageRule
 
 
+def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft, program: Program) -> None:
+    """Raise UnfitRuleError, or another error, if the texts of a draft are not in the form of pricing/texts.py."""
+    entry = entries.get(draft.id)
+    if not isinstance(entry, Mapping) or not all(isinstance(each, (str, Mapping)) for each in entry.values()):
+        raise UnfitRuleError(f"the finding {str(draft.id)[:40]!r} has no entry of texts and tables")
+    texts = texts_for(entry, draft.case, program, {**draft.values, **dict.fromkeys(PRICED, "")})
+    if texts is not None and (texts.missing or not all(texts[name] for name in ("title", "advice"))):
+        missing = ", ".join(sorted(texts.missing)) or "a title or an advice"
+        raise UnfitRuleError(f"the entry of the finding {draft.id[:40]!r} lacks {missing}")
+
+
 def guarded(rule: AnyRule, run: Callable[[], Result]) -> Result | Failure:
     """Return the result of `run`, or the failure of a rule of another package."""
     if not isinstance(rule, PackageRule):
@@ -84,3 +99,11 @@ def guarded(rule: AnyRule, run: Callable[[], Result]) -> Result | Failure:
 def rules_of_packages() -> tuple[PackageRule, ...]:
     """Return the rules of other packages, by package and name."""
     return tuple(map(PackageRule, plugins(RULES)))
+
+
+def entry_of(rule: AnyRule, finding: str) -> Entry:
+    """Return the entry of a rule's finding. Raises KeyError if it has none."""
+    entry = rule.entries.get(finding) or read_entry(finding)
+    if entry is None:
+        raise KeyError(finding)
+    return entry

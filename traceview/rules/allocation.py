@@ -20,9 +20,8 @@ import polars as pl
 
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
-from traceview.rules.advice.host import ALLOCATION
+from traceview.pricing.texts import join_words
+from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
 from traceview.units import quantity
 
 MAX_NAMES = 3
@@ -64,22 +63,23 @@ def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for allocations in the loop."""
-    fix, where = ALLOCATION.choose(facts.program), "inside the iterations" if facts.counted else "in the capture"
     for device in facts.devices:
         counts = sums[device.row].calls
         if not counts:
             continue
         count = sum(counts.values())
+        values = {
+            "count": quantity(count, "allocation or free", "allocations and frees"),
+            "where": "inside the iterations" if facts.counted else "in the capture",
+            "per_iteration": facts.per_iteration(count),
+            "names": _frequent_names(counts),
+        }
         yield FindingDraft(
-            id="allocation",
-            device=device,
-            title=f"{quantity(count, 'allocation or free', 'allocations and frees')} "
-            f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({_frequent_names(counts)})",
-            advice=fix.advice,
-            code=fix.code,
-            claims=(IdleClaim(("memory",), STEADY), RESTART_CLAIM),
+            "allocation",
+            device,
+            (IdleClaim(("memory",), STEADY), RESTART_CLAIM),
+            values,
             at_most=sums[device.row].cost,
-            place_label="the host allocates or frees memory",
             same_everywhere=True,
         )
 

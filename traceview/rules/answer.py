@@ -6,151 +6,22 @@ from dataclasses import replace
 
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
-from traceview.pricing.base import LossWords
 from traceview.pricing.packages import rules_of_packages
-from traceview.rules import RULES
+from traceview.pricing.texts import Entry, read_entry
 from traceview.units import time_range
 
 MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words
 
 
-def _words(loss: str, subject: str, remedy: str) -> LossWords:
-    return LossWords(loss, subject, remedy)
-
-
-# By the id of a finding. A rule may define its words itself (Rule.words).
-LOSSES = {rule.name: rule.words for rule in RULES if rule.words} | {
-    "fp32_matrix": _words(
-        "FP32 matrix products without tensor cores", "TF32 or half precision", "Use TF32 or half precision."
-    ),
-    "separate_attention": _words(
-        "attention by separate kernels", "attention in one kernel", "Use fused attention: one kernel, not several."
-    ),
-    "unfused_optimizer": _words("an unfused optimizer", "a fused optimizer", "Use a fused optimizer."),
-    "layout_changes": _words(
-        "layout changes of images", "channels-last tensors", "Keep tensors in channels-last layout."
-    ),
-    "odd_dimensions": _words(
-        "matrix products with odd dimensions", "padded dimensions", "Pad the dimensions to multiples of 8."
-    ),
-    "small_products": _words(
-        "small matrix products one by one", "batched products", "Batch the products into one launch."
-    ),
-    "unfused_chains": _words(
-        "chains of memory-bound kernels", "fused kernels", "Fuse the chains of small kernels, for example by compiling."
-    ),
-    "casts": _words("casts between precisions", "fewer casts", "Keep tensors in one precision."),
-    "concatenations": _words("concatenations", "results that are allocated once", "Write into one allocated result."),
-    "strided_copies": _words("copies of strided tensors", "fewer copies", "Avoid copies that only change strides."),
-    "zeroed_gradients": _words(
-        "gradients that are set to zero",
-        "gradients that are dropped",
-        "Drop gradients instead of setting them to zero.",
-    ),
-    "embedding_gradients": _words(
-        "dense gradients of embeddings", "sparse or fused updates", "Use sparse gradients or fused updates."
-    ),
-    "small_grid": _words(
-        "kernels with few blocks", "more blocks", "Give these kernels more blocks: a larger grid or batch."
-    ),
-    "tail_wave": _words(
-        "blocks that do not divide evenly among the SMs",
-        "other tile sizes",
-        "Choose tile sizes that divide evenly among the SMs.",
-    ),
-    "host_bound": _words(
-        "waiting for the host", "less host work between launches", "Move the host's work out of the loop, or beside it."
-    ),
-    "launch_bound": _words(
-        "gaps between small kernels",
-        "a CUDA graph",
-        "Launch a step as one CUDA graph, or launch fewer, larger kernels.",
-    ),
-    "kernel_storm": _words(
-        "many tiny kernels", "one operation instead of a loop", "Replace the loop by one operation."
-    ),
-    "data_loading": _words("waiting for data", "loading in parallel", "Load data in more workers, ahead of time."),
-    "pageable_copies": _words(
-        "pageable copies", "pinned host memory", "Pin the host memory, and prefetch on a stream of its own."
-    ),
-    "exposed_h2d": _words(
-        "copies to the GPU that nothing hides",
-        "prefetching",
-        "Copy the next batch during this step, on its own stream.",
-    ),
-    "exposed_d2h": _words(
-        "copies from the GPU that nothing hides",
-        "copying beside compute",
-        "Copy results back on a stream of their own.",
-    ),
-    "exposed_copies": _words(
-        "copies that take longer than the compute",
-        "fewer bytes",
-        "Copy fewer bytes: keep data on the GPU, or smaller types.",
-    ),
-    "exposed_communication": _words(
-        "communication that nothing hides", "communication during compute", "Communicate while the GPU computes."
-    ),
-    "communication_wait": _words(
-        "waiting for other ranks", "equal work on all ranks", "Give all ranks equal work; the last rank delays all."
-    ),
-    "synchronize": _words(
-        "synchronizations", "fewer synchronizations", "Synchronize less often; read values some steps later."
-    ),
-    "allocation": _words("allocating GPU memory", "memory that is allocated once", "Allocate once, before the loop."),
-    "slow_calls": _words("slow CUDA calls", "no such calls in the loop", "Move these calls out of the loop."),
-    "operation_gaps": _words(
-        "the steps from one operation to the next",
-        "fewer, larger kernels",
-        "Launch fewer, larger kernels: fuse them, or batch the work.",
-    ),
-    "dependency_wait": _words(
-        "launched work that waits for other streams",
-        "fewer dependencies between streams",
-        "Put operations that depend on each other on one stream.",
-    ),
-    "process_wait": _words(
-        "launched work that waits for another process",
-        "a GPU for each process",
-        "Give each process its own GPU, or run them under MPS.",
-    ),
-    "late_start": _words(
-        "launched work that starts late",
-        "work that starts at once",
-        "Look for what the capture lacks: other programs, page migrations.",
-    ),
-    "managed_wait": _words(
-        "migrations of managed memory", "prefetched memory", "Prefetch managed memory before its use."
-    ),
-    **dict.fromkeys(
-        ("exposed_um_h2d", "exposed_um_d2h", "exposed_um_d2d"),
-        _words("migrations of managed memory", "prefetched memory", "Prefetch managed memory before its use."),
-    ),
-    "shared_stream": _words(
-        "copies on the stream of the kernels", "a copy stream", "Copy on a stream of its own, one batch ahead."
-    ),
-    "idle_stream": _words("a stream without work", "a stream that overlaps", "Give the stream work that can overlap."),
-    "exposed_memset": _words("memsets that nothing hides", "fewer memsets", "Avoid or merge the memsets."),
-    "exposed_d2d": _words("copies on the GPU that nothing hides", "fewer copies", "Copy less within the GPU."),
-    "exposed_p2p": _words("copies between GPUs that nothing hides", "copying beside compute", "Copy during compute."),
-    "exposed_h2h": _words("copies on the host that nothing hides", "fewer copies", "Copy less within host memory."),
-    "unknown_launch": _words(
-        "idle time whose launch is not captured", "a complete capture", "Capture all processes and threads."
-    ),
-}
-
-
 def with_answer(analysis: Analysis) -> Analysis:
-    """Return the analysis with its answer, and the remedies of its findings in one line."""
-    findings = tuple(
-        replace(finding, remedy=finding.remedy or _loss_words(finding.id).remedy) for finding in analysis.findings
-    )
-    return replace(analysis, findings=findings, answer=_answer(replace(analysis, findings=findings)))
+    """Return the analysis with its answer."""
+    return replace(analysis, answer=_answer(analysis))
 
 
-def _loss_words(finding: str) -> LossWords:
-    packages = {rule.plugin.name: rule.words for rule in rules_of_packages()}
-    return LOSSES.get(finding) or packages.get(finding) or LossWords(finding.replace("_", " "), "", "")
+def _entry(finding: str) -> Entry:
+    """Return the entry of a finding; empty if it has none."""
+    own = (rule.entries[finding] for rule in rules_of_packages() if finding in rule.entries)
+    return read_entry(finding) or next(own, {})
 
 
 def _answer(analysis: Analysis) -> str:
@@ -178,17 +49,18 @@ def _largest_loss(analysis: Analysis) -> str:
             return "No known problem costs a thousandth of it."
         return f"It is idle for {_share(idle)}, and the capture does not show why."
     first = analysis.findings[0]
-    words = _loss_words(first.id)
+    entry = _entry(first.id)
+    lost, effect = entry.get("loss", first.id.replace("_", " ")), entry.get("effect", "")
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
     most = "up to " if first.others else ""
     size, measured = _share(first.decisive_fraction), _share(first.cost_fraction)
     without = "" if size == measured else " without the profiler"
-    loss = f"The largest loss is {words.loss}{where}, {most}{size}{without}."
-    return f"{loss} {_effect(words, first, not without)}" if words.subject else loss
+    loss = f"The largest loss is {lost}{where}, {most}{size}{without}."
+    return f"{loss} {_effect(effect, first, not without)}" if effect else loss
 
 
-def _effect(words: LossWords, finding: Finding, states_profiler: bool) -> str:
-    """Return what the remedy would give, or the remedy alone if that is unknown or little.
+def _effect(subject: str, finding: Finding, states_profiler: bool) -> str:
+    """Return what the remedy, with `subject` as its name, would give; or the remedy alone if that is unknown or little.
 
     `states_profiler` says that the time is one without the profiler, if it is.
     """
@@ -197,5 +69,4 @@ def _effect(words: LossWords, finding: Finding, states_profiler: bool) -> str:
         return finding.remedy
     times = time_range(time.before_ns, time.after_ns)
     without = " without the profiler" if time.is_unprofiled and states_profiler else ""
-    subject = words.subject[0].upper() + words.subject[1:]
-    return f"{subject} would take an iteration from {times}{without}."
+    return f"{subject[0].upper()}{subject[1:]} would take an iteration from {times}{without}."

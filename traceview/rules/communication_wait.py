@@ -24,8 +24,7 @@ from traceview.model.devices import DeviceUse
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
-from traceview.pricing.figures import join_words
-from traceview.rules.advice.communication import BUBBLE_REMEDY, COMMUNICATION_WAIT, PIPELINE_BUBBLE
+from traceview.pricing.texts import join_words
 from traceview.rules.exposed_communication import waits_for_stages
 from traceview.units import duration, quantity
 
@@ -85,23 +84,18 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int) -> FindingDraft:
     """Return the finding; `late` is the device that is most often the last to start, `count` times."""
-    ranks = join_words([str(process) for process in late.process_ids])
     total = device.use.communication
-    in_pipeline = waits_for_stages(facts, device)
-    fix = PIPELINE_BUBBLE if in_pipeline else COMMUNICATION_WAIT.choose(facts.program)
-    return FindingDraft(
-        id="communication_wait",
-        device=device,
-        title=f"{device.use.id} waits for {late.id} in collectives for {duration(wait_ns)} of its "
-        f"{duration(total.busy_ns)} of communication",
-        advice=f"{late.id} (process {ranks}) is the last to start {count} of "
-        f"{quantity(total.count, 'collective')}: its kernels are the shortest there. During {{cost}} of the "
-        f"wait nothing computes. {fix.advice}",
-        code=fix.code,
-        remedy=BUBBLE_REMEDY if in_pipeline else "",
-        claims=(ExposedClaim((COMMUNICATION,), "waits"),),
-        place_label=f"waiting for {late.id} in a collective",
-    )
+    values = {
+        "device": device.use.id,
+        "late": late.id,
+        "wait": duration(wait_ns),
+        "total": duration(total.busy_ns),
+        "ranks": join_words([str(process) for process in late.process_ids]),
+        "count": count,
+        "collectives": quantity(total.count, "collective"),
+    }
+    case = "pipeline" if waits_for_stages(facts, device) else ""
+    return FindingDraft("communication_wait", device, (ExposedClaim((COMMUNICATION,), "waits"),), values, case)
 
 
 communication_wait = Rule("communication_wait", _decide, _collect)

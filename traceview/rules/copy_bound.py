@@ -25,8 +25,7 @@ from traceview.model.trace import MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim
-from traceview.pricing.figures import join_words
-from traceview.rules.advice.copies import COPY_BOUND
+from traceview.pricing.texts import join_words
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 from traceview.units import duration, rate, size
 
@@ -82,18 +81,14 @@ def _draft(
         for use in named
         if use.exposed_ns >= MIN_NAMED * exposed
     ]
-    fix = COPY_BOUND.choose(facts.program)
-    return FindingDraft(
-        id="exposed_copies",
-        device=device,
-        title=f"Copies take {duration(exposed)} while nothing computes, kernels {duration(compute)}: {{cost}} of "
-        f"copying cannot be hidden ({join_words(parts)})",
-        advice=_repeated_copies(facts, to_gpu) + fix.advice,
-        code=fix.code,
-        claims=(ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES)),),
-        at_most=remaining,
-        place_label="a copy while nothing computes",
-    )
+    values = {
+        "exposed": duration(exposed),
+        "compute": duration(compute),
+        "parts": join_words(parts),
+        "repeated": _repeated_copies(facts, to_gpu),
+    }
+    claim = ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES))
+    return FindingDraft("exposed_copies", device, (claim,), values, at_most=remaining)
 
 
 def _repeated_copies(facts: CaptureFacts, to_gpu: Counts) -> str:

@@ -18,12 +18,6 @@ from traceview.model.analysis import NotMeasured
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft, Rule
 from traceview.pricing.claims import ExposedClaim
-from traceview.rules.advice.communication import (
-    BUBBLE_REMEDY,
-    EXPOSED_COMMUNICATION,
-    PIPELINE_BUBBLE,
-    SHARDED_COMMUNICATION,
-)
 from traceview.units import duration, quantity, share
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
@@ -35,27 +29,17 @@ PIPELINE = re.compile(
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
     """Yield one finding for each device with exposed communication."""
-    whole = EXPOSED_COMMUNICATION.choose(facts.program)
     for device in facts.devices:
         communication = device.use.communication
         if communication.count:
-            sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
-            in_pipeline = waits_for_stages(facts, device)
-            fix = SHARDED_COMMUNICATION if sharded and whole is EXPOSED_COMMUNICATION.pytorch else whole
-            fix = PIPELINE_BUBBLE if in_pipeline else fix
-            hidden = share(communication.overlapped_ns, communication.busy_ns)
-            yield FindingDraft(
-                id="exposed_communication",
-                device=device,
-                title=f"{quantity(communication.count, 'communication kernel')}: {{cost}} not hidden behind "
-                "compute, waits for other ranks excluded",
-                advice=f"{hidden} of {duration(communication.busy_ns)} is hidden behind compute. {fix.advice}",
-                code=fix.code,
-                remedy=BUBBLE_REMEDY if in_pipeline else "",
-                change="" if in_pipeline else "overlap",
-                claims=(ExposedClaim((COMMUNICATION,)),),
-                place_label="communication while nothing computes",
-            )
+            is_sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
+            values = {
+                "count": quantity(communication.count, "communication kernel"),
+                "hidden": share(communication.overlapped_ns, communication.busy_ns),
+                "total": duration(communication.busy_ns),
+            }
+            case = "pipeline" if waits_for_stages(facts, device) else "sharded" if is_sharded else ""
+            yield FindingDraft("exposed_communication", device, (ExposedClaim((COMMUNICATION,)),), values, case)
 
 
 def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:

@@ -17,7 +17,6 @@ memsets. A copy on the device is not hidden but avoided, so its claim has no suc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,19 +26,16 @@ from traceview import intervals
 from traceview.model.rows import CopyOverlap
 from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.accounts import MEMSET, copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import Collected, ExposedClaim
-from traceview.pricing.fixes import Fix, Fixes
-from traceview.rules.advice.copies import (
-    BETWEEN_GPUS,
-    BETWEEN_KERNELS,
-    MANAGED,
-    MIXED,
-    ON_DEVICE,
-    PREFETCH,
-    READ_BACK,
-    ZEROED_MEMORY,
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    Rule,
+    compute_to_hide,
 )
+from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.rules.pageable_copies import HOST_KINDS
 from traceview.units import duration, quantity, rate, share, size
 
@@ -80,67 +76,52 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device, kind and memory, and one for each device's memsets."""
-    zeroed = ZEROED_MEMORY.choose(facts.program)
     for device in facts.devices:
         for copies in device.use.copies:
             if not (copies.memory == "pageable" and copies.kind in HOST_KINDS):  # these are `pageable_copies`
-                yield _draft(facts, device, copies, sums[device.row])
-        yield FindingDraft(
-            id="exposed_memset",
-            device=device,
-            title="Memsets: {cost} not hidden behind compute",
-            advice=zeroed.advice,
-            code=zeroed.code,
-            claims=(ExposedClaim((MEMSET,)),),
-            min_ns=MIN_MEMSET,
-            place_label="an exposed memset",
-        )
+                yield _draft(device, copies, sums[device.row])
+        yield FindingDraft("exposed_memset", device, (ExposedClaim((MEMSET,)),), min_ns=MIN_MEMSET)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraft:
+def _draft(device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraft:
     key = copy_key(copies.kind, copies.memory)
-    mixed = 2 * sums.computing.get(key, 0) > copies.count
-    short = sums.short.frame.filter(pl.col("copies") == key)
-    fix = _fix_for_kernel_gaps(facts, copies, short) or _fixes(copies, mixed).choose(facts.program)
+    is_mixed = 2 * sums.computing.get(key, 0) > copies.count
+    in_gaps = _in_kernel_gaps(copies, sums.short.frame.filter(pl.col("copies") == key))
     kind = KIND_NAMES.get(copies.kind, copies.kind)
-    hideable = None if copies.kind == "d2d" else device.compute_to_hide([copies.kind])
+    hideable = None if copies.kind == "d2d" else compute_to_hide(device.use, [copies.kind])
     limited = hideable is not None and hideable < copies.exposed_ns
-    limit = f"; {duration(hideable or 0)} of compute can hide them" if limited else ""
+    values = {
+        "copies": quantity(copies.count, f"{kind} copy", f"{kind} copies"),
+        "kind": kind,
+        "memory": copies.memory,
+        "size": size(copies.bytes),
+        "exposed_share": share(copies.exposed_ns, copies.busy_ns),
+        "limit": f"; {duration(hideable or 0)} of compute can hide them" if limited else "",
+        "exposed": duration(copies.exposed_ns),
+        "busy": duration(copies.busy_ns),
+        "rate": rate(copies.bytes, copies.busy_ns),
+    }
     return FindingDraft(
-        id=f"exposed_{copies.kind}",
-        device=device,
-        title=f"{quantity(copies.count, kind + ' copy', kind + ' copies')} ({copies.memory} memory, "
-        f"{size(copies.bytes)}): {share(copies.exposed_ns, copies.busy_ns)} of their time is not hidden "
-        f"behind compute{limit}",
-        advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
-        f"{rate(copies.bytes, copies.busy_ns)}. {fix.advice}",
-        code=fix.code,
+        f"exposed_{copies.kind}",
+        device,
+        (ExposedClaim((key,)),),
+        {**values, **in_gaps},
+        "kernel_gaps" if in_gaps else "mixed" if is_mixed else "",
         key=copies.memory,
-        claims=(ExposedClaim((key,)),),
         at_most=hideable,
-        place_label=f"an exposed {kind} copy",
     )
 
 
-def _fix_for_kernel_gaps(facts: CaptureFacts, copies: CopyOverlap, short: pl.DataFrame) -> Fix | None:
-    """Return a fix if copies are exposed mostly in the short gaps between kernels (length, count), else None."""
+def _in_kernel_gaps(copies: CopyOverlap, short: pl.DataFrame) -> dict[str, str]:
+    """Return values if copies are exposed mostly in the short gaps between kernels (columns length and count)."""
     if copies.kind not in ("h2d", "d2h") or copies.overlapped_ns < MIN_HIDDEN * copies.busy_ns:
-        return None
+        return {}
     lengths = short.sort("length")
     pieces = Counts(lengths["length"].to_numpy(), lengths["count"].to_numpy())
     ns, count = int((pieces.values * pieces.counts).sum()), int(pieces.counts.sum())
     if 2 * ns < copies.exposed_ns or count == 0:
-        return None
-    fix = BETWEEN_KERNELS.choose(facts.program)
-    gaps = fix.advice.replace("{pieces}", f"{count:,}").replace("{typical}", duration(int(pieces.median)))
-    return replace(fix, advice=f"{duration(ns)} {gaps}")
-
-
-def _fixes(copies: CopyOverlap, mixed: bool) -> Fixes:
-    if copies.kind.startswith("um_"):
-        return MANAGED
-    by_kind = {"p2p": BETWEEN_GPUS, "d2d": ON_DEVICE, "d2h": READ_BACK}
-    return by_kind.get(copies.kind, MIXED if mixed else PREFETCH)
+        return {}
+    return {"short": duration(ns), "pieces": f"{count:,}", "typical": duration(int(pieces.median))}
 
 
 exposed_copies = Rule("exposed_copies", _decide, _collect)

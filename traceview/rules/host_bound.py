@@ -20,11 +20,8 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.measure.per_frame import launch_rows
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
-from traceview.pricing.fixes import Fixes
-from traceview.rules.advice.communication import MPI_WAIT
-from traceview.rules.advice.host import DATA_LOADING, HOST_BOUND, OPTIMIZER_STEP
 from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MAX_RANGES = 3
@@ -34,10 +31,6 @@ DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|t
 NOT_DATA = "DataParallel"  # a name of PyTorch that contains "data" and does not mean loading
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
-REMEDIES = (
-    (MPI, "Start transfers early (`MPI_Isend`), or find the rank that is late."),
-    (OPTIMIZER, "Use a fused or a compiled optimizer step."),
-)
 
 
 class _Sums(NamedTuple):
@@ -85,36 +78,20 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         minimum = MIN_RANGE_SHARE * device.steady.length
         dominant = [name for ns, name in longest if ns >= minimum and name]
         for name in dominant[:MAX_RANGES]:
-            yield _draft(facts, device, IdleClaim(("host",), "long", frozenset((name,))), name)
-        rest = " outside any dominant NVTX range" if dominant else ""
-        yield _draft(facts, device, IdleClaim(("host",), STEADY), "", rest)
+            claim = IdleClaim(("host",), "long", frozenset((name,)))
+            finding, case = _finding(name)
+            yield FindingDraft(finding, device, (claim,), {"range": name}, case, key=name)
+        rest = {"where": " outside any dominant NVTX range" if dominant else ""}
+        yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, claim: IdleClaim, name: str, rest: str = "") -> FindingDraft:
-    where = f" in `{name}`" if name else rest
-    loads_data = DATA.search(name.replace(NOT_DATA, "")) is not None and not MPI.match(name)
-    fix = _fixes(name, loads_data).choose(facts.program)
-    return FindingDraft(
-        id="data_loading" if loads_data else "host_bound",
-        device=device,
-        title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if loads_data else ""),
-        advice=fix.advice,
-        code=fix.code,
-        remedy="" if loads_data else next((remedy for pattern, remedy in REMEDIES if pattern.search(name)), ""),
-        claims=(claim,),
-        change="load" if loads_data else "",
-        key=name,
-        place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
-    )
-
-
-def _fixes(name: str, loads_data: bool) -> Fixes:
-    """Return the fixes for a wait in a range with this name."""
-    if loads_data:
-        return DATA_LOADING
+def _finding(name: str) -> tuple[str, str]:
+    """Return the id of the finding on a wait in a range with this name, and the case of its texts."""
     if MPI.match(name):
-        return MPI_WAIT
-    return OPTIMIZER_STEP if OPTIMIZER.search(name) else HOST_BOUND
+        return "host_bound", "mpi"
+    if DATA.search(name.replace(NOT_DATA, "")):
+        return "data_loading", ""
+    return "host_bound", "optimizer" if OPTIMIZER.search(name) else ""
 
 
 host_bound = Rule("host_bound", _decide, _collect)

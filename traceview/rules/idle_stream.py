@@ -30,8 +30,8 @@ from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words, largest_positions
-from traceview.rules.advice.launches import IDLE_STREAM, UNUSED_STREAM
+from traceview.pricing.ledger import largest_positions
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity, share
 
 MAX_IDLE_SHARE = 0.01
@@ -152,15 +152,16 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
     for device in facts.devices:
         own = sums[device.row]
-        for use, busiest in _idle_streams(facts.counted, device.use):
-            yield _draft(facts, device, own, use, busiest)
         unused = _unused_streams(own.events)
         if unused:
-            yield Note(
-                "unused_stream",
-                f"{device.use.id}: {quantity(len(unused), 'stream')} with events or waits but without work: "
-                f"{join_words(unused[:5])}. {UNUSED_STREAM.choose(facts.program).advice}",
-            )
+            values = {
+                "device": device.use.id,
+                "streams": quantity(len(unused), "stream"),
+                "named": join_words(unused[:5]),
+            }
+            yield FindingDraft("unused_stream", device, (), values, note_without_cost=True)
+        for use, busiest in _idle_streams(facts.counted, device.use):
+            yield _draft(facts, device, own, use, busiest)
 
 
 def _unused_streams(events: Mapping[str, int]) -> list[str]:
@@ -170,30 +171,25 @@ def _unused_streams(events: Mapping[str, int]) -> list[str]:
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse, busiest: StreamUse) -> FindingDraft:
-    fix, trains = IDLE_STREAM.choose(facts.program), _may_train(facts.program)
-    follower = _follower(sums.kernels.frame, busiest) if trains else None
-    why = ""
+    follower = _follower(sums.kernels.frame, busiest) if _may_train(facts.program) else None
+    values = {
+        "stream": use.label,
+        "kernels": f"{use.kernel_count:,}",
+        "all_kernels": f"{device.use.kernel_count:,}",
+        "busy": duration(use.busy_ns),
+        "part": share(use.busy_ns, device.use.compute_ns),
+        "busiest": busiest.label,
+        "busiest_part": share(busiest.compute_ns, device.use.compute_ns),
+    }
     if follower:
         thread, count, total = follower
-        why = (
-            f"Autograd runs each backward operation on the stream of its forward operation: {count:,} of "
-            f"the {total:,} kernels that thread {facts.thread_name(thread)} launched ran on {busiest.label}, the "
-            "stream of the forward pass. "
-        )
-    elif trains:
-        why = (
-            "If the stream is meant for backward: autograd runs each backward operation on the stream of its "
-            "forward operation. "
-        )
+        values |= {"thread": facts.thread_name(thread), "count": f"{count:,}", "total": f"{total:,}"}
     return FindingDraft(
-        id="idle_stream",
-        device=device,
-        title=f"{use.label} is almost unused: {use.kernel_count:,} of {device.use.kernel_count:,} kernels, "
-        f"{duration(use.busy_ns)}" + ("; backward runs on the stream of its forward" if follower else ""),
-        advice=f"It has {share(use.busy_ns, device.use.compute_ns)} of the compute time; "
-        f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{fix.advice}",
-        code=fix.code,
-        claims=(IdleClaim(("queued",), use.label),),
+        "idle_stream",
+        device,
+        (IdleClaim(("queued",), use.label),),
+        values,
+        "follower" if follower else "",
         key=use.label,
         note_without_cost=True,
         evidence=_longest_pauses(device, sums, use),

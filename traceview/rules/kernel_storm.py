@@ -28,8 +28,7 @@ from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.rules.advice.launches import KERNEL_STORM
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity
 
 MAX_TINY = 10_000  # ns
@@ -164,29 +163,28 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     """Yield one finding for each NVTX range with storms, and one for storms outside ranges."""
     for device in facts.devices:
         for name in sums[device.row].storms:
-            yield _draft(facts, device, sums[device.row], name)
+            yield _draft(device, sums[device.row], name)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
-    own, fix = pl.col("range") == name, KERNEL_STORM.choose(facts.program)
+def _draft(device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
+    own = pl.col("range") == name
     kinds, lengths = sums.names.frame.filter(own), sums.lengths.frame.filter(own).sort("length")
     longest = sums.longest.frame.filter(own).sort(LONGEST_FIRST, descending=[True, False, False])
     frequent = kinds.sort("count", "name", descending=[True, False]).head(3)
-    operations = join_words([f"{count:,} {kind}" for kind, count in frequent.select("name", "count").iter_rows()])
-    median = Counts(lengths["length"].to_numpy(), lengths["count"].to_numpy()).median
-    where = f" in `{name}`" if name else ""
+    values = {
+        "operations": quantity(int(kinds["count"].sum()), "tiny operation"),
+        "where": f" in `{name}`" if name else "",
+        "kinds": join_words([f"{count:,} {kind}" for kind, count in frequent.select("name", "count").iter_rows()]),
+        "loops": quantity(sums.storms[name], "loop"),
+        "most": f"{longest['count'][0]:,}",
+        "median": duration(Counts(lengths["length"].to_numpy(), lengths["count"].to_numpy()).median),
+    }
     return FindingDraft(
-        id="kernel_storm",
-        device=device,
-        title=f"{quantity(int(kinds['count'].sum()), 'tiny operation')} launched in a loop{where} keep the GPU waiting "
-        "{cost}",
-        advice=f"{operations} run in {quantity(sums.storms[name], 'loop')} of up to {longest['count'][0]:,} "
-        f"operations; their median is {duration(median)}. Launching them takes longer than running them. "
-        f"{fix.advice}",
-        code=fix.code,
-        change="fuse",
+        "kernel_storm",
+        device,
+        (IdleClaim(("launch", "api", "host"), "inside", frozenset((name,))),),
+        values,
         key=name,
-        claims=(IdleClaim(("launch", "api", "host"), "inside", frozenset((name,))),),
         evidence=tuple(
             Place(f"{count:,} tiny operations in {duration(end - start)}", start, end, device.use.id)
             for _, start, end, count in longest.head(MAX_PLACES).iter_rows()

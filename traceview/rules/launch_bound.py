@@ -27,7 +27,6 @@ from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.rules.advice.launches import LAUNCH_BOUND
 from traceview.units import duration, share
 
 MAX_SHORT_GAP = 100_000  # ns
@@ -90,23 +89,19 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, dense: pl.DataFrame, median: float) -> FindingDraft:
     """Return the finding on the waits in dense stretches; `median` is that of the lengths of operations, in ns."""
-    fix, median_text = LAUNCH_BOUND.choose(facts.program), duration(median)
     stretches = dense["stretch"].unique().sort().to_numpy()
     total = int(dense["ns"].sum())
-    mean_wait = duration(total / int(dense["gaps"].sum()))
+    values = {
+        "median": duration(median),
+        "wait": duration(total / int(dense["gaps"].sum())),
+        "thread": _main_thread(facts, dense, total),
+    }
+    late = IdleClaim(("queued",), "late", stretches, at_most=MAX_LATENCY)
     return FindingDraft(
-        id="launch_bound",
-        device=device,
-        title="Launch-bound: the GPU is idle for {cost} in {gaps} short gaps between small kernels",
-        advice=f"Half of the GPU's operations take less than {median_text}. The GPU then waits {mean_wait} on average "
-        f"for the host to launch the next operation{_main_thread(facts, dense, total)}. {fix.advice}",
-        code=fix.code,
-        remedy=fix.remedy,
-        claims=(
-            IdleClaim(CAUSES, "short", stretches),
-            IdleClaim(("queued",), "late", stretches, at_most=MAX_LATENCY),
-        ),
-        change="graph",
+        "launch_bound",
+        device,
+        (IdleClaim(CAUSES, "short", stretches), late),
+        values,
         min_gaps=MIN_GAPS,
         evidence=_longest_stretches(device, dense),
     )

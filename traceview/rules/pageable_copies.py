@@ -37,11 +37,8 @@ from traceview.pricing.base import (
     compute_to_hide,
 )
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.pricing.fixes import Fixes
-from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, restart_gaps
-from traceview.rules.advice.copies import READ_BACK
-from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
+from traceview.pricing.texts import join_words
+from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, restart_gaps
 from traceview.units import duration, quantity, rate, share, size
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
@@ -122,42 +119,41 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], 
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
     remainder = pinned_remainder(device.use, copies)
-    kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
-    fix = _fixes(facts, copies, sums.steady).choose(facts.program)
-    advice = fix.advice.replace("{each}", size(total / count))
-    limit = f"; from pinned memory {duration(remainder)} would remain" if remainder else ""
-    effect = f"block the host for {duration(sums.blocked)}" if sums.blocked else "run while nothing computes"
+    values = {
+        "copies": quantity(count, "copy", "copies"),
+        "kinds": join_words([f"{size(use.bytes)} {use.kind}" for use in copies]),
+        "does": f"block the host for {duration(sums.blocked)}" if sums.blocked else "run while nothing computes",
+        "when": _start_up_words(facts, sums.steady),
+        "limit": f"; from pinned memory {duration(remainder)} would remain" if remainder else "",
+        "rate": rate(total, busy),
+        "idle": share(exposed, busy),
+        "each": size(total / count),
+        "blame": _apparent_cause(facts, sums.blocked),
+    }
+    claims = (
+        ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
+        IdleClaim(("launch",), "before"),
+        IdleClaim(("blocking_copy",)),
+        RESTART_CLAIM,
+    )
     return FindingDraft(
-        id="pageable_copies",
-        device=device,
-        title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}) {effect}{_start_up_words(facts, sums.steady)}{limit}",
-        advice=f"They run at {rate(total, busy)}, and the GPU computes nothing during {share(exposed, busy)} of "
-        "their time. "
-        f"{_apparent_cause(facts, sums.blocked)}{advice}",
-        code=fix.code,
-        remedy=fix.remedy,
-        claims=(
-            ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
-            IdleClaim(("launch",), "before"),
-            IdleClaim(("blocking_copy",)),
-            RESTART_CLAIM,
-        ),
-        change="pin" if total >= MIN_LARGE * count else "",
+        "pageable_copies",
+        device,
+        claims,
+        values,
+        _case(facts, copies, sums.steady),
         at_most=max(exposed - remainder, 0) + facts.analysis.host.implicit_sync.cost_ns,
-        place_label="a copy from or to pageable memory blocks its host thread",
     )
 
 
-def _fixes(facts: CaptureFacts, copies: list[CopyOverlap], steady: int) -> Fixes:
-    """Return the fixes for copies; `steady` is how many of them are in the steady part."""
-    if facts.counted is not None and steady == 0:
-        return START_UP_COPIES
+def _case(facts: CaptureFacts, copies: list[CopyOverlap], steady: int) -> str:
+    """Return the case of the texts; `steady` is how many of the copies are in the steady part."""
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
-    if total < MIN_LARGE * count:
-        return PAGEABLE_SMALL
+    are_small = total < MIN_LARGE * count
+    if facts.counted is not None and steady == 0:
+        return "small_at_start_up" if are_small else "start_up"
     results = sum(use.bytes for use in copies if use.kind == "d2h")
-    return READ_BACK if 2 * results > total else PAGEABLE_LARGE
+    return "small" if are_small else "results" if 2 * results > total else ""
 
 
 def _start_up_words(facts: CaptureFacts, steady: int) -> str:

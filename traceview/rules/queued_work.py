@@ -12,7 +12,6 @@ take 5% of the time: then the kernels are too small.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +24,6 @@ from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.fixes import Fixes
-from traceview.rules.advice.launches import DEPENDENCY_WAIT, LATE_START, OPERATION_GAPS, PROCESS_WAIT
 from traceview.rules.shared_gpu import is_shared
 from traceview.units import duration, quantity, share
 
@@ -35,42 +32,8 @@ MAX_HARDWARE_GAP = 100_000  # ns; events, CUDA graphs and copies between GPUs ne
 MIN_SHORT_SHARE = 0.05
 MIN_HELD_SHARE = 0.5  # share of the gaps in which one call blocks the host
 
-
-@dataclass(frozen=True, slots=True)
-class _Reason:
-    """Why launched work does not start: the finding's id, the end of its title, a label for places, and fixes."""
-
-    id: str
-    title: str
-    place_label: str
-    fixes: Fixes
-
-
-PROCESS = _Reason(
-    "process_wait",
-    "after work of another process: the GPU takes {mean} on average to start what is launched",
-    "launched work waits for another process",
-    PROCESS_WAIT,
-)
-STREAM = _Reason(
-    "dependency_wait",
-    "after work of another stream: the GPU takes {mean} on average to start what waits for it",
-    "launched work waits for another stream",
-    DEPENDENCY_WAIT,
-)
-LATE = _Reason(
-    "late_start",
-    "before launched work that starts {mean} late on average",
-    "launched work has not started",
-    LATE_START,
-)
-STEP = _Reason(
-    "operation_gaps",
-    "between operations that are already launched: the GPU takes {mean} on average from one to the next",
-    "launched work has not started",
-    OPERATION_GAPS,
-)
-REASONS = (PROCESS, STREAM, LATE, STEP)
+LATE = "late_start"
+REASONS = ("process_wait", "dependency_wait", LATE, "operation_gaps")  # ids of findings, by why work does not start
 
 
 class _Sums(NamedTuple):
@@ -146,42 +109,19 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
             own = gaps.filter(pl.col("reason") == number)
             if len(own):
                 claimed = np.array([label for label in labels if label in (number, -1 - number)], np.int64)
-                yield _draft(facts, device, reason, claimed, own, sums[device.row])
+                case, values = _late_case(device, sums[device.row]) if reason == LATE else ("", {})
+                count, queued = own.select(pl.col("count", "ns").sum()).row(0)
+                values = {"count": quantity(count, "gap"), "mean": duration(queued / count), **values}
+                yield FindingDraft(reason, device, (IdleClaim(("queued",), "queued", claimed),), values, case)
 
 
-def _draft(
-    facts: CaptureFacts, device: DeviceFacts, reason: _Reason, labels: Times, gaps: pl.DataFrame, sums: _Sums
-) -> FindingDraft:
-    """Return the finding on the gaps with these labels; `gaps` has their number and their queued ns."""
-    fix = reason.fixes.choose(facts.program)
-    count, queued = gaps.select(pl.col("count", "ns").sum()).row(0)
-    mean = duration(queued / count)
-    title = f"{quantity(count, 'gap')} {reason.title.format(mean=mean)}"
-    advice, remedy = fix.advice, ""
-    if reason is LATE:
-        call = max(sums.calls, key=lambda name: (sums.calls[name], name), default="")
-        ns, whole = sums.calls.get(call, 0), sums.late_ns
-        if is_shared(device.use):
-            title, remedy = f"{title}, while another program uses the GPU", "Capture alone on the GPU."
-        elif ns >= MIN_HELD_SHARE * whole:
-            title = f"{title}, while a thread is in `{call}`"
-            advice = (
-                f"In {share(ns, whole)} of this time a thread of the program is in `{call}`. Launched "
-                f"work can wait for such a call: move it out of the loop, or use its asynchronous form. {advice}"
-            )
-            remedy = f"Move `{call}` out of the loop, or make it asynchronous."
-        else:
-            title = f"{title}; the capture does not show why"
-    return FindingDraft(
-        id=reason.id,
-        device=device,
-        title=title,
-        advice=advice,
-        remedy=remedy,
-        claims=(IdleClaim(("queued",), "queued", labels),),
-        code=fix.code,
-        place_label=reason.place_label,
-    )
+def _late_case(device: DeviceFacts, sums: _Sums) -> tuple[str, dict[str, str]]:
+    """Return the case of work that starts late, and its values."""
+    call = max(sums.calls, key=lambda name: (sums.calls[name], name), default="")
+    ns, whole = sums.calls.get(call, 0), sums.late_ns
+    if is_shared(device.use):
+        return "shared", {}
+    return ("in_call", {"call": call, "part": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
 
 
 queued_work = Rule("queued_work", _decide, _collect)

@@ -21,10 +21,17 @@ from traceview.model.devices import DeviceUse
 from traceview.model.sums import Counts
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    Rule,
+    compute_to_hide,
+)
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
-from traceview.pricing.figures import join_words
-from traceview.rules.advice.copies import READ_BACK, SHARED_STREAM
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity, size
 
 COPY_KINDS = ("h2d", "d2h")
@@ -69,28 +76,21 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     """Yield one finding for each device whose copies queue behind its kernels."""
     for device in facts.devices:
         if len(sums[device.row].streams.values):
-            yield _draft(facts, device, sums[device.row])
+            yield _draft(device, sums[device.row])
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums) -> FindingDraft:
+def _draft(device: DeviceFacts, sums: _Sums) -> FindingDraft:
     computing = _computing_streams(device.use)
-    labels = join_words([computing[stream] for stream in sums.streams.values.tolist()][:3])
-    hideable = device.compute_to_hide(COPY_KINDS)
-    limit = f"; {duration(hideable)} of compute can hide them" if sums.exposed > hideable else ""
+    hideable = compute_to_hide(device.use, COPY_KINDS)
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
-    fix = (READ_BACK if 2 * sums.results > sums.bytes else SHARED_STREAM).choose(facts.program)
-    return FindingDraft(
-        id="shared_stream",
-        device=device,
-        title=f"{quantity(int(sums.streams.counts.sum()), 'copy', 'copies')} ({size(sums.bytes)}) run on {labels}, the "
-        f"stream of the kernels, and can never overlap them{limit}",
-        advice=f"{{cost}} of copying is not hidden behind compute. {fix.advice}",
-        code=fix.code,
-        claims=(ExposedClaim(keys, "copies"),),
-        change="prefetch",
-        at_most=hideable,
-        place_label="a copy on the stream of the kernels",
-    )
+    values = {
+        "copies": quantity(int(sums.streams.counts.sum()), "copy", "copies"),
+        "size": size(sums.bytes),
+        "streams": join_words([computing[stream] for stream in sums.streams.values.tolist()][:3]),
+        "limit": f"; {duration(hideable)} of compute can hide them" if sums.exposed > hideable else "",
+    }
+    case = "results" if 2 * sums.results > sums.bytes else ""
+    return FindingDraft("shared_stream", device, (ExposedClaim(keys, "copies"),), values, case, at_most=hideable)
 
 
 shared_stream = Rule("shared_stream", _decide, _collect)

@@ -21,9 +21,9 @@ from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
-from traceview.pricing.figures import join_words, largest_positions
-from traceview.pricing.waits import calls_of_device, total_cost
-from traceview.rules.advice.host import SLOW_CALLS
+from traceview.pricing.ledger import largest_positions
+from traceview.pricing.texts import join_words
+from traceview.rules.synchronize import calls_of_device, total_cost
 from traceview.units import duration
 
 MAX_NAMED_GAPS = 20
@@ -65,20 +65,16 @@ def _longest_waits(trace: Trace, device: DevicePart) -> pl.DataFrame:
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for CUDA calls."""
-    fix = SLOW_CALLS.choose(facts.program)
     for device in facts.devices:
         causes, own = device.use.gaps.causes, sums[device.row]
         if not any(causes[cause] for cause in CAUSES):
             continue
         yield FindingDraft(
-            id="slow_calls",
-            device=device,
-            title="The GPU waits {cost} for CUDA calls to return" + _launches_after_longest(own.waits.frame),
-            advice=fix.advice,
-            code=fix.code,
-            claims=(IdleClaim(LAUNCHING, STEADY), IdleClaim(BLOCKING, STEADY)),
+            "slow_calls",
+            device,
+            (IdleClaim(LAUNCHING, STEADY), IdleClaim(BLOCKING, STEADY)),
+            {"before": _launches_after_longest(own.waits.frame)},
             at_most=sum(causes[cause] for cause in LAUNCHING) + own.blocking,
-            place_label="inside a CUDA call",
         )
 
 

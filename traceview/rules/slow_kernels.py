@@ -13,7 +13,6 @@ alternative of TF32 and has no finding of its own unless TF32 is already on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,106 +20,28 @@ import numpy as np
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
-from traceview.pricing.fixes import Fixes
-from traceview.rules.advice.compute import (
-    ATTENTION,
-    CASTS,
-    CHAINS,
-    CONCATENATIONS,
-    EMBEDDING_GRADIENTS,
-    FP32_MATRIX,
-    FP32_ON_OLD_GPU,
-    LAYOUT,
-    ODD_DIMENSIONS,
-    OPTIMIZER,
-    SMALL_PRODUCTS,
-    STRIDED_COPIES,
-    ZEROED_GRADIENTS,
-)
 from traceview.rules.shared_gpu import metric_sentence
-from traceview.speedups import FINDABLE, SPEEDUPS, Speedup
+from traceview.speedups import FINDABLE, Speedup
 from traceview.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
 from traceview.units import duration
 
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """A finding's id, title and fixes. `pytorch_only` needs a program in PyTorch, `training_only` one that trains."""
-
-    id: str
-    title: str
-    fixes: Fixes
-    pytorch_only: bool = False
-    training_only: bool = False
-
-    def fits(self, program: Program) -> bool:
-        """Return whether the finding makes sense for a program."""
-        trains = program.training is not False or not self.training_only
-        return trains and (program.kind == "pytorch" or not self.pytorch_only)
-
-
-SUBJECTS: Mapping[str, _Subject] = {
-    "sdpa": _Subject(
-        "separate_attention", "Attention runs as separate kernels: one kernel saves about {cost}", ATTENTION
-    ),
-    "fused-optimizer": _Subject(
-        "unfused_optimizer",
-        "The optimizer is not fused: a fused one saves about {cost} of GPU time",
-        OPTIMIZER,
-        pytorch_only=True,
-        training_only=True,
-    ),
-    "channels-last": _Subject(
-        "layout_changes", "Image layouts are converted: channels-last saves about {cost}", LAYOUT
-    ),
-    "pad": _Subject(
-        "odd_dimensions", "Matrix products have odd dimensions: padding them saves about {cost}", ODD_DIMENSIONS
-    ),
-    "batch": _Subject(
-        "small_products", "Equal small products run one by one: a batched product saves about {cost}", SMALL_PRODUCTS
-    ),
-    "tf32": _Subject(
-        "fp32_matrix", "Matrix products run in FP32 without tensor cores: TF32 saves about {cost}", FP32_MATRIX
-    ),
-    "fp16": _Subject(
-        "fp32_matrix", "Matrix products run in FP32 without tensor cores: FP16 saves about {cost}", FP32_ON_OLD_GPU
-    ),
-    "zeroed-gradients": _Subject(
-        "zeroed_gradients",
-        "Gradients are set to zero: dropping them saves {cost}",
-        ZEROED_GRADIENTS,
-        pytorch_only=True,
-        training_only=True,
-    ),
-    "embedding": _Subject(
-        "embedding_gradients",
-        "Dense gradients of embeddings sort their indices: sparse or fused updates save about {cost}",
-        EMBEDDING_GRADIENTS,
-        pytorch_only=True,
-        training_only=True,
-    ),
-    "casts": _Subject(
-        "casts", "Tensors are converted between precisions: fewer casts save about {cost}", CASTS, pytorch_only=True
-    ),
-    "concatenate": _Subject(
-        "concatenations",
-        "Tensors are concatenated: writing parts in place saves about {cost}",
-        CONCATENATIONS,
-        pytorch_only=True,
-    ),
-    "contiguous": _Subject(
-        "strided_copies",
-        "Tensors are copied into another order of elements: about {cost} can go",
-        STRIDED_COPIES,
-        pytorch_only=True,
-    ),
-    "compile": _Subject(
-        "unfused_chains",
-        "Memory-bound kernels run one by one: fusing them saves about {cost}",
-        CHAINS,
-        pytorch_only=True,
-    ),
+FINDINGS: Mapping[str, str] = {  # by the name of the speedup
+    "sdpa": "separate_attention",
+    "fused-optimizer": "unfused_optimizer",
+    "channels-last": "layout_changes",
+    "pad": "odd_dimensions",
+    "batch": "small_products",
+    "tf32": "fp32_matrix",
+    "fp16": "fp32_matrix",
+    "zeroed-gradients": "zeroed_gradients",
+    "embedding": "embedding_gradients",
+    "casts": "casts",
+    "concatenate": "concatenations",
+    "contiguous": "strided_copies",
+    "compile": "unfused_chains",
 }
+TRAINING = frozenset({"fused-optimizer", "zeroed-gradients", "embedding"})
+PYTORCH = TRAINING | {"casts", "concatenate", "contiguous", "compile"}
 
 
 class _Sums(NamedTuple):
@@ -143,7 +64,8 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
 
 def _fitting(program: Program) -> Iterator[Speedup]:
     """Yield the changes whose findings make sense for a program, in the order of their claims."""
-    return (speedup for speedup in FINDABLE if SUBJECTS[speedup.name].fits(program))
+    unfit = PYTORCH if program.kind != "pytorch" else TRAINING if program.training is False else frozenset[str]()
+    return (speedup for speedup in FINDABLE if speedup.name not in unfit)
 
 
 def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:
@@ -171,26 +93,22 @@ def _drafts(
     facts: CaptureFacts, device: DeviceFacts, speedup: Speedup, decision: SpeedupDecision, sums: SpeedupSums
 ) -> Iterator[FindingDraft]:
     """Yield the finding of a change that saves time."""
-    subject, savings = SUBJECTS[speedup.name], speedup.savings(decision, sums)
+    savings = speedup.savings(decision, sums)
     if savings.expected <= 0:
         return
-    fix = subject.fixes.choose(facts.program)
-    least, most = (duration(max(ns, 0)) for ns in (savings.least, savings.most))
     ranges = speedup.ranges(decision, list(sums.lengths))
     saved = {label: 1 - middle for label, (_, middle, _) in ranges.items() if middle < 1}
-    yield FindingDraft(
-        id=subject.id,
-        device=device,
-        title=subject.title,
-        advice=f"{decision.detail}. Expected saving, if nothing else changes: {least} to {most} of kernel time."
-        f"{metric_sentence(device.use) if subject.id == 'fp32_matrix' else ''} {fix.advice}",
-        code=fix.code,
-        remedy=fix.remedy,
-        change=speedup.name if speedup in SPEEDUPS else "",
-        # Subtract the time of kernels that the change makes slower.
-        claims=(ComputeClaim(speedup.name, saved, scale=savings.expected / savings.gross),),
-        place_label=speedup.title,
-    )
+    # Subtract the time of kernels that the change makes slower.
+    claim = ComputeClaim(speedup.name, saved, scale=savings.expected / savings.gross)
+    values = {
+        "detail": decision.detail,
+        "least": duration(max(savings.least, 0)),
+        "most": duration(max(savings.most, 0)),
+        "metrics": metric_sentence(device.use),
+        "speedup": speedup.title,
+    }
+    case = "fp16" if speedup.name == "fp16" else ""
+    yield FindingDraft(FINDINGS[speedup.name], device, (claim,), values, case)
 
 
 slow_kernels = Rule("slow_kernels", _decide, _collect)

@@ -23,7 +23,6 @@ from traceview.measure.kernels.families import MATRIX
 from traceview.model.sums import KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
-from traceview.rules.advice.compute import SMALL_GRID, TAIL_WAVE
 from traceview.speedups.base import KernelSequence
 from traceview.units import duration, quantity, share
 
@@ -32,9 +31,7 @@ MIN_IDLE = 0.25  # share of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
 GRIDS = {"kind": pl.String, "blocks": pl.Int64, "label": pl.String, "ns": pl.Int64, "launches": pl.Int64}
 TILED = (*MATRIX, "fused", "custom")  # families whose blocks depend on sizes or code; libraries choose the others
-
-
-KINDS = {"small_grid": SMALL_GRID, "tail_wave": TAIL_WAVE}
+FINDINGS = ("small_grid", "tail_wave")
 
 
 class _Sums(NamedTuple):
@@ -84,32 +81,28 @@ def _grids(kernels: KernelSequence, kind: str, rows: Times) -> pl.DataFrame:
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield a finding on small grids and one on uneven ones for each device that loses time to them."""
     for device in facts.devices:
-        for kind in KINDS:
+        for kind in FINDINGS:
             grids = sums[device.row].grids.frame.filter(kind=kind)
             if grids["ns"].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
                 yield _draft(facts, device, kind, grids, sums[device.row].kernel_ns)
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, kind: str, grids: pl.DataFrame, kernel_ns: int) -> FindingDraft:
-    sms, fix = facts.analysis.trace.devices["sm_count"][device.row], KINDS[kind].choose(facts.program)
+    sms = facts.analysis.trace.devices["sm_count"][device.row]
     # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
     blocks, label, ns, launches = max(
         grids.drop("kind").iter_rows(),
         key=lambda grid: (grid[2] * _idle_share(grid[0] / sms), f"{grid[0]} {grid[1]}"),
     )
-    few = kind == "small_grid"
-    symptom = f"{label} runs {quantity(blocks, 'block')} on {sms} SMs"
-    symptom += f" and other kernels have {'small' if few else 'uneven'} grids" if len(grids) > 1 else ""
-    return FindingDraft(
-        id=kind,
-        device=device,
-        title=f"{symptom}: SMs are idle for the equivalent of {{cost}}",
-        advice=f"{label} takes {duration(ns)} in {quantity(launches, 'launch', 'launches')}, "
-        f"{share(ns, kernel_ns)} of the kernel time. {fix.advice}",
-        code=fix.code,
-        claims=(ComputeClaim(kind),),
-        place_label="fewer blocks than SMs" if few else "some SMs run one block more than others",
-    )
+    values = {
+        "label": label,
+        "blocks": quantity(blocks, "block"),
+        "sms": sms,
+        "time": duration(ns),
+        "launches": quantity(launches, "launch", "launches"),
+        "part": share(ns, kernel_ns),
+    }
+    return FindingDraft(kind, device, (ComputeClaim(kind),), values, "several" if len(grids) > 1 else "")
 
 
 small_grids = Rule("small_grids", _decide, _collect)

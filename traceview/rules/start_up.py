@@ -17,7 +17,6 @@ from traceview.model.devices import CAUSES
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.rules.advice.host import START_UP
 from traceview.units import duration, share
 
 MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady part is not worth a note
@@ -48,8 +47,8 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         yield from _notes(facts)
         return
     for device in facts.devices:
-        yield _draft(facts, device, sums[device.row].before, "start_up", BEFORE)
-        yield _draft(facts, device, sums[device.row].after, "after_loop", AFTER)
+        yield _draft(device, sums[device.row].before, "start_up")
+        yield _draft(device, sums[device.row].after, "after_loop")
 
 
 def _notes(facts: CaptureFacts) -> Iterator[Note]:
@@ -69,19 +68,10 @@ def _notes(facts: CaptureFacts) -> Iterator[Note]:
             )
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, sums: Mapping[str, int], name: str, when: str) -> FindingDraft:
+def _draft(device: DeviceFacts, sums: Mapping[str, int], name: str) -> FindingDraft:
     largest = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in largest if sums[cause])
-    fix = START_UP.choose(facts.program)
-    return FindingDraft(
-        id=name,
-        device=device,
-        title=f"The GPU is idle for {{cost}} {when}, mostly {parts or 'for unknown causes'}",
-        advice=fix.advice,
-        claims=(IdleClaim(CAUSES, name),),
-        code=fix.code,
-        place_label="outside the counted iterations",
-    )
+    return FindingDraft(name, device, (IdleClaim(CAUSES, name),), {"causes": parts or "for unknown causes"})
 
 
 start_up = Rule("start_up", _decide, _collect)

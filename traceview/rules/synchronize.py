@@ -17,13 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import STEADY, Collected, IdleClaim
-from traceview.pricing.figures import join_words
-from traceview.pricing.waits import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps
-from traceview.rules.advice.host import SYNCHRONIZE
+from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
+from traceview.pricing.texts import join_words
 from traceview.units import duration, quantity
 
+MAX_RESTART = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
+RESTARTS = "restarts"
+RESTART_CLAIM = IdleClaim(("host", "launch", "api"), RESTARTS)
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
 
 
@@ -58,27 +60,52 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, count: int) -> FindingDraft:
     """Return the finding on `count` calls."""
     frequent = sorted(sums.calls, key=lambda name: (-sums.calls[name], name))
-    names = join_words([f"{sums.calls[name]:,} {name}" for name in frequent])
-    fix = SYNCHRONIZE.choose(facts.program)
-    return FindingDraft(
-        id="synchronize",
-        device=device,
-        title=f"{quantity(count, 'synchronization')}{facts.per_iteration(count)} cost the GPU {{cost}}"
-        + _main_range(sums.ranges, count),
-        advice=f"{names} blocked the host for {duration(sums.blocked)}; the GPU was busy for "
-        f"{duration(sums.waited)} of it. {fix.advice}",
-        code=fix.code,
-        claims=(IdleClaim(("sync",), STEADY), RESTART_CLAIM),
-        change="sync",
-        at_most=sums.cost,
-        place_label="the GPU runs out of work at a synchronization and restarts",
-    )
+    values = {
+        "count": quantity(count, "synchronization"),
+        "per_iteration": facts.per_iteration(count),
+        "range": _main_range(sums.ranges, count),
+        "calls": join_words([f"{sums.calls[name]:,} {name}" for name in frequent]),
+        "blocked": duration(sums.blocked),
+        "waited": duration(sums.waited),
+    }
+    claims = (IdleClaim(("sync",), STEADY), RESTART_CLAIM)
+    return FindingDraft("synchronize", device, claims, values, at_most=sums.cost)
 
 
 def _main_range(ranges: Mapping[str, int], count: int) -> str:
     """Return " (mostly in `sync`)", the range with most of `count` calls, or ""."""
     most = max(ranges, key=ranges.__getitem__, default="")
     return f" (mostly in `{most}`)" if 2 * ranges.get(most, 0) > count else ""
+
+
+def calls_of_device(device: DevicePart, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the blocking calls (rows of SyncUse.frame) of the device's processes in its steady time."""
+    return frame.filter(
+        pl.col("process").is_in(list(device.use.process_ids))
+        & (pl.col("end") > device.steady.start)
+        & (pl.col("start") < device.steady.end)
+    )
+
+
+def count_names(calls: pl.DataFrame) -> dict[str, int]:
+    """Return the number of calls by name, the most frequent first."""
+    return dict(calls["name"].cast(pl.String).value_counts(sort=True).iter_rows())
+
+
+def total_cost(calls: pl.DataFrame) -> int:
+    """Return the cost of blocking calls, in ns."""
+    return int(calls["cost"].sum())
+
+
+def restart_gaps(device: DevicePart, calls: pl.DataFrame) -> GapGroup:
+    """Return the restart gaps of blocking calls, each limited to its part of the calls' cost and to MAX_RESTART."""
+    ns: Times = np.maximum((calls["cost"] - calls["idle_in_wait"]).to_numpy(), 0)
+    gap = device.gaps_at(calls["returned"].to_numpy())
+    chosen = np.flatnonzero((ns > 0) & (gap >= device.steady_gaps.start) & (gap < device.steady_gaps.stop))
+    rows, which = np.unique(gap[chosen], return_inverse=True)
+    limits = np.zeros(len(rows), np.int64)
+    np.add.at(limits, which, ns[chosen])
+    return GapGroup(rows, limits=np.minimum(limits, MAX_RESTART))
 
 
 synchronize = Rule("synchronize", _decide, _collect)

@@ -18,8 +18,6 @@ import numpy as np
 from traceview.model.trace import KINDS
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.rules.advice.copies import MANAGED_WAIT
-from traceview.rules.advice.host import UNKNOWN_LAUNCH
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 
@@ -34,28 +32,11 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
     """Yield the idle time that migrations end, and the idle time that nothing explains."""
-    migration = MANAGED_WAIT.choose(facts.program)
     for device in facts.devices:
         if device.use.gaps.causes["unknown"] == 0:
             continue
-        yield FindingDraft(
-            id="managed_wait",
-            device=device,
-            title="The GPU is idle for {cost} until managed memory migrates page by page",
-            advice=migration.advice,
-            claims=(IdleClaim(("unknown",), "migrations"),),
-            code=migration.code,
-            place_label="a migration of managed memory ends this gap",
-        )
-        yield FindingDraft(
-            id="unknown_launch",
-            device=device,
-            title="{cost} of idle time has no known cause: the launch that ends it is not in the capture",
-            advice=UNKNOWN_LAUNCH.choose(facts.program).advice,
-            claims=(IdleClaim(("unknown",)),),
-            code=UNKNOWN_LAUNCH.choose(facts.program).code,
-            place_label="the launch of the next operation is not in the capture",
-        )
+        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations"),))
+        yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
 
 
 unknown_launch = Rule("unknown_launch", _decide, _collect)

@@ -10,17 +10,15 @@ from typing import Any, NamedTuple
 from traceview.measure.threads import measuring_threads
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
-from traceview.pricing.accounts import exposed_work
+from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends
 from traceview.pricing.base import DevicePart
-from traceview.pricing.claims import Claim, Collected, Group
+from traceview.pricing.claims import Claim, Collected, Group, resolve
 from traceview.pricing.describe import GrantSums
-from traceview.pricing.findings import EndOfWork, WorkEnds, open_ledger, work_ends
 from traceview.pricing.ledger import Ledger
 from traceview.pricing.packages import Failure, PackageRule, guarded
-from traceview.pricing.resolve import resolve
 from traceview.slices.facts import FindingContext, capture_part
 from traceview.slices.iterations import own_operations
-from traceview.slices.ledgers import PartLedger, compact_ledger, whole_ledger
+from traceview.slices.ledgers import PartLedger, WholeLedger, compact_ledger
 from traceview.slices.slice import Slice
 
 NOTHING = GrantSums(0, 0, 0, ())
@@ -127,18 +125,27 @@ def claims_of_part(part: Slice, request: Request, decisions: Sequence[Decision] 
     decided = {decision.key for decision in decisions}
     for device in capture_part(part, request.context).devices:
         ledger, claims, failures = open_part_ledger(part, request, device)
-        for key, ns in decisions:
-            if key in claims:
-                grant = ledger.grant(claims[key], ns)
-                if key == decisions[-1].key:  # decisions of several devices follow each other
-                    result.granted = _sums(grant, ledger, claims[key], device)
-                ledger.deduct(grant)
+        grants = deduct_decided(ledger, claims, decisions)
+        if decisions and (last := decisions[-1].key) in grants:  # decisions of several devices follow each other
+            result.granted = _sums(grants[last], ledger, claims[last], device)
         left = {key: each for key, each in claims.items() if key not in decided}
         result.place |= {key: number for number, key in enumerate(left)}
         result.failures |= failures
-        build = compact_ledger if request.compact else whole_ledger
+        build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
     return result
+
+
+def deduct_decided(
+    ledger: Ledger, claims: Mapping[Key, tuple[accounts.Claim, ...]], decisions: Sequence[Decision]
+) -> dict[Key, accounts.Grant]:
+    """Grant the claims of each decided draft in this order, deduct the grants from the ledger, and return them."""
+    grants = dict[Key, accounts.Grant]()
+    for key, ns in decisions:
+        if key in claims:
+            grants[key] = ledger.grant(claims[key], ns)
+            ledger.deduct(grants[key])
+    return grants
 
 
 def _sums(grant: accounts.Grant, ledger: Ledger, claims: Sequence[accounts.Claim], device: DevicePart) -> GrantSums:

@@ -8,7 +8,7 @@ each part shows the details of the findings (details.py). A capture that is one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from traceview import intervals
@@ -18,12 +18,22 @@ from traceview.model.findings import Finding
 from traceview.model.rows import StreamUse
 from traceview.model.sums import merged_sums
 from traceview.model.trace import Note
+from traceview.pricing.accounts import end_of_work
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.claims import STEADY
-from traceview.pricing.describe import GrantSums, Price, describe, note_of_draft
-from traceview.pricing.findings import decisive_cost, end_of_work, join_devices, stated_doubt
+from traceview.pricing.describe import (
+    GrantSums,
+    Price,
+    PricedFinding,
+    decisive_cost,
+    describe,
+    join_devices,
+    stated_doubt,
+    texts_of_draft,
+)
 from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
+from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
 from traceview.slices.claims import (
     NOTHING,
@@ -68,12 +78,12 @@ def find(
     if priced is not None:
         analysis = priced()
         context = FindingContext.from_analysis(analysis, steady, context.rules)
-    pricing = _Pricing(context, request, parts, claims)
+    pricing = _Pricing(context, request, parts, claims, [[] for _ in claims])
     prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
-    notes += [(key[0], note_of_draft(drafts[key], price)) for key, price in pricing.noted.items()]
+    notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
     findings = _describe(request, parts, pricing, drafts, prices, in_order, host_idle)
-    return tuple(join_devices(sorted(findings, key=lambda pair: -decisive_cost(pair[1])))), in_order
+    return tuple(join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))), in_order
 
 
 def _decide(
@@ -113,47 +123,52 @@ def _describe(
     parts: Runner,
     pricing: _Pricing,
     drafts: Mapping[Key, FindingDraft],
-    prices: Mapping[Key, Price],
+    prices: Mapping[Key, tuple[Price, FindingTexts]],
     notes: Sequence[Note],
     host_idle: HostIdle | None,
-) -> list[tuple[FindingDraft, Finding]]:
-    """Return the findings with their drafts."""
+) -> list[PricedFinding]:
+    """Return the findings with what decides which of them are joined."""
     if not prices:
         return []
     context = pricing.context
-    shown = {key: replace(drafts[key], device=None, advice="") for key in prices}  # type: ignore[arg-type]
+    labels = {key: None if drafts[key].evidence else texts["place"] for key, (_, texts) in prices.items()}
     if request.compact:
         decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
-        run = partial(details_in_part, decisions=decisions, request=request, drafts=shown)
+        run = partial(details_in_part, decisions=decisions, request=request, labels=labels)
         details = list(parts.over_slices(run))
     else:  # the grants have all members
-        details = [parts.in_slice(0, partial(details_of_grants, request=request, grants=pricing.grants, drafts=shown))]
+        run = partial(details_of_grants, request=request, grants=pricing.grants, labels=labels)
+        details = [parts.in_slice(0, run)]
     doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
-    facts, pairs = context.facts({}), []
-    for key, price in prices.items():
+    facts, findings = context.facts({}), []
+    for key, (price, texts) in prices.items():
+        draft = drafts[key]
         merged = merge_details([part[key] for part in details if key in part], host_idle)
-        finding = describe(facts, drafts[key], context.uses[key[1]].id, price, merged)
-        pairs.append((drafts[key], replace(finding, unsure_because=stated_doubt(drafts[key], doubts))))
-    return pairs
+        finding = replace(describe(facts, draft, texts, price, merged), unsure_because=stated_doubt(draft, doubts))
+        findings.append(PricedFinding(finding, texts["title"], draft.same_everywhere))
+    return findings
 
 
 @dataclass
 class _Pricing:
-    """Grants the claims of drafts over all parts, in the order of rules."""
+    """Grants the claims of drafts over all parts, in the order of rules.
+
+    `decisions` are those in each part, `noted` has the texts of drafts that become notes, and `grants` has the grants.
+    """
 
     context: FindingContext
     request: Request
     runner: Runner
     parts: list[PartClaims]
+    decisions: list[list[Decision]]
+    noted: dict[Key, FindingTexts] = field(default_factory=dict)
+    grants: dict[Key, Grant] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Start without decisions. `noted` has the prices of drafts that become notes, `grants` the grants."""
-        self.decisions: list[list[Decision]] = [[] for _ in self.parts]
-        self.noted: dict[Key, Price] = {}
-        self.grants: dict[Key, Grant] = {}
+    def price(self, key: Key, draft: FindingDraft) -> tuple[Price, FindingTexts] | None:
+        """Grant the claims of a draft. Return its price and texts.
 
-    def price(self, key: Key, draft: FindingDraft) -> Price | None:
-        """Grant the claims of a draft. Return its price, or None if it costs too little; then nothing is granted."""
+        Return None if it costs too little or does not apply to the program; then nothing is granted.
+        """
         uncut = [self._grant(part, key, None) for part in self.parts]
         shares = _shares(uncut, draft.at_most)
         grants = [
@@ -169,15 +184,19 @@ class _Pricing:
         if again is not None:
             sums[cut] = again.granted
         price = Price.from_sums(self.context.uses[key[1]], _sum_grants(sums))
-        if price.is_enough_for(draft):
+        enough = price.is_enough_for(draft)
+        if not (enough or draft.note_without_cost):
+            return None
+        texts = texts_of_draft(self.context.rules[key[0]], draft, self.context.analysis.program, price)
+        if texts is not None and enough:
             self._deduct(key, shares, grants, cut)
             if grants[-1] is not None:
                 self.grants[key] = grants[-1]
             if again is not None:
                 self.parts[cut] = again
-            return price
-        if draft.note_without_cost:
-            self.noted[key] = price
+            return price, texts
+        if texts is not None:
+            self.noted[key] = texts
         return None
 
     def _grant(self, part: PartClaims, key: Key, ns: int | None) -> Grant | None:

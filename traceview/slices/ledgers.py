@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,19 +40,12 @@ class AmountClaim(KernelClaim):
         return self.amounts
 
 
-class PartLedger(Protocol):
-    """The accounts of a device in a part, with the claims of each draft on them."""
-
-    ledger: Ledger
-    claims: list[tuple[Claim, ...]]
-
-    def sums(self, grant: Grant) -> GrantSums:
-        """Return the sums of a grant on this ledger."""
-
-
 @dataclass(slots=True)
 class WholeLedger:
-    """A ledger with an entry for each member. `steady_gaps` begin in the steady part, whose window is `steady`."""
+    """The accounts of a device in a part, with the claims of each draft: an entry for each member.
+
+    `steady_gaps` begin in the steady part, whose window is `steady`.
+    """
 
     ledger: Ledger
     claims: list[tuple[Claim, ...]]
@@ -62,11 +55,6 @@ class WholeLedger:
     def sums(self, grant: Grant) -> GrantSums:
         """Return the sums of a grant on this ledger."""
         return GrantSums(grant.total, grant.gaps, grant.total_inside(self.steady_gaps, self.steady), grant.causes)
-
-
-def whole_ledger(ledger: Ledger, claims: Claims, steady_gaps: slice, steady: Window) -> WholeLedger:
-    """Return a ledger with an entry for each member."""
-    return WholeLedger(ledger, [tuple(each) for each in claims], steady_gaps, steady)
 
 
 @dataclass(slots=True)
@@ -90,6 +78,9 @@ class CompactLedger:
         steady = int(grant.idle[self.steady[rows]].sum()) + int(grant.compute.sum())
         steady += intervals.overlap_length(grant.exposed, self.steady_exposed)
         return GrantSums(grant.total, int(self.weights[rows][granted].sum()), steady, grant.causes)
+
+
+PartLedger: TypeAlias = WholeLedger | CompactLedger
 
 
 class _Groups(NamedTuple):

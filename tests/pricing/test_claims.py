@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from traceview.pricing import ledger
-from traceview.pricing.claims import ComputeClaim, KernelGroup
-from traceview.pricing.resolve import resolve
+from traceview.pricing.claims import ComputeClaim, KernelGroup, resolve
 
 ROWS = np.array([1, 4, 6, 9])
 

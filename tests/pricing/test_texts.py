@@ -1,0 +1,155 @@
+"""The catalogue of texts is complete, agrees with the rules, and takes nothing from a capture as a template."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.captures import ROOT
+from traceview.model.program import PLAIN_CUDA, Program
+from traceview.model.trace import KINDS as COPY_KINDS
+from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
+from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
+from traceview.rules.slow_kernels import PYTORCH
+from traceview.rules.slow_kernels import TRAINING as NEED_TRAINING
+from traceview.speedups import FINDABLE, SPEEDUPS
+from traceview.whatif.changes import CHANGES
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "shared")
+NOTES = ("unused_stream",)  # cost nothing
+WITH_PLACES = ("idle_stream", "kernel_storm", "launch_bound")  # their rules name the places
+TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
+INFERENCE = Program("pytorch", ("pytorch",), training=False, python=True)
+SOURCES = [path.read_text(encoding="utf-8") for path in (ROOT / "traceview" / "rules").glob("*.py")]
+
+
+def entry(name: str) -> dict[str, Any]:
+    found = read_entry(name)
+    assert found is not None
+    return dict(found)
+
+
+def cases(name: str) -> list[str]:
+    """Return the cases of an entry, "" first."""
+    return ["", *(key for key, value in entry(name).items() if isinstance(value, dict) and key not in KINDS)]
+
+
+def every_texts() -> Iterator[tuple[str, str, FindingTexts]]:
+    """Yield the texts of each entry and case for each kind of program."""
+    kinds = ("cuda", "pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi")
+    for name in NAMES:
+        for case in cases(name):
+            for kind in kinds:
+                for python in (False, True):
+                    for training in (False, None):
+                        program = Program(kind, (kind,), training=training, python=python)
+                        if (texts := texts_for(entry(name), case, program, {})) is not None:
+                            yield name, case, texts
+
+
+EVERY = list(every_texts())
+
+
+def test_entries_are_complete() -> None:
+    assert {name for name, _, _ in EVERY} == set(NAMES)
+    for name, case, texts in EVERY:
+        needed = ("title", "advice") if name in NOTES else ("title", "advice", "loss", "effect", "remedy")
+        assert all(texts[key] for key in needed), (name, case)
+        assert texts["place"] or name in (*NOTES, *WITH_PLACES), (name, case)
+        if name not in NOTES:
+            assert texts["remedy"].endswith(".") and len(texts["remedy"]) <= 70, (name, case)
+            assert not texts["loss"].endswith(".") and not texts["effect"].endswith(".")
+        shown = (texts["title"], texts["advice"], texts.code)
+        assert not any("{shared" in text or "{fix}" in text for text in shown), (name, case)
+
+
+def test_each_finding_has_an_entry_and_each_entry_a_finding() -> None:
+    nodes = [node for source in SOURCES for node in ast.walk(ast.parse(source))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "FindingDraft"]
+    literal = {call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)}
+    named = {node.value for node in nodes if isinstance(node, ast.Constant) and node.value in NAMES}
+    by_kind = {f"exposed_{kind}" for kind in COPY_KINDS}  # in exposed_copies.py
+    assert len(calls) > 15 and literal | named | by_kind == set(NAMES)
+
+
+def test_rules_name_each_case() -> None:
+    words = {word for source in SOURCES for word in re.findall(r'"(\w+)"', source)}
+    assert [(name, case) for name in NAMES for case in cases(name) if case and case not in words] == []
+
+
+def test_changes_exist() -> None:
+    known = {change.name for change in CHANGES} | {speedup.name for speedup in SPEEDUPS}
+    named = {texts["change"] for _, _, texts in EVERY} - {""}
+    assert named <= known and len(named) > 10
+    predicted = {finding: name for name, finding in OF_SPEEDUPS.items() if name in {each.name for each in SPEEDUPS}}
+    assert {finding: entry(finding)["change"] for finding in predicted} == predicted
+    assert {speedup.name for speedup in FINDABLE} == set(OF_SPEEDUPS)
+
+
+def test_rules_skip_what_does_not_apply() -> None:
+    for speedup, finding in OF_SPEEDUPS.items():
+        assert (texts_for(entry(finding), "", PLAIN_CUDA, {}) is None) == (speedup in PYTORCH), finding
+        assert (texts_for(entry(finding), "", INFERENCE, {}) is None) == (speedup in NEED_TRAINING), finding
+        assert texts_for(entry(finding), "", TRAINING, {}) is not None
+
+
+def test_references_exist() -> None:
+    shared = entry("shared")
+    used = set()
+    for path in FOLDER.glob("*.toml"):
+        text = path.read_text(encoding="utf-8")
+        used |= {name.removeprefix("shared.") for name in PLACEHOLDER.findall(text) if name.startswith("shared.")}
+        for key, other in re.findall(r'^(like|fixes) = "([\w.]+)"$', text, re.MULTILINE):
+            name, _, case = other.partition(".")
+            assert name in NAMES and (not case or case in cases(name)), (path.name, key)
+    assert used == set(shared)
+
+
+def test_names_of_a_capture_are_text() -> None:
+    name = "{fix} {cost} {0} {range} {shared.numa} { }"
+    texts = texts_for(entry("host_bound"), "", PLAIN_CUDA, {"range": name, "cost": "1 ms"})
+    assert texts is not None
+    assert texts["title"] == f"The GPU waits 1 ms for the host in `{name}`"
+    assert texts["place"] == f"the host is in {name}"
+
+
+def test_texts_follow_the_program() -> None:
+    small = {
+        "title": "a {one}",
+        "advice": "{first}. {fix}",
+        "first": "First {one}",
+        "remedy": "General.",
+        "cuda": {"fix": "in C", "code": "x{};"},
+        "training": {"fix": "for training", "code": "x()", "known": "There.", "remedy": "Of training."},
+        "other": {"title": "b", "inference": {"command": "run {one}"}},
+    }
+
+    def read(case: str, program: Program) -> FindingTexts:
+        texts = texts_for(small, case, program, {"one": 1})
+        assert texts is not None
+        return texts
+
+    assert [read("", PLAIN_CUDA)[key] for key in ("title", "advice", "remedy")] == ["a 1", "First 1. in C", "General."]
+    assert read("", PLAIN_CUDA).code == "x{};" and read("", INFERENCE).code == ""
+    training = read("other", TRAINING)
+    assert (training["title"], training["advice"], training["remedy"]) == ("b", "First 1. for training", "Of training.")
+    known = training.at_known_place()
+    assert (known["advice"], known.code, known["remedy"]) == ("There.", "", "General.")
+    assert read("other", INFERENCE).code == "run {one}"
+    assert read("", INFERENCE).at_known_place() == read("", INFERENCE)
+    only = {"title": "c", "pytorch": {"fix": "d"}}
+    assert texts_for(only, "", PLAIN_CUDA, {}) is None
+    assert texts_for({"title": "c", "advice": "e"}, "", PLAIN_CUDA, {}) is not None
+
+
+@pytest.mark.parametrize("name", ["", "../texts/host_bound", "nothing", "host_bound.toml"])
+def test_unknown_entries(name: str) -> None:
+    assert read_entry(name) is None
+
+
+def test_joined_words() -> None:
+    assert (join_words(["a"]), join_words(["a", "b", "c"]), join_words([])) == ("a", "a, b and c", "")

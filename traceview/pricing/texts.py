@@ -1,0 +1,173 @@
+"""Texts of findings, as data: an entry for each finding, whose placeholders a rule fills with values.
+
+The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping of the same form in Rule.entries:
+
+    title, advice           `{fix}` in the advice stands for the fix. Without an advice, the fix is the advice.
+    remedy                  The advice in one line of at most 70 characters.
+    loss, effect            Words for the answer: "The largest loss is LOSS. EFFECT would take an iteration from ...".
+    place                   What happened at the places that show the finding.
+    change                  The change of `traceview whatif` that predicts the gain.
+    fix, code or command    What to do, and code that shows it. A command fits programs in any language.
+    known                   The advice, without code, if the capture shows where the host was.
+
+A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
+fix, code and known; without one that fits, there is no such finding for the program. Other tables are cases that a rule
+names in FindingDraft.case; they have what differs, and can have tables of kinds. Other texts are phrases.
+
+`like` names another entry that has what this one lacks, `fixes` the entry whose tables of kinds a case has. `{NAME}`
+stands for another text of the entry or for a value, and `{shared.NAME}` for a text of shared.toml. Values are inserted
+last and once, so that braces in names of a capture stay text.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from traceview.model.program import Program
+
+FOLDER = Path(__file__).parents[1] / "rules" / "texts"
+# The kinds, and the language of their code. `training` and `inference` are PyTorch that may train, and that does not,
+# `arrays` are programs in Python without a framework (CuPy, Numba), and `python` is every program in Python.
+KINDS: Mapping[str, str] = {
+    "cuda": "C",
+    "pytorch": "python",
+    "training": "python",
+    "inference": "python",
+    "jax": "python",
+    "tensorrt": "C",
+    "onnx": "python",
+    "julia": "julia",
+    "openacc": "C",
+    "openmp": "C",
+    "arrays": "python",
+    "python": "python",
+}
+PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
+SHARED = "shared."
+CODE = ("code", "command")
+PRICED = ("cost", "share", "gaps")  # values that follow from the price
+Entry: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingTexts:
+    """The texts of a finding for a program: templates by name, and the values that fill them."""
+
+    templates: Mapping[str, str]
+    values: Mapping[str, object]
+
+    def __getitem__(self, name: str) -> str:
+        """Return a filled text; "" if the entry has none."""
+        return PLACEHOLDER.sub(lambda match: str(self.values.get(match[1], match[0])), self.templates.get(name, ""))
+
+    @property
+    def code(self) -> str:
+        """The code that shows the fix. It has no values."""
+        return self.templates["code"]
+
+    @property
+    def missing(self) -> set[str]:
+        """The placeholders of the texts that have no value; code has none."""
+        texts = [text for name, text in self.templates.items() if name != "code"]
+        return {name for text in texts for name in PLACEHOLDER.findall(text)} - self.values.keys()
+
+    def at_known_place(self) -> FindingTexts:
+        """Return the texts if the capture shows where the host was: without code and words that help to find it."""
+        if "known" not in self.templates:
+            return self
+        known = {"advice": self.templates["known"], "code": "", "remedy": self.templates["general_remedy"]}
+        return replace(self, templates={**self.templates, **known})
+
+
+@cache
+def read_entry(name: str) -> Entry | None:
+    """Return an entry of traceview's own findings; None if there is none with this name."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    path = FOLDER / f"{name}.toml"
+    if not name.isidentifier() or not path.is_file():
+        return None
+    entry = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {**(read_entry(entry["like"]) or {}), **entry} if "like" in entry else entry
+
+
+def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, object]) -> FindingTexts | None:
+    """Return the texts of a finding for a program; None if the remedy does not apply to the program."""
+    in_case = _with_fixes(entry.get(case, {}))
+    kinds = tuple(_kinds(program))
+    general = next((kind for kind in kinds if kind in entry), "")
+    own = next((kind for kind in kinds if kind in in_case), "")
+    if not (general or own or KINDS.keys().isdisjoint(entry)):
+        return None
+    common = {**_texts(entry), **_texts(in_case)}
+    texts = {
+        "advice": "{fix}",
+        **_texts(entry),
+        **_texts({} if own else entry.get(general, {})),
+        **_texts(in_case),
+        **_texts(in_case.get(own, {})),
+        "general_remedy": common.get("remedy", ""),
+    }
+    code = texts.get("command") or (texts.get("code", "") if _has_language(program, own or general) else "")
+    words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
+    return FindingTexts({**words, "code": _expanded(code, {})}, values)
+
+
+def _with_fixes(case: Entry) -> Entry:
+    """Return a case with the tables of kinds of the entry, or of the case of one, that it names."""
+    if "fixes" not in case:
+        return case
+    name, _, of_case = case["fixes"].partition(".")
+    other = read_entry(name) or {}
+    other = other.get(of_case, {}) if of_case else other
+    return {**{kind: table for kind, table in other.items() if kind in KINDS}, **case}
+
+
+def _texts(table: Entry) -> dict[str, str]:
+    return {name: text for name, text in table.items() if isinstance(text, str)}
+
+
+def _kinds(program: Program) -> Iterator[str]:
+    """Yield the kinds whose texts fit a program, the closest first."""
+    if program.kind == "triton":
+        yield from ("inference", "pytorch")  # PyTorch calls the kernels of Triton
+    elif program.kind == "pytorch":
+        yield from ("inference" if program.training is False else "training", "pytorch")
+    elif program.kind not in ("cuda", "mpi"):
+        yield program.kind
+    elif program.python:
+        yield "arrays"
+    if program.python:
+        yield "python"
+    yield "cuda"
+
+
+def _has_language(program: Program, kind: str) -> bool:
+    """Return whether the code for a kind is in the language of the program."""
+    return KINDS.get(kind) == ("python" if program.python else "julia" if program.kind == "julia" else "C")
+
+
+def _expanded(text: str, texts: Mapping[str, str]) -> str:
+    """Return a text with the other texts that it names. Other placeholders stay: they are values."""
+
+    def named(match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith(SHARED):
+            other = (read_entry("shared") or {}).get(name.removeprefix(SHARED), match[0])
+            return str(other if not texts else " ".join(other.split()))
+        return _expanded(" ".join(texts[name].split()), texts) if name in texts else match[0]
+
+    return PLACEHOLDER.sub(named, text)
+
+
+def join_words(words: list[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
