@@ -29,27 +29,29 @@ from traceview.normalise.health import (
     Check,
     check_health,
     collect_evidence,
-    note_of_problem,
-    with_profiler_overhead,
-)
-from traceview.normalise.host_events import host_evidence
-from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
-from traceview.normalise.links import Links
-from traceview.normalise.lost_events import CallPart, are_calling, check_events
-from traceview.normalise.memory import memory_frame
-from traceview.normalise.missing_names import (
     missing_name_notes,
     named_calls,
     named_ids,
     named_kernels,
     named_ranges,
+    note_of_problem,
+    with_profiler_overhead,
 )
-from traceview.normalise.native_stacks import take_stacked_calls
-from traceview.normalise.operations import operations_frame, with_launches
+from traceview.normalise.host_events import host_evidence
+from traceview.normalise.links import Links
+from traceview.normalise.lost_events import CallPart, are_calling, check_events
+from traceview.normalise.memory import memory_frame
+from traceview.normalise.operations import (
+    empty_shapes,
+    kernel_captures,
+    operations_frame,
+    take_graph_nodes,
+    with_launches,
+)
 from traceview.normalise.program import ProgramNames, find_program
-from traceview.normalise.ranges import ranges_frame, with_library_calls, without_program_ranges
-from traceview.normalise.scopes import trace_scopes
+from traceview.normalise.ranges import ranges_frame, trace_scopes, with_library_calls, without_program_ranges
 from traceview.normalise.sizes import count_messages, flops_marks, unknown_messages, work_sizes
+from traceview.normalise.stacks import take_stacked_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables
 from traceview.read import raw

@@ -9,8 +9,15 @@ import polars as pl
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.model.trace import Window, enum_texts
 from traceview.normalise.codes import texts_of
-from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
-from traceview.normalise.stacks import ThreadEvidence, function_stacks, joined_stacks, python_stacks
+from traceview.normalise.stacks import (
+    StackedCalls,
+    ThreadEvidence,
+    call_stacks,
+    function_stacks,
+    joined_stacks,
+    native_stacks,
+    python_stacks,
+)
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw

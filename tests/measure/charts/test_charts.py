@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
-from traceview.measure.charts.device import LENGTH_EDGES, copy_groups, copy_totals, stream_pairs, streams_at_once
-from traceview.measure.charts.iterations import iteration_bars
+from traceview.measure.charts.device import (
+    LENGTH_EDGES,
+    copy_groups,
+    copy_totals,
+    iteration_bars,
+    stream_pairs,
+    streams_at_once,
+)
 from traceview.model.analysis import Analysis, Iteration
 from traceview.model.charts import Charts, CopyGroup
 from traceview.model.trace import CopyKind, Memory, Trace, Window

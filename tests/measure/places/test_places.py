@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.captures import ALL, analyzed, sample, shared
-from traceview.measure.charts.places import MAX_NODES
+from traceview.measure.charts.trees import MAX_NODES
 from traceview.pipeline import analyze
 
 
@@ -34,8 +34,8 @@ def test_tree_adds_up(name: str) -> None:
 
 
 def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.measure.charts.places.MAX_NODES", 4)
-    monkeypatch.setattr("traceview.measure.charts.places.MAX_DEPTH", 2)
+    monkeypatch.setattr("traceview.measure.charts.stacks.MAX_NODES", 4)
+    monkeypatch.setattr("traceview.measure.charts.stacks.MAX_DEPTH", 2)
     analysis = analyzed(sample("torch_profiler/serial.json.gz"))
     assert analysis.charts is not None
     nodes = analysis.charts().devices[0].places

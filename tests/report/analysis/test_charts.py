@@ -255,7 +255,7 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from traceview.measure.charts.iterations import iteration_bars
+    from traceview.measure.charts.device import iteration_bars
 
     analysis = analysis_of("dual")
     assert isinstance(analysis.iterations, Iterations) and analysis.charts is not None

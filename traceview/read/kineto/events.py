@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
+from traceview.read import raw
+from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
-from traceview.read.kineto.scopes import COLUMNS as SCOPE_COLUMNS
-from traceview.read.kineto.scopes import SCOPE, scope_events
 from traceview.read.kineto.sizes import (
     MATH,
     MATH_COLUMNS,
@@ -23,6 +24,83 @@ from traceview.read.kineto.sizes import (
 )
 from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
+
+SCOPE = "scope"
+SCOPE_CATEGORY = r'"cat"\s*:\s*"(?:cpu_op|Operator|python_function)"'
+NAME_KEY = r'"name"\s*:\s*"'
+# Frames of `python_function` that no program wrote; a path may remain before the package.
+LIBRARY = rf"{NAME_KEY}(?:<|(?:[^\"]*/)?(?:torch/|(?:contextlib|functools|threading|typing|enum|weakref|abc)\.py\())"
+PYTHON = r'"cat"\s*:\s*"python_function"'
+MODULE_NAME = r"^nn\.Module: (.+)$"
+FUNCTION_NAME = r"^(.*)\((\d+)\): (.*)$"
+PYTHON_LIBRARY = r"lib(?:64)?/python\d+\.\d+"
+PACKAGES_FOLDER = rf"/(?:{PYTHON_LIBRARY}/(?:site|dist)-packages|(?:site|dist)-packages|{PYTHON_LIBRARY})/(.+)$"
+EVALUATION = "autograd::engine::evaluate_function"
+SCOPE_SCHEMA = pl.Struct(
+    dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
+    | {"args": pl.Struct(dict.fromkeys(("Sequence number", "Fwd thread id"), pl.String))}
+)
+SCOPE_COLUMNS = ("pid", "tid", "start", "end", "name", "kind", "backward", "sequence", "forward_thread")
+MAX_PATH_PARTS = 2  # parts that are kept of a path that is not relative to a package or to the program's folder
+
+
+def scope_events(events: pl.Series) -> list[pl.DataFrame]:
+    """Return the scopes among the texts of events, in a frame if there are any.
+
+    torch.profiler writes ops always, and modules and functions with with_stack=True. A module's name has a number for
+    each instance of its class. Functions of PyTorch and of Python's standard library are left out: they are not the
+    program's.
+    """
+    events = events.filter(events.str.contains(SCOPE_CATEGORY))
+    if events.is_empty():
+        return []
+    python = events.str.contains(PYTHON)
+    if python.any():
+        events = events.filter(~(python & events.str.contains(LIBRARY)))
+    args = pl.col("args").struct
+    module, function = pl.col("name").str.extract(MODULE_NAME), _function_name(pl.col("name"))
+    is_python = pl.col("cat") == "python_function"
+    from_engine = pl.col("name").str.starts_with(EVALUATION)
+    kind = pl.when(~is_python).then(pl.lit(OP)).when(module.is_not_null()).then(pl.lit(MODULE))
+    thread = args.field("Fwd thread id").cast(pl.Int64, strict=False)
+    named = pl.when(is_python).then(pl.coalesce(module, function)).otherwise("name")
+    scopes = (
+        _decode_quoted(events, SCOPE_SCHEMA)
+        .filter(pl.col("ph") == "X")
+        .select(
+            pl.lit(SCOPE).alias("sort"),
+            named.str.slice(0, MAX_NAME + 1).alias("name"),
+            *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
+            nanoseconds(pl.col("ts")).alias("start"),
+            nanoseconds(pl.col("dur")).alias("length"),
+            kind.otherwise(pl.lit(FUNCTION)).replace_strict(SCOPE_KINDS, range(len(SCOPE_KINDS))).alias("kind"),
+            ((thread > 0).fill_null(False) | from_engine).cast(pl.Int64).alias("backward"),
+            args.field("Sequence number").cast(pl.Int64, strict=False).alias("sequence"),
+            pl.when(thread > 0).then(thread).alias("forward_thread"),
+        )
+    )
+    return [scopes.filter(pl.col("name").is_not_null())]
+
+
+def _function_name(name: pl.Expr) -> pl.Expr:
+    """Return `models/gpt.py:31 forward` of `/home/me/models/gpt.py(31): forward`; null for another form.
+
+    A path that is not relative keeps what follows the folder of packages, or its last MAX_PATH_PARTS parts.
+    """
+    parts = name.str.extract_groups(FUNCTION_NAME).struct
+    path = parts.field("1").str.replace_all("\\", "/", literal=True)
+    installed = path.str.extract(PACKAGES_FOLDER)
+    last = path.str.split("/").list.tail(MAX_PATH_PARTS).list.join("/")
+    short = pl.when(path.str.contains(r"^(?:[/.~]|\w:)")).then(pl.coalesce(installed, last))
+    return pl.format("{}:{} {}", short.otherwise(path), parts.field("2"), parts.field("3"))
+
+
+def scope_table(scopes: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.SCOPES of a trace."""
+    return scopes.with_columns(identity.global_tid(scopes), pl.col("name").alias("nameId")).select(
+        raw.TABLES[raw.SCOPES].columns
+    )
+
 
 # Kineto's ActivityType names, with those of 2021.
 SORTS = {
@@ -166,7 +244,7 @@ def _end_column() -> pl.Expr:
 
 
 def decode(piece: bytes) -> pl.DataFrame:
-    """Return the wanted events of a piece, its scopes (scopes.py), and events of which a size is known (sizes.py).
+    """Return the wanted events of a piece, its scopes, and events of which a size is known (sizes.py).
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
     pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
@@ -176,12 +254,12 @@ def decode(piece: bytes) -> pl.DataFrame:
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
-
-    def decode_quoted(some: pl.Series, schema: pl.Struct) -> pl.DataFrame:
-        return _decoded(some.str.replace_all(TIME, QUOTED), schema)
-
-    more = [*sized_events(events, decode_quoted, nanoseconds), *scope_events(events, decode_quoted, nanoseconds)]
+    more = [*sized_events(events, _decode_quoted, nanoseconds), *scope_events(events)]
     return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *more], how="diagonal")
+
+
+def _decode_quoted(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
+    return _decoded(events.str.replace_all(TIME, QUOTED), schema)
 
 
 def _decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
