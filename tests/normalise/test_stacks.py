@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from tests.captures import analyzed, shared
-from traceview.model.stacks import SCOPES, HostEvidence, no_scopes
+from traceview.model.sizes import empty_frame
+from traceview.model.stacks import SCOPES, HostEvidence
 from traceview.normalise.stacks import call_stacks, function_stacks, native_stacks, qualified_name, take_stacked_calls
 from traceview.normalise.threads import Threads
 from traceview.read import raw
@@ -65,7 +66,7 @@ def test_stacks_of_calls(seed: int) -> None:
 
 
 def test_no_functions() -> None:
-    assert function_stacks(no_scopes()) is None
+    assert function_stacks(empty_frame(SCOPES)) is None
 
 
 TID = (7 << 24) + 7

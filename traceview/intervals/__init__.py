@@ -37,6 +37,7 @@ from traceview.intervals.arrays import (
     row_hashes,
     rows_where,
     sorted_unique,
+    values_at,
 )
 from traceview.intervals.coverage import Coverage, covered_length
 
@@ -73,4 +74,5 @@ __all__ = [
     "subtract",
     "union",
     "union_length",
+    "values_at",
 ]

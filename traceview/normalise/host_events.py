@@ -150,7 +150,7 @@ def _lock_events(tables: dict[str, pl.DataFrame], threads: Threads) -> Iterator[
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     if nvtx.is_empty() or not {"text", "domainId"} <= set(nvtx.columns):
         return
-    created = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == GIL_DOMAIN))
+    created = nvtx.filter(raw.creates_domain(GIL_DOMAIN))
     if created.is_empty():
         return
     own = nvtx.filter(

@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
+from traceview.model.sizes import empty_frame
 from traceview.model.stacks import CAPTURES
 from traceview.model.trace import (
     CLASSES,
@@ -138,7 +139,7 @@ def take_graph_nodes(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
 def kernel_captures(nodes: pl.DataFrame, operations: pl.DataFrame, threads: Threads) -> pl.DataFrame:
     """Return model.CAPTURES; `nodes` is the result of take_graph_nodes."""
     if nodes.is_empty():
-        return pl.DataFrame(schema=dict(CAPTURES))
+        return empty_frame(CAPTURES)
     rows = operations.select(KEY).with_row_index("operation").join(nodes, on=KEY)
     thread = threads.rows(rows["globalTid"]).cast(pl.Int16)
     return (
@@ -228,7 +229,7 @@ def operations_frame(
     kernels = KernelRows(_kernel_names(shapes, shape), shape)
     parts = [_source_rows(table, source, tables, lookup, kernels) for source, table in by_source.items() if len(table)]
     if not parts:
-        return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}), shapes
+        return empty_frame(OPERATIONS), shapes
     merged = MergedEvents.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
     columns = {
         "start": merged.start,

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.model.stacks import MODULE, OP, SCOPE_KINDS, no_scopes
+from traceview.model.sizes import empty_frame
+from traceview.model.stacks import MODULE, OP, SCOPE_KINDS, SCOPES
 from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES, TORCH_OPS
 from traceview.normalise.codes import UNNAMED, categories, enum_column, name_column, texts_of
 from traceview.normalise.order import sort_by_time
@@ -37,7 +38,7 @@ def trace_scopes(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFr
     """Return model.SCOPES of a trace of torch.profiler."""
     scopes = tables.get(raw.SCOPES)
     if scopes is None or scopes.is_empty():
-        return no_scopes()
+        return empty_frame(SCOPES)
     start, end = pl.col("start"), pl.col("end")
     valid = (
         scopes.with_columns(
@@ -68,7 +69,7 @@ def range_scopes(ranges: pl.DataFrame, in_category: pl.Series) -> NamedRanges:
     names = categories(ranges["name"])
     texts = _names(names)
     if texts["range_name"].to_list() == names and not texts["is_module"].any() and not in_category.any():
-        return NamedRanges(ranges, no_scopes())
+        return NamedRanges(ranges, empty_frame(SCOPES))
     parts = texts[ranges["name"].to_physical()].with_columns(pl.col("is_module") | in_category)
     domain = pl.when(parts["is_op"]).then(pl.lit(TORCH_OPS)).otherwise(ranges["domain"].cast(pl.String))
     named = ranges.with_columns(_as_enum(parts["range_name"]).alias("name"), domain.alias("domain"))
@@ -138,8 +139,8 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
     """
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
-        empty = pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
-        return NamedRanges(empty, no_scopes())
+        empty = empty_frame(RANGES)
+        return NamedRanges(empty, empty_frame(SCOPES))
     events = _with_names(nvtx, tables)
     domains = events.filter(pl.col("eventType") == raw.DOMAIN_CREATED).select("process", "domainId", "name")
     ranges = events.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)).with_columns(

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
+from traceview.model.sizes import empty_frame
 from traceview.model.stacks import FRAMES, FUNCTION, SAMPLES, STACKS, CallTree, Numbers, node_levels
 from traceview.normalise.codes import UNNAMED, categories, texts_of
 from traceview.normalise.source_paths import folder_of, is_library, shown_files
@@ -88,7 +89,7 @@ def _native_samples(columns: pl.DataFrame) -> pl.DataFrame:
 
 def _native_tree(tables: Mapping[str, pl.DataFrame], chains: pl.DataFrame, used: pl.Series) -> StackFrames:
     """Return frames and stacks of native code, and the innermost node (`stack`) of each chain (`id`) that is used."""
-    empty = (pl.DataFrame(schema=dict(FRAMES)), pl.DataFrame(schema=dict(STACKS)))
+    empty = (empty_frame(FRAMES), empty_frame(STACKS))
     if not chains.is_empty():
         if chains["id"].n_unique() > used.len():
             chains = chains.filter(pl.col("id").is_in(used.implode()))

@@ -17,7 +17,6 @@ from traceview.measure.host import HostIdle
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import Breakdown
 from traceview.measure.iterations.figures import FIGURES, build_iterations
-from traceview.measure.notes import with_tables
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.measure.threads import started_beside
@@ -95,7 +94,7 @@ def analyze_slices(
     if complete is None:
         calls = [result.calls for result in results if result.calls is not None]
         resident = _with_event_checks(resident, calls, over_slices)
-    analysis = with_tables(*merge_slices(resident, plan, iterations, results))
+    analysis = merge_slices(resident, plan, iterations, results)
     if complete is not None:
         analysis = runner.in_slice(0, partial(_with_rows, analysis=analysis, complete=complete))
     findings_of = partial(find, steady=merge_steady_streams(results), parts=runner)

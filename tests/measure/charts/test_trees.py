@@ -11,7 +11,7 @@ import pytest
 from tests.measure.host.test_host_time import OWN_LINE, random_trace, slow_host_time
 from traceview.measure.charts import trees
 from traceview.measure.charts.trees import stack_tree
-from traceview.measure.host.stack_times import FIGURES, StackTimes
+from traceview.measure.host.lines import FIGURES, StackTimes
 from traceview.model.charts import StackNode
 from traceview.model.stacks import FRAMES, STACKS, HostEvidence
 from traceview.pipeline import analyze

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceview.measure.activity import device_activity
 from traceview.measure.base import PartInput
-from traceview.measure.host.stack_times import FIGURES, StackTimes
+from traceview.measure.host.lines import FIGURES, StackTimes
 from traceview.measure.places.locate import Places
 from traceview.measure.places.table import place_totals
 from traceview.model.charts import PlaceNode, RangeNode, StackNode, StackTree

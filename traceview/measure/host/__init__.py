@@ -15,6 +15,7 @@ from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.lines import (
     IdleStacks,
+    StackTimes,
     ThreadIdle,
     idle_by_thread,
     idle_cells,
@@ -22,9 +23,9 @@ from traceview.measure.host.lines import (
     join_unseen,
     line_times,
     measure_lines,
+    stack_times,
 )
 from traceview.measure.host.stack_cells import CALLS, PYTHON, SAMPLES, StackIndex
-from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine

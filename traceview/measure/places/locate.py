@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
+from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes, values_at
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.per_frame import launch_rows
@@ -127,7 +127,6 @@ def _forward_ops(ops: pl.DataFrame) -> Times:
 
 
 MAX_MODULE_DEPTH = 64
-Value = TypeVar("Value", bound=np.generic)
 
 
 class LaunchPlaces(NamedTuple):
@@ -151,28 +150,28 @@ def locate_launches(scopes: pl.DataFrame, thread: Times, moments: Times) -> Laun
     modules, functions = _Scopes.build(scopes, MODULE), _Scopes.build(scopes, FUNCTION)
     ops = OpTree.build(scopes.filter(pl.col("kind") == OP))
     inner = ops.nesting.innermost(thread, moments)
-    running = _values_at(ops.backward, inner, -1)
-    created = _values_at(ops.forward, running, -1)
+    running = values_at(ops.backward, inner, -1)
+    created = values_at(ops.forward, running, -1)
     own_module = modules.nesting.innermost(thread, moments)
     around_backward = modules.frame["backward"].to_numpy()
     # Activation checkpointing calls modules again inside a backward op.
-    later = _values_at(modules.nesting.start, own_module, 0) >= _values_at(ops.nesting.start, running, 0)
-    created[later & (own_module >= 0) & (running >= 0) & ~_values_at(around_backward, own_module, False)] = -1
-    thread = np.where(created >= 0, _values_at(ops.thread, created, -1), thread)
-    moments = np.where(created >= 0, _values_at(ops.nesting.start, created, 0), moments)
+    later = values_at(modules.nesting.start, own_module, 0) >= values_at(ops.nesting.start, running, 0)
+    created[later & (own_module >= 0) & (running >= 0) & ~values_at(around_backward, own_module, False)] = -1
+    thread = np.where(created >= 0, values_at(ops.thread, created, -1), thread)
+    moments = np.where(created >= 0, values_at(ops.nesting.start, created, 0), moments)
     module = modules.nesting.innermost(thread, moments)
     module = np.where(module >= 0, module, own_module)
     module_of_ops = modules.nesting.innermost(ops.thread, ops.nesting.start)
-    recorded = (created >= 0) & ~_values_at(ops.is_unrecorded, running, False)
-    outermost = _values_at(ops.outermost(module_of_ops), np.where(recorded, created, inner), -1)
+    recorded = (created >= 0) & ~values_at(ops.is_unrecorded, running, False)
+    outermost = values_at(ops.outermost(module_of_ops), np.where(recorded, created, inner), -1)
     codes, paths = _module_paths(modules)
     return LaunchPlaces(
-        module=_values_at(codes, module, -1),
-        op=_values_at(ops.name, outermost, -1),
-        inner_op=_values_at(ops.name, inner, -1),
-        line=_values_at(functions.names, functions.nesting.innermost(thread, moments), -1),
-        is_backward=(running >= 0) | _values_at(around_backward, own_module, False),
-        is_forward=(module >= 0) | _values_at(ops.has_gradients, outermost, False),
+        module=values_at(codes, module, -1),
+        op=values_at(ops.name, outermost, -1),
+        inner_op=values_at(ops.name, inner, -1),
+        line=values_at(functions.names, functions.nesting.innermost(thread, moments), -1),
+        is_backward=(running >= 0) | values_at(around_backward, own_module, False),
+        is_forward=(module >= 0) | values_at(ops.has_gradients, outermost, False),
         paths=paths,
         names=enum_texts(scopes["name"]),
     )
@@ -193,13 +192,6 @@ class _Scopes(NamedTuple):
         return cls(nesting, frame, frame["name"].to_physical().to_numpy().astype(np.int64))
 
 
-def _values_at(values: NDArray[Value], place: Times, otherwise: Any) -> NDArray[Value]:
-    """Return the value at each place, and `otherwise` at -1."""
-    if len(values) == 0:
-        return np.full(len(place), otherwise, values.dtype)
-    return np.where(place >= 0, values[place], values.dtype.type(otherwise))
-
-
 def _module_paths(modules: _Scopes) -> tuple[Times, pl.Series]:
     """Return the number of each module's path, and the paths.
 
@@ -215,7 +207,7 @@ def _module_paths(modules: _Scopes) -> tuple[Times, pl.Series]:
     for _ in range(MAX_MODULE_DEPTH):
         if len(level) == 0:
             break
-        around, names = _values_at(path, outer[level], -1), modules.names[level]
+        around, names = values_at(path, outer[level], -1), modules.names[level]
         first, number = number_distinct(first_equal_rows(row_hashes((around, names))))
         path[level] = len(paths) + number
         prefix = paths.gather(pl.Series(around[first]).replace(-1, None)) + "."

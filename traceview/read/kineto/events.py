@@ -12,7 +12,7 @@ import polars as pl
 from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
 from traceview.read import raw
 from traceview.read.kineto.identity import TraceIdentity
-from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
+from traceview.read.kineto.pieces import QUOTED, SEPARATOR, TIME, decode_quoted, decoded, nanoseconds
 from traceview.read.kineto.sizes import (
     MATH,
     MATH_COLUMNS,
@@ -65,7 +65,7 @@ def scope_events(events: pl.Series) -> list[pl.DataFrame]:
     thread = args.field("Fwd thread id").cast(pl.Int64, strict=False)
     named = pl.when(is_python).then(pl.coalesce(module, function)).otherwise("name")
     scopes = (
-        _decode_quoted(events, SCOPE_SCHEMA)
+        decode_quoted(events, SCOPE_SCHEMA)
         .filter(pl.col("ph") == "X")
         .select(
             pl.lit(SCOPE).alias("sort"),
@@ -136,18 +136,8 @@ SCHEMA = pl.Struct(
     | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, "name"), pl.String))}
 )
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
-# Quote these numbers: as JSON numbers they would become floats and lose digits.
-TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
-QUOTED = '"${1}":"${2}"'
 # Three numbers in a list become three values, so that lists of other types stay unread.
 SIZES = r'"(grid|block)"\s*:\s*\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,\s*([0-9]+)\s*\]'
-# C++ writes the result of a division by zero as a word that JSON does not have.
-NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
-
-PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
-MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
-EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
-
 HOST = ("pid", "tid", "start", "end", "correlation", "name")
 ON_A_STREAM = (*HOST, "device", "context", "stream")
 # The columns that are kept for each sort of event (values of SORTS).
@@ -254,29 +244,8 @@ def decode(piece: bytes) -> pl.DataFrame:
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
-    more = [*sized_events(events, _decode_quoted, nanoseconds), *scope_events(events)]
-    return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *more], how="diagonal")
-
-
-def _decode_quoted(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
-    return _decoded(events.str.replace_all(TIME, QUOTED), schema)
-
-
-def _decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
-    """Return the fields of events. Raises NotJsonError."""
-    decoded = _json_frame(events, schema)
-    if decoded is None:
-        decoded = _json_frame(events.str.replace_all(NOT_A_NUMBER, ": null${1}"), schema)
-    if decoded is None:
-        raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
-    return decoded
-
-
-def _json_frame(events: pl.Series, schema: pl.Struct) -> pl.DataFrame | None:
-    try:
-        return events.str.json_decode(schema).struct.unnest()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return None
+    more = [*sized_events(events), *scope_events(events)]
+    return pl.concat([_typed_events(decoded(wanted, SCHEMA)), *more], how="diagonal")
 
 
 def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
@@ -307,26 +276,3 @@ def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
 
 def _integer(text: pl.Expr) -> pl.Expr:
     return text.cast(pl.Int64, strict=False)
-
-
-def nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Return ns (Int64) of decimal text in µs: NOT_A_TIME for invalid or too large numbers, null for null.
-
-    The conversion avoids floats, which cannot hold seventeen digits, and rounds from the fourth decimal on. Numbers
-    with an exponent, which torch does not write, go through a float if it is exact.
-    """
-    parts = text.str.extract_groups(PLAIN_DECIMAL)
-    integer = parts.struct.field("2").cast(pl.Int64)
-    digits = parts.struct.field("3").fill_null("").str.slice(0, 4).str.pad_end(4, "0").cast(pl.Int64)
-    plain = integer * 1000 + (digits + 5) // 10
-    signed = pl.when(parts.struct.field("1") == "-").then(-plain).otherwise(plain)
-    scientific = text.cast(pl.Float64, strict=False)
-    return (
-        pl.when(text.is_null())
-        .then(None)
-        .when(integer.is_not_null() & (integer <= MAX_MICROSECONDS))
-        .then(signed)
-        .when(integer.is_null() & (scientific.abs() < EXACT_MICROSECONDS))
-        .then((scientific.fill_nan(None) * 1000).round().cast(pl.Int64, strict=False))
-        .otherwise(pl.lit(NOT_A_TIME, pl.Int64))
-    )
