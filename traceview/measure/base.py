@@ -74,7 +74,7 @@ class CaptureInput:
     flops_per_iteration: int | None = None  # on each GPU, as the user states it
     whole: bool = False  # tables cover the window of each device, not its steady part
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
-    outer: Window | None = None  # the capture's window, where Trace.window is that of a slice
+    outer: Window | None = None  # the capture's window, where Trace.window is that of one slice of several
 
     @property
     def context(self) -> CaptureInput:
