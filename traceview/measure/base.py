@@ -186,5 +186,5 @@ Measure: TypeAlias = "PartMeasure | DeviceMeasure | CaptureMeasure"
 def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type, totals_only: bool = False) -> dict[str, Table]:
     """Return the filled tables of the measures of these kinds, by name (see fill_table)."""
     chosen = [measure for measure in measures if isinstance(measure, kinds)]
-    with measuring_threads() as pool:
+    with measuring_threads(len(given.trace.operations)) as pool:
         return {table.name: table for table in pool.map(lambda measure: measure.fill_table(given, totals_only), chosen)}

@@ -91,7 +91,7 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
         call = calls.launch_of(operation[block]).astype(np.int64)
         _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
 
-    with measuring_threads() as pool:  # NumPy releases the interpreter lock
+    with measuring_threads(len(start)) as pool:  # NumPy releases the interpreter lock
         deque(pool.map(attribute_block, intervals.blocks(len(start))), maxlen=0)
     return causes
 
