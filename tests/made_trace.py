@@ -20,7 +20,7 @@ from traceview.model.trace import (
     Trace,
     Window,
 )
-from traceview.normalise.kernels import empty_shapes
+from traceview.normalise.operations import empty_shapes
 
 
 def _frame(schema: dict[str, object], columns: dict[str, list[object]]) -> pl.DataFrame:

@@ -22,8 +22,8 @@ from tests.read.kineto.test_hostile import CALL, KERNEL, trace
 from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
 from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
-from traceview.read.parquet import page_headers
-from traceview.read.parquet.arrow_buffers import decoded_size
+from traceview.read.parquet import file_checks
+from traceview.read.parquet.file_checks import decoded_size
 from traceview.read.raw import as_text
 from traceview.read.sqlite.database import open_export
 
@@ -105,10 +105,10 @@ def test_tables_above_the_limit(tmp_path: Path, suffix: str, options: dict[str, 
 def test_shared_prefixes_count_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"value": ["ab"] * 1000}).write_parquet(path, compression="uncompressed")
-    plainly = page_headers.check_pages(path)["value"]
-    monkeypatch.setattr(page_headers, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
+    plainly = file_checks.check_pages(path)["value"]
+    monkeypatch.setattr(file_checks, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
     assert plainly == 8 * 1000
-    assert page_headers.check_pages(path)["value"] > 1000 * 10
+    assert file_checks.check_pages(path)["value"] > 1000 * 10
 
 
 def test_decoded_size_of_arrow_streams(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from traceview.intervals.arrays import (
     rows_where,
     runs,
     sorted_unique,
+    values_at,
 )
 from traceview.intervals.coverage import Coverage, covered_length
 
@@ -75,4 +76,5 @@ __all__ = [
     "subtract",
     "union",
     "union_length",
+    "values_at",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 Times = NDArray[np.int64]
 Rows = NDArray[np.int32]  # row numbers; int32 halves the memory of frames with tens of millions of rows
 Positions = NDArray[np.intp]
+Item = TypeVar("Item", bound=np.generic)
 
 BLOCK = 1 << 16  # rows whose temporary arrays stay in the processor's cache
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
@@ -42,6 +44,17 @@ def adjoining(rows: Rows | Times) -> Rows | Times | slice:
     """Return distinct ascending rows as a slice, which copies nothing, if no row is missing between them."""
     count = len(rows)
     return slice(int(rows[0]), int(rows[0]) + count) if count and rows[-1] - rows[0] == count - 1 else rows
+
+
+def values_at(values: NDArray[Item], place: NDArray[np.signedinteger[Any]], otherwise: Any) -> NDArray[Item]:
+    """Return the value at each place, and `otherwise` at -1."""
+    if len(values) == 0:
+        return np.full(len(place), otherwise, values.dtype)
+    found: NDArray[Item] = values[place]
+    unknown = place < 0
+    if unknown.any():
+        found[unknown] = otherwise
+    return found
 
 
 def is_sorted(times: Times) -> bool:

@@ -89,7 +89,7 @@ class CaptureInput:
     flops_per_iteration: int | None = None  # on each GPU, as the user states it
     whole: bool = False  # tables cover the window of each device, not its steady part
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
-    outer: Window | None = None  # the capture's window, where Trace.window is that of a slice
+    outer: Window | None = None  # the capture's window, where Trace.window is that of one slice of several
 
     @property
     def context(self) -> CaptureInput:
@@ -201,5 +201,5 @@ Measure: TypeAlias = "PartMeasure | DeviceMeasure | CaptureMeasure"
 def fill_tables(measures: Iterable[Measure], given: Any, *kinds: type, totals_only: bool = False) -> dict[str, Table]:
     """Return the filled tables of the measures of these kinds, by name (see fill_table)."""
     chosen = [measure for measure in measures if isinstance(measure, kinds)]
-    with measuring_threads() as pool:
+    with measuring_threads(len(given.trace.operations)) as pool:
         return {table.name: table for table in pool.map(lambda measure: measure.fill_table(given, totals_only), chosen)}

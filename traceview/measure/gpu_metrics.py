@@ -116,7 +116,7 @@ def _iteration_totals(given: CaptureInput) -> pl.DataFrame:
     rows = []
     for device in given.devices:
         samples = trace.gpu_metrics.filter(pl.col("device") == device.device)
-        if given.outer is not None and trace.window is not None:
+        if trace.window is not None:
             samples = samples.filter(pl.col("start").is_between(trace.window.start, trace.window.end, closed="left"))
         index = _iteration_of(samples["start"].to_numpy(), samples["end"].to_numpy(), bounds)
         inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)

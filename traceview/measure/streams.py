@@ -184,7 +184,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
 
     # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
     # all gaps, so its gaps are measured in parallel too, in a separate pool: threads of the stream pool wait for it.
-    with measuring_threads() as gap_pool, measuring_threads() as stream_pool:
+    with measuring_threads(len(stream)) as gap_pool, measuring_threads(len(stream)) as stream_pool:
 
         def measure(index: int) -> StreamUse:
             members = intervals.rows_where(stream == index)

@@ -13,15 +13,16 @@ from traceview.workers import ThisProcess
 
 Result = TypeVar("Result")
 THREADS = 2  # more share the same memory bus
+FEW_ROWS = 1 << 15
 
 
-def measuring_threads() -> Executor:
-    """Return an executor for parts of the measures. It has THREADS threads, or none if polars has one thread.
+def measuring_threads(rows: int) -> Executor:
+    """Return an executor for what is measured of `rows`. It has THREADS threads, or none if they gain nothing.
 
-    polars has one thread in processes that measure slices side by side. They share the processors, and threads would
-    add a fifth to their time.
+    With few rows, threads wait for the interpreter. polars has one thread in processes that measure slices side by
+    side. They share the processors, and threads would add a fifth to their time.
     """
-    return ThreadPoolExecutor(THREADS) if pl.thread_pool_size() > 1 else ThisProcess()
+    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else ThisProcess()
 
 
 def started_beside(function: Callable[[], Result]) -> Callable[[], Result]:

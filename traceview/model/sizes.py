@@ -45,25 +45,24 @@ MESSAGES: Mapping[str, PolarsDataType] = {
 }
 
 
-def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
-    return pl.DataFrame(schema=dict(schema))
+SIZES: Mapping[str, Mapping[str, PolarsDataType]] = {
+    "flops": FLOPS,
+    "marks": MARKS,
+    "calls": CALLS,
+    "messages": MESSAGES,
+}
+
+
+def empty_frame(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    """Return a frame without rows. A column of the type pl.Enum, which stands for any categories, has none."""
+    return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSizes:
     """The sizes of work that a capture states; each frame is empty if it states none."""
 
-    flops: pl.DataFrame = field(default_factory=lambda: _empty(FLOPS))
-    marks: pl.DataFrame = field(default_factory=lambda: _empty(MARKS))
-    calls: pl.DataFrame = field(default_factory=lambda: _empty(CALLS))
-    messages: pl.DataFrame = field(default_factory=lambda: _empty(MESSAGES))
-
-    @property
-    def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:
-        """Each frame with its name and schema."""
-        return (
-            ("flops", self.flops, FLOPS),
-            ("marks", self.marks, MARKS),
-            ("calls", self.calls, CALLS),
-            ("messages", self.messages, MESSAGES),
-        )
+    flops: pl.DataFrame = field(default_factory=lambda: empty_frame(FLOPS))
+    marks: pl.DataFrame = field(default_factory=lambda: empty_frame(MARKS))
+    calls: pl.DataFrame = field(default_factory=lambda: empty_frame(CALLS))
+    messages: pl.DataFrame = field(default_factory=lambda: empty_frame(MESSAGES))

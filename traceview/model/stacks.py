@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import distinct_rows
+from traceview.model.sizes import empty_frame
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -43,11 +44,6 @@ CAPTURES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,  # when it did
 }
 Numbers = NDArray[np.int64]
-
-
-def no_scopes() -> pl.DataFrame:
-    """Return an empty frame with the schema SCOPES."""
-    return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in SCOPES.items()})
 
 
 class CallTree(NamedTuple):
@@ -187,8 +183,12 @@ class HostPlace:
         return self.stack[self.own + 1 :]
 
 
-def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
-    return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
+EVIDENCE: Mapping[str, Mapping[str, PolarsDataType]] = {
+    "frames": FRAMES,
+    "stacks": STACKS,
+    "samples": SAMPLES,
+    "events": EVENTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +198,10 @@ class HostEvidence:
     `samples` and `events` are sorted by start.
     """
 
-    frames: pl.DataFrame = field(default_factory=lambda: _empty(FRAMES))
-    stacks: pl.DataFrame = field(default_factory=lambda: _empty(STACKS))
-    samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
-    events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
+    frames: pl.DataFrame = field(default_factory=lambda: empty_frame(FRAMES))
+    stacks: pl.DataFrame = field(default_factory=lambda: empty_frame(STACKS))
+    samples: pl.DataFrame = field(default_factory=lambda: empty_frame(SAMPLES))
+    events: pl.DataFrame = field(default_factory=lambda: empty_frame(EVENTS))
 
     @property
     def shows_idle_host(self) -> bool:
@@ -235,13 +235,3 @@ class HostEvidence:
             node = np.where(outward, parent[node], node)
         best = np.where(candidate[node], node, best)
         return np.where(library[node], best, node)
-
-    @property
-    def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:
-        """Each frame with its name and schema."""
-        return (
-            ("frames", self.frames, FRAMES),
-            ("stacks", self.stacks, STACKS),
-            ("samples", self.samples, SAMPLES),
-            ("events", self.events, EVENTS),
-        )

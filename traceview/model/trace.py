@@ -14,8 +14,8 @@ import polars as pl
 
 from traceview.model.counters import GPU_METRICS, MEMORY
 from traceview.model.program import PLAIN_CUDA, Program
-from traceview.model.sizes import WorkSizes
-from traceview.model.stacks import CAPTURES, SCOPES, HostEvidence, no_scopes
+from traceview.model.sizes import SIZES, WorkSizes, empty_frame
+from traceview.model.stacks import CAPTURES, EVIDENCE, SCOPES, HostEvidence
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -134,6 +134,22 @@ THREADS: Mapping[str, PolarsDataType] = {
     "tid": pl.Int64,
     "name": pl.String,
 }
+FRAMES: Mapping[str, Mapping[str, PolarsDataType]] = {  # the frames of a Trace
+    "operations": OPERATIONS,
+    "api": API,
+    "ranges": RANGES,
+    "overhead": OVERHEAD,
+    "stream_events": STREAM_EVENTS,
+    "devices": DEVICES,
+    "streams": STREAMS,
+    "threads": THREADS,
+    "shapes": SHAPES,
+    "scopes": SCOPES,
+    "captures": CAPTURES,
+    "memory": MEMORY,
+    "gpu_metrics": GPU_METRICS,
+    "failed": FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,29 +251,16 @@ class Trace:
     window: Window | None = None
     evidence: HostEvidence = field(default_factory=HostEvidence)
     sizes: WorkSizes = field(default_factory=WorkSizes)
-    scopes: pl.DataFrame = field(default_factory=no_scopes)
-    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(MEMORY)))
-    gpu_metrics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(GPU_METRICS)))
-    captures: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(CAPTURES)))
-    failed: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(FAILED)))
+    scopes: pl.DataFrame = field(default_factory=lambda: empty_frame(SCOPES))
+    memory: pl.DataFrame = field(default_factory=lambda: empty_frame(MEMORY))
+    gpu_metrics: pl.DataFrame = field(default_factory=lambda: empty_frame(GPU_METRICS))
+    captures: pl.DataFrame = field(default_factory=lambda: empty_frame(CAPTURES))
+    failed: pl.DataFrame = field(default_factory=lambda: empty_frame(FAILED))
 
     def __post_init__(self) -> None:
-        _check("operations", self.operations, OPERATIONS)
-        _check("api", self.api, API)
-        _check("ranges", self.ranges, RANGES)
-        _check("overhead", self.overhead, OVERHEAD)
-        _check("stream_events", self.stream_events, STREAM_EVENTS)
-        _check("devices", self.devices, DEVICES)
-        _check("streams", self.streams, STREAMS)
-        _check("threads", self.threads, THREADS)
-        _check("shapes", self.shapes, SHAPES)
-        _check("scopes", self.scopes, SCOPES)
-        _check("captures", self.captures, CAPTURES)
-        _check("memory", self.memory, MEMORY)
-        _check("gpu_metrics", self.gpu_metrics, GPU_METRICS)
-        _check("failed", self.failed, FAILED)
-        for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
-            _check(name, frame, schema)
+        for owner, schemas in ((self, FRAMES), (self.evidence, EVIDENCE), (self.sizes, SIZES)):
+            for name, schema in schemas.items():
+                _check(name, getattr(owner, name), schema)
 
     @property
     def span(self) -> Window:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from traceview.model.program import Program
-from traceview.model.sizes import WorkSizes
+from traceview.model.sizes import WorkSizes, empty_frame
 from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.clocks import (
@@ -23,33 +23,34 @@ from traceview.normalise.clocks import (
     with_corrected_times,
 )
 from traceview.normalise.codes import categories, name_column, texts_of
+from traceview.normalise.counters import gpu_metric_frame, memory_frame
 from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
-from traceview.normalise.gpu_metrics import gpu_metric_frame
 from traceview.normalise.health import (
     Check,
     check_health,
     collect_evidence,
-    note_of_problem,
-    with_profiler_overhead,
-)
-from traceview.normalise.host_events import host_evidence
-from traceview.normalise.kernels import empty_shapes, kernel_captures, take_graph_nodes
-from traceview.normalise.links import Links
-from traceview.normalise.lost_events import CallPart, are_calling, check_events
-from traceview.normalise.memory import memory_frame
-from traceview.normalise.missing_names import (
     missing_name_notes,
     named_calls,
     named_ids,
     named_kernels,
     named_ranges,
+    note_of_problem,
+    with_profiler_overhead,
 )
-from traceview.normalise.native_stacks import take_stacked_calls
-from traceview.normalise.operations import operations_frame, with_launches
+from traceview.normalise.host_events import host_evidence
+from traceview.normalise.links import Links
+from traceview.normalise.lost_events import CallPart, are_calling, check_events
+from traceview.normalise.operations import (
+    empty_shapes,
+    kernel_captures,
+    operations_frame,
+    take_graph_nodes,
+    with_launches,
+)
 from traceview.normalise.program import ProgramNames, find_program
-from traceview.normalise.ranges import ranges_frame, with_library_calls, without_program_ranges
-from traceview.normalise.scopes import trace_scopes
+from traceview.normalise.ranges import ranges_frame, trace_scopes, with_library_calls, without_program_ranges
 from traceview.normalise.sizes import count_messages, flops_marks, unknown_messages, work_sizes
+from traceview.normalise.stacks import take_stacked_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -116,7 +117,7 @@ class WholeCapture:
         if offset is None:
             raise SeveralClocksError("its GPUs have different clocks")
         work = Window(events.work.start - offset, events.work.end - offset)
-        threads = Threads.from_ids([events.global_tids], tables)
+        threads = Threads.from_tables(tables, events.global_tids)
         end = max(work.end, events.calls_end or work.end, _capture_end(tables))
         ranges, scopes = ranges_frame(tables, threads, end)
         named = events.kernels.select(
@@ -129,7 +130,7 @@ class WholeCapture:
         )
         calls = api_frame({}, threads)
         stacked = take_stacked_calls(tables, events.stacked)
-        no_work = pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
+        no_work = empty_frame(OPERATIONS)
         host = host_evidence(
             *(tables, threads, ranges, scopes, stacked),
             work=work,
@@ -142,7 +143,7 @@ class WholeCapture:
             api=calls,
             ranges=ranges,
             overhead=_overhead(tables),
-            stream_events=pl.DataFrame(schema=dict(STREAM_EVENTS)),
+            stream_events=empty_frame(STREAM_EVENTS),
             devices=located.devices.frame,
             streams=located.streams,
             threads=thread_frame,
@@ -242,7 +243,7 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
 def _failed(calls: pl.DataFrame | None) -> pl.DataFrame:
     """Return Trace.failed from health.Evidence.failed."""
     if calls is None:
-        return pl.DataFrame(schema=dict(FAILED))
+        return empty_frame(FAILED)
     return calls.select(pl.col(name).cast(kind, strict=False) for name, kind in FAILED.items())
 
 
@@ -318,7 +319,7 @@ def _calls_and_operations(
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     overhead = tables.get(raw.OVERHEAD)
     if overhead is None:
-        return pl.DataFrame(schema=dict(OVERHEAD))
+        return empty_frame(OVERHEAD)
     return overhead.select("start", "end").sort("start", "end")
 
 

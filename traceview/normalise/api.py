@@ -7,6 +7,7 @@ import re
 import numpy as np
 import polars as pl
 
+from traceview.model.sizes import empty_frame
 from traceview.model.trace import API, KINDS, MEMORIES, ROLES, Role
 from traceview.normalise.codes import categories, enum_column, integers, name_column, translate
 from traceview.normalise.order import sort_by_time
@@ -47,7 +48,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
     """Return model.API, sorted, with the roles that follow from names alone. Removes its table from `tables`."""
     calls = tables.pop(raw.RUNTIME, None)
     if calls is None or calls.is_empty():
-        return pl.DataFrame(schema=dict(API) | {"name": pl.Enum([])})
+        return empty_frame(API)
     calls = sort_by_time(calls)
     name = name_column(calls["nameId"], tables, without_suffix)
     texts = categories(name)

@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     raw.SYNCHRONIZATION: ("globalPid", "contextId", "streamId", "correlationId"),
 }
 COPY_COLUMNS = ("copyKind", "dstKind")
-KEY = ["process", "correlationId"]
+KEY = "key"  # process and correlation id as one number, by which joins are twice as fast
 AFFECTED = ("idle", "host.sync", "nvtx", "iterations")
 
 
@@ -124,20 +124,25 @@ def _with_common_offset(clocks: list[ClockBounds]) -> list[ClockBounds]:
     return [clock._replace(offset=high - min(LAUNCH_NS, (high - low) // 2)) for clock in clocks]
 
 
-def _with_process(rows: pl.DataFrame, column: str) -> pl.DataFrame:
-    return rows.with_columns(process_of(column).alias("process"), pl.col("correlationId").fill_null(0))
+def _with_key(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the rows with `process` and KEY; `column` has their globalPid or globalTid."""
+    numbered = rows.with_columns(process_of(column).alias("process"), pl.col("correlationId").fill_null(0))
+    return numbered.with_columns(_key("correlationId"))
+
+
+def _key(correlation: str) -> pl.Expr:
+    return (pl.col("process").cast(pl.Int64) * (1 << 32) + pl.col(correlation).cast(pl.Int64)).alias(KEY)
 
 
 def _calls(rows: pl.DataFrame, tables: dict[str, pl.DataFrame], failed: pl.DataFrame | None) -> pl.DataFrame:
     """Return the first call with each KEY: `call` (its name), call_start, call_end."""
-    calls = _with_process(rows, "globalTid").sort("start").unique(KEY, keep="first", maintain_order=True)
+    calls = _with_key(rows, "globalTid").sort("start").filter(pl.col(KEY).is_first_distinct())
     if failed is not None:
-        keys = failed.select("process", correlationId=pl.col("correlation").cast(pl.Int64))
-        calls = calls.join(keys, on=KEY, how="anti")
+        calls = calls.join(failed.select(_key("correlation")), on=KEY, how="anti")
     ids = calls["nameId"].fill_null(0)
     used = ids.unique()
     names = pl.DataFrame({"nameId": used, "call": [without_suffix(name) for name in texts_of(used, tables)]})
-    return calls.select(*KEY, ids, call_start="start", call_end="end").join(names, on="nameId").drop("nameId")
+    return calls.select(KEY, ids, call_start="start", call_end="end").join(names, on="nameId").drop("nameId")
 
 
 def _work(rows: pl.DataFrame) -> pl.DataFrame:
@@ -145,7 +150,9 @@ def _work(rows: pl.DataFrame) -> pl.DataFrame:
     is_copy = set(COPY_COLUMNS) <= set(rows.columns)
     to_pageable = (pl.col("copyKind") == DEVICE_TO_HOST) & (pl.col("dstKind") == PAGEABLE) if is_copy else pl.lit(False)
     ids = [pl.col(name).fill_null(0) for name in RAW_COLUMNS[1:]]
-    return _with_process(rows, "globalPid").select(*KEY, *ids, *raw.TIMES, to_pageable=to_pageable.fill_null(False))
+    return _with_key(rows, "globalPid").select(
+        "process", "correlationId", KEY, *ids, *raw.TIMES, to_pageable=to_pageable.fill_null(False)
+    )
 
 
 def _has_name(*patterns: re.Pattern[str]) -> pl.Expr:
@@ -164,7 +171,7 @@ def _waits(rows: Mapping[str, pl.DataFrame], launched: pl.DataFrame, calls: pl.D
     if raw.SYNCHRONIZATION not in rows:
         return
     ids = [pl.col(name).fill_null(0) for name in RAW_COLUMNS[2:]]
-    waits = _with_process(rows[raw.SYNCHRONIZATION], "globalPid").with_columns(ids).join(calls, on=KEY)
+    waits = _with_key(rows[raw.SYNCHRONIZATION], "globalPid").with_columns(ids).join(calls, on=KEY)
     before = launched.sort("call_end")
     for name, keys in WAITS:
         reach = before.select(*keys, "device", at="call_end", reach=pl.col("end").cum_max().over(keys))

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from traceview.model.sizes import empty_frame
 from traceview.model.trace import STREAM_EVENTS
 from traceview.normalise.codes import distinct_rows
 from traceview.normalise.links import Links
@@ -170,7 +171,7 @@ def stream_events(tables: dict[str, pl.DataFrame], links: Links) -> pl.DataFrame
         if not table.is_empty():
             parts.append(_typed_events(table, name))
     if not parts:
-        return pl.DataFrame(schema=dict(STREAM_EVENTS))
+        return empty_frame(STREAM_EVENTS)
     joined = pl.concat(parts)
     return joined.with_columns(links.rows(joined)).select(list(STREAM_EVENTS))
 

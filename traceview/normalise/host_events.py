@@ -9,8 +9,15 @@ import polars as pl
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.model.trace import Window, enum_texts
 from traceview.normalise.codes import texts_of
-from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
-from traceview.normalise.stacks import ThreadEvidence, function_stacks, joined_stacks, python_stacks
+from traceview.normalise.stacks import (
+    StackedCalls,
+    ThreadEvidence,
+    call_stacks,
+    function_stacks,
+    joined_stacks,
+    native_stacks,
+    python_stacks,
+)
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -143,7 +150,7 @@ def _lock_events(tables: dict[str, pl.DataFrame], threads: Threads) -> Iterator[
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     if nvtx.is_empty() or not {"text", "domainId"} <= set(nvtx.columns):
         return
-    created = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == GIL_DOMAIN))
+    created = nvtx.filter(raw.creates_domain(GIL_DOMAIN))
     if created.is_empty():
         return
     own = nvtx.filter(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from traceview.model.sizes import CALLS, COLLECTIVES, FLOPS, MARKS, MESSAGES, WorkSizes
+from traceview.model.sizes import CALLS, COLLECTIVES, FLOPS, MARKS, MESSAGES, WorkSizes, empty_frame
 from traceview.model.trace import CLASSES, Note
 from traceview.normalise.codes import texts_of
 from traceview.normalise.threads import Threads, process_of
@@ -108,12 +108,12 @@ def flops_marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """Return model.MARKS: the operations of an iteration that the program writes as NVTX marks."""
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
-        return pl.DataFrame(schema=dict(MARKS))
+        return empty_frame(MARKS)
     # Skip the marks of Python samples, which have a payload instead of a text.
     texts = [pl.col(name).is_not_null() for name in ("text", "textId") if name in nvtx.columns]
     marks = nvtx.filter(pl.col("eventType") == raw.MARKED, pl.any_horizontal(texts) if texts else pl.lit(False))
     if marks.is_empty():
-        return pl.DataFrame(schema=dict(MARKS))
+        return empty_frame(MARKS)
     text = marks["text"] if "text" in marks.columns else pl.Series([None] * len(marks), dtype=pl.String)
     if "textId" in marks.columns:
         registered = pl.Series(texts_of(marks["textId"].fill_null(-1), tables), dtype=pl.String)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ntpath
 import posixpath
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +33,7 @@ class Threads:
     global_tid: pl.Series
 
     @classmethod
-    def from_tables(cls, tables: dict[str, pl.DataFrame]) -> Threads:
-        """Collect the threads of the API and NVTX tables."""
-        return cls.from_ids([], tables)
-
-    @classmethod
-    def from_ids(cls, others: Sequence[pl.Series], tables: dict[str, pl.DataFrame]) -> Threads:
+    def from_tables(cls, tables: dict[str, pl.DataFrame], *others: pl.Series) -> Threads:
         """Collect the threads of the API and NVTX tables, and these globalTids."""
         frames = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
         ids = [distinct_rows(frame, ("globalTid",))["globalTid"] for frame in frames if not frame.is_empty()]

@@ -49,13 +49,6 @@ BOTH_WORDS = 16
 Offsets = Mapping[tuple[int, int], Mapping[str, int]]
 
 
-def has_nccl(nvtx: pl.DataFrame | None) -> bool:
-    """Return whether NVTX_EVENTS names the domain of NCCL."""
-    if nvtx is None or "text" not in nvtx.columns or nvtx.is_empty():
-        return False
-    return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
-
-
 def nccl_calls(export: Export, strings: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return raw.NCCL_CALLS of an export; {} if it was made without payloads. `strings` is its table StringIds."""
     if raw.NVTX not in export.tables or not set(export.columns(raw.NVTX)) >= NEEDED:
@@ -77,7 +70,7 @@ def calls_from_json(path: Path, tables: Mapping[str, pl.DataFrame], name: str) -
     Raises DamagedExportError or ReportError.
     """
     nvtx, size, frames = tables[raw.NVTX], DecodedSize(name), []
-    domains = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == DOMAIN))["domainId"]
+    domains = nvtx.filter(raw.creates_domain(DOMAIN))["domainId"]
     texts = tables[raw.STRINGS].select(pl.col("id").alias("textId"), pl.col("value").alias("registered"))
     named = (
         nvtx.filter(pl.col("domainId").is_in(domains.implode()))

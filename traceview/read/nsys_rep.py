@@ -14,11 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
-from traceview.read import raw
+from traceview.read import nccl_payloads, python_stacks, raw
 from traceview.read.limits import DecodedSize
-from traceview.read.nccl_payloads import calls_from_json, has_nccl
 from traceview.read.nsys_json import is_export
-from traceview.read.python_stacks import has_samples, json_samples
 from traceview.read.raw import RawCapture
 from traceview.read.source import display_name, private_folder, read_head
 from traceview.read.sqlite.reader import read_sqlite
@@ -70,13 +68,13 @@ class NsysReportReader:
         with private_folder(path) as folder:
             capture = read_sqlite(export_report(path, folder))
             tables, nvtx = capture.tables, capture.tables.get(raw.NVTX)
-            with_stacks = raw.PYTHON_SAMPLES not in tables and has_samples(nvtx)
-            with_calls = raw.NCCL_CALLS not in tables and has_nccl(nvtx)
+            with_stacks = raw.PYTHON_SAMPLES not in tables and raw.has_domain(nvtx, python_stacks.DOMAIN)
+            with_calls = raw.NCCL_CALLS not in tables and raw.has_domain(nvtx, nccl_payloads.DOMAIN)
             if not with_stacks and not with_calls:
                 return capture
             export = export_report(path, folder, "json")
-            stacks = json_samples(export) if with_stacks else {}
-            calls = calls_from_json(export, tables, display_name(path)) if with_calls else {}
+            stacks = python_stacks.json_samples(export) if with_stacks else {}
+            calls = nccl_payloads.calls_from_json(export, tables, display_name(path)) if with_calls else {}
             return replace(capture, tables={**tables, **stacks, **calls})
 
     @contextmanager

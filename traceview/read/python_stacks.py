@@ -42,13 +42,6 @@ BATCH_ROWS = 20_000  # stacks of about 1 kB
 Block = tuple[pl.DataFrame, pl.Series]  # marks with COLUMNS, and the payload of each: Binary, or String in base64
 
 
-def has_samples(nvtx: pl.DataFrame | None) -> bool:
-    """Return whether NVTX_EVENTS names the domain of Python samples."""
-    if nvtx is None or "text" not in nvtx.columns or nvtx.is_empty():
-        return False
-    return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
-
-
 def sqlite_samples(export: Export, nvtx: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return the Python samples of a SQLite export as tables; {} if it was made without their payloads.
 
@@ -56,7 +49,7 @@ def sqlite_samples(export: Export, nvtx: pl.DataFrame) -> dict[str, pl.DataFrame
     """
     if PAYLOAD not in export.columns(raw.NVTX) or not {*COLUMNS, "domainId"} <= set(nvtx.columns):
         return {}
-    domain = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == DOMAIN))["domainId"]
+    domain = nvtx.filter(raw.creates_domain(DOMAIN))["domainId"]
     marks = nvtx.filter(pl.col("eventType") == MARK).select(*COLUMNS, pl.col("domainId").is_in(domain.implode()))
     return stack_tables(_mark_blocks(export, marks), DecodedSize(export.name))
 

@@ -198,6 +198,16 @@ def wanted_columns(
     return [column for column in wanted.columns if column in present]
 
 
+def creates_domain(name: str) -> pl.Expr:
+    """Return which rows of NVTX_EVENTS create the domain with this name."""
+    return (pl.col("eventType") == DOMAIN_CREATED) & (pl.col("text") == name)
+
+
+def has_domain(nvtx: pl.DataFrame | None, name: str) -> bool:
+    """Return whether NVTX_EVENTS names a domain."""
+    return nvtx is not None and "text" in nvtx.columns and not nvtx.filter(creates_domain(name)).is_empty()
+
+
 def problem_of_rows(table: str, count: int, what: str) -> str:
     """Return the note on `count` rows of a table: "1 row of NVTX_EVENTS left out: ..."."""
     return f"{quantity(count, 'row')} of {table} {what}"

@@ -72,7 +72,7 @@ def _collect(part: Slice, context: FindingContext) -> _Collection:
         return guarded(rule, partial(rule.collect, rows, job[1]))
 
     sums, groups, failures = {}, {}, {}
-    with measuring_threads() as pool:
+    with measuring_threads(len(part.trace.operations)) as pool:
         for (number, device), collected in zip(jobs, pool.map(collect, jobs), strict=True):
             if isinstance(collected, Failure):
                 failures[number] = collected

@@ -189,7 +189,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         plan.flops_per_iteration,
         plan.whole,
         host_idle,
-        outer=plan.window,
+        outer=plan.window if plan.slices > 1 else None,
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
     continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from traceview.measure import all_measures
 from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
 from traceview.measure.host import HostIdle
-from traceview.measure.notes import with_tables
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
@@ -21,7 +20,7 @@ from traceview.model.columns import Merge, Table
 from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gaps, HostStates
 from traceview.model.rows import ApiTotal, StreamUse
 from traceview.model.sums import sum_mappings
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.normalise.sizes import unknown_messages
 from traceview.slices.measure import SlicePlan, SliceResult
 
@@ -33,7 +32,7 @@ def merge_slices(
     iterations: Iterations | NotMeasured,
     results: Sequence[SliceResult],
 ) -> Analysis:
-    """Return the analysis of a capture without findings.
+    """Return the analysis of a capture without findings, with the notes on what its tables and the capture lack.
 
     `resident` has the small tables of its trace, and `host_idle` knows them. `results` are in the order of time.
     """
@@ -59,19 +58,35 @@ def merge_slices(
     info = resident.info
     if unknown is not None and unknown not in info.health:
         info = replace(info, health=(*info.health, unknown))
-    analysis = Analysis(
+    return Analysis(
         info=info,
         trace=resident,
         devices=devices,
         host=host,
-        tables={},
+        tables=tables,
+        notes=tuple(_notes(info, devices, tables, iterations)),
         iterations=iterations,
         unmatched=Unmatched(
             **{field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Unmatched)}
         ),
         whole=plan.whole,
     )
-    return with_tables(analysis, tables)
+
+
+def _notes(
+    info: ReportInfo, devices: Sequence[DeviceUse], tables: Mapping[str, Table], iterations: Iterations | NotMeasured
+) -> Iterator[Note]:
+    """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
+    yield from info.health
+    yield from info.left_out
+    lost_ranges = any(note.id == "lost_ranges" for note in info.health)
+    every = [table for device in devices for table in device.tables.values()] + list(tables.values())
+    for table in {table.name: table for table in every if table.not_measured}.values():
+        kind = "package" if table.package else "no"
+        if not (lost_ranges and table.name == "nvtx"):
+            yield Note(f"{kind}_{table.name}", str(table.not_measured), affects=(table.name,))
+    if isinstance(iterations, NotMeasured):
+        yield Note("no_iterations", iterations.reason, affects=("iterations",))
 
 
 def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> tuple[DeviceUse, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from traceview.model.trace import Trace, Window
-from traceview.slices.slice import Result, Slice
+from traceview.slices.slice import Passed, Result, Slice, has_room
 
 if TYPE_CHECKING:
     from traceview.workers.processes import Processes
 
 DERIVED_SHARE = 2  # bytes of a slice for each byte of its trace
-MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 
 class CaptureSource(Protocol):
@@ -78,35 +76,15 @@ class SliceRunner:
     def _slice(self, number: int) -> Slice:
         file = None if self.folder is None else self.folder / f"{number}.trace"
         if file is not None and file.exists():
-            return Slice(_read_trace(file, self.source.resident), _PassedFiles(file))
+            return Slice(_read_trace(file, self.source.resident), Passed(file))
         part = Slice(self.source.trace(self.windows[number]))
         if (size := _size(part.trace)) <= self.keep_bytes:
             self.keep_bytes -= size
             self.kept[number] = part
-        elif file is not None and _has_room(file, size):
+        elif file is not None and has_room(file, size):
             _write_trace(part.trace, file, self.source.resident)
-            part.passed = _PassedFiles(file)
+            part.passed = Passed(file)
         return part
-
-
-@dataclass(frozen=True, slots=True)
-class _PassedFiles:
-    """What passes leave for later ones, in files beside that of the trace. No other user can write there."""
-
-    file: Path
-
-    def get(self, name: str) -> Any:
-        path = self.file.with_suffix(f".{name}")
-        return pickle.loads(path.read_bytes()) if path.exists() else None
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        if _has_room(self.file, len(content)):
-            self.file.with_suffix(f".{name}").write_bytes(content)
-
-
-def _has_room(file: Path, size: int) -> bool:
-    return shutil.disk_usage(file.parent).free - size > MIN_FREE_DISK
 
 
 def _size(trace: Trace) -> int:

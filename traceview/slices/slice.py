@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,29 +24,41 @@ from traceview.model.trace import EVERYTHING, Trace, Window
 
 FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first slice begins before, and the last ends after, any event
 
+MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
+
 Result = TypeVar("Result")
 Made = TypeVar("Made")
 
 
-class Passed(Protocol):
-    """What one pass over slices leaves for later passes, by name: small results that take long to compute."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What one pass over slices leaves for later passes, by name: small results that take long to compute.
 
-    def get(self, name: str, /) -> Any:
+    It is in files beside `file`, that of the slice's trace, where no other user can write. Without a file nothing is
+    passed on: a slice that is kept still has its results.
+    """
+
+    file: Path | None = None
+
+    def get(self, name: str) -> Any:
         """Return what was left; None without it."""
+        path = self.file and self.file.with_suffix(f".{name}")
+        return pickle.loads(path.read_bytes()) if path and path.exists() else None
 
-    def __setitem__(self, name: str, value: Any, /) -> None:
+    def __setitem__(self, name: str, value: Any) -> None:
         """Leave a value, or replace it."""
+        if self.file is not None:
+            content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            if has_room(self.file, len(content)):
+                self.file.with_suffix(f".{name}").write_bytes(content)
 
 
-class NothingPassed:
-    """Passes nothing on, because a slice that is kept still has its results."""
+def has_room(file: Path, size: int) -> bool:
+    """Return whether the disk of a file has room for `size` more bytes."""
+    return shutil.disk_usage(file.parent).free - size > MIN_FREE_DISK
 
-    def get(self, _name: str, /) -> Any:
-        """Return None."""
-        return None
 
-    def __setitem__(self, _name: str, _value: Any, /) -> None:
-        """Drop the value."""
+NOTHING_PASSED = Passed()
 
 
 class Slice:
@@ -52,9 +67,8 @@ class Slice:
     `passed` has what earlier passes left.
     """
 
-    def __init__(self, trace: Trace, passed: Passed | None = None) -> None:
-        self.trace = trace
-        self.passed: Passed = NothingPassed() if passed is None else passed
+    def __init__(self, trace: Trace, passed: Passed = NOTHING_PASSED) -> None:
+        self.trace, self.passed = trace, passed
         self._made: dict[Hashable, tuple[Hashable, Any]] = {}
         self._gaps: dict[int, tuple[Window, Gaps]] = {}
 
@@ -96,7 +110,7 @@ class Slice:
             new = self._fill_known(causes, work, *known)
             causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
         is_new = work.device not in self._gaps and (known is None or known[0] != work.window)
-        if is_new and not isinstance(self.passed, NothingPassed):
+        if is_new and self.passed.file is not None:
             occurring = np.flatnonzero(causes.any(axis=1)).tolist()
             self.passed[f"causes {work.device}"] = work.window, {code: _narrow(causes[code]) for code in occurring}
         return IdleGaps(gaps, operation, causes)

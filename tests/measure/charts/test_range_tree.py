@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from tests.captures import sample
-from traceview.measure.charts import places
-from traceview.measure.charts.places import place_trees, tree_totals
+from traceview.measure.charts import trees
+from traceview.measure.charts.trees import place_trees, tree_totals
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import locate_operations
 from traceview.model.trace import Window
@@ -40,6 +40,6 @@ def test_ranges_have_the_kernels_launched_inside_them(monkeypatch: pytest.Monkey
     assert {path: (node.total_ns, node.own_ns) for path, node in zip(paths, tree, strict=True)} == {
         path: (total[path], own[path]) for path in total
     }
-    monkeypatch.setattr(places, "MAX_NODES", 2)
+    monkeypatch.setattr(trees, "MAX_NODES", 2)
     _, cut = place_trees(tree_totals(trace, 0, window, located))
     assert [(node.name, node.own_ns) for node in cut] == [(node.name, node.own_ns) for node in tree[:2]]

@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from traceview.intervals import Times
+from traceview.measure.base import CaptureInput
 from traceview.measure.nvtx.projection import Projection, project_operations
-from traceview.measure.nvtx.ranges import measure_ranges
+from traceview.measure.nvtx.ranges import RANGES
+from traceview.measure.sync import measure_host
 from traceview.model.analysis import NotMeasured
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 
 SPAN = st.tuples(st.integers(0, 40), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+NO_ITERATIONS = NotMeasured("iterations are not measured")
 
 
 @st.composite
@@ -118,6 +122,13 @@ def expected_use(trace: Trace, name: str) -> RangeUse:
         operation_count=len(members),
         via_process_count=sum(via for _, _, via in members),
     )
+
+
+def measure_ranges(trace: Trace) -> tuple[RangeUse, ...] | NotMeasured:
+    table = RANGES.fill_table(
+        CaptureInput(trace, measure_host(trace, ()), project_operations(trace), (), NO_ITERATIONS)
+    )
+    return NotMeasured(str(table.not_measured)) if table.not_measured else table.rows
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.captures import ALL, analyzed, sample, shared
 from tests.pages import inputs_of
-from traceview.measure.charts.places import MAX_NODES
+from traceview.measure.charts.trees import MAX_NODES
 from traceview.pipeline import analyze
 
 
@@ -34,8 +34,8 @@ def test_tree_adds_up(name: str) -> None:
 
 
 def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.measure.charts.places.MAX_NODES", 4)
-    monkeypatch.setattr("traceview.measure.charts.places.MAX_DEPTH", 2)
+    monkeypatch.setattr("traceview.measure.charts.trees.MAX_NODES", 4)
+    monkeypatch.setattr("traceview.measure.charts.trees.MAX_DEPTH", 2)
     analysis = analyzed(sample("torch_profiler/serial.json.gz"))
     nodes = inputs_of(analysis).charts.devices[0].places
     assert len(nodes) == 4 and all(node.parent < 0 or nodes[node.parent].parent < 0 for node in nodes)

@@ -12,8 +12,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import Places, locate_operations
-from traceview.measure.places.op_tree import OpTree
+from traceview.measure.places.locate import OpTree, Places, locate_operations
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from tests.read.test_formats import says
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, TraceviewError
 from traceview.pipeline import analyze, open_trace
-from traceview.read.kineto.events import nanoseconds
-from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
+from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces, nanoseconds
 from traceview.read.raw import NOT_A_TIME
 
 ARGS = {"External id": 1, "device": 0, "context": 1, "stream": 7, "correlation": 5}

@@ -18,13 +18,12 @@ from traceview.measure.charts.device import (
 from traceview.measure.charts.kernels import (
     KernelTotals,
     kernel_groupings,
+    launch_shapes,
     merge_kernels,
     sum_kernels,
     sums_of_slice,
 )
-from traceview.measure.charts.launches import launch_shapes
-from traceview.measure.charts.places import place_trees, tree_totals
-from traceview.measure.charts.stacks import stack_tree
+from traceview.measure.charts.trees import place_trees, stack_tree, tree_totals
 from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured

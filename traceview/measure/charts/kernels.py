@@ -16,7 +16,7 @@ from traceview.intervals import BEFORE_ALL, Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places.locate import PLACE, Places
-from traceview.model.charts import KernelGrouping, KernelInstance, SimilarKernels
+from traceview.model.charts import KernelGrouping, KernelInstance, LaunchShape, SimilarKernels
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import SHAPES, Trace
 
@@ -209,3 +209,42 @@ def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> 
         SimilarKernels(names[at], count, ns, *(KernelInstance(*each[i : i + len(INSTANCE)]) for i in (0, 3, 6)))
         for at, count, ns, *each in groups.sort("rank").iter_rows()
     )
+
+
+MAX_LAUNCH_SHAPES = 5000  # those with the most kernels
+
+
+def launch_shapes(totals: Sequence[KernelTotals], shapes: pl.DataFrame) -> tuple[LaunchShape, ...]:
+    """Return the shapes of all devices' kernels with their number and median length, those with most kernels first.
+
+    LaunchShape.shape is the row of `shapes`, those of the timeline.
+    """
+    if not totals:
+        return ()
+    kernels = merge_kernels(totals, len(totals) * MAX_SUMS)
+    before, count = pl.col("count").cum_sum(), pl.col("count").sum()
+    shorter, longer = (pl.col("ns").get((before > (count - odd) // 2).arg_max()) for odd in (1, 0))
+    uses = (
+        kernels.sums.filter(pl.col("part") != IN_STEADY)
+        .sort("ns")
+        .group_by("shape")
+        .agg(pl.col("count", "total_ns").sum(), ((shorter + longer) // 2).alias("median_ns"))
+    )
+    uses = pl.concat([kernels.shapes[uses["shape"].to_numpy()], uses.drop("shape")], how="horizontal")
+    uses = uses.join(shapes.with_row_index("shape"), on=list(SHAPES), nulls_equal=True)
+    uses = uses.sort("count", *SHAPES, descending=[True, *[False] * len(SHAPES)]).head(MAX_LAUNCH_SHAPES)
+    return tuple(
+        LaunchShape(
+            **{name: row[name] for name in ("shape", "name", "demangled", "registers", "shared_bytes")},
+            **{name: row[name] for name in ("count", "total_ns", "median_ns")},
+            family=kind.family,
+            grid=_size(row, "grid"),
+            block=_size(row, "block"),
+        )
+        for row, kind in zip(uses.iter_rows(named=True), shape_kinds(uses), strict=True)
+    )
+
+
+def _size(row: dict[str, int | None], part: str) -> tuple[int, ...] | None:
+    sizes = [row[f"{part}_{axis}"] for axis in "xyz"]
+    return None if sizes[0] is None else tuple(size or 0 for size in sizes)

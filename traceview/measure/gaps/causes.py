@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Rows, Times
+from traceview.intervals import Intervals, Rows, Times, values_at
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.thread_states import CountedStates, ThreadStates
 from traceview.measure.per_frame import launch_rows
@@ -68,24 +68,13 @@ class _LaunchColumns(NamedTuple):
         return cls(start, end, thread, launch)
 
     def launch_of(self, operation: Rows) -> Rows:
-        return _values_at(self.launch, operation, -1)
+        return values_at(self.launch, operation, -1)
 
 
 def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     """Return the thread (row of Trace.threads) that launched each operation (row, -1 for none); -1 for none."""
     calls = _LaunchColumns.from_trace(trace)
-    return _values_at(calls.thread, calls.launch_of(operation), -1)
-
-
-def _values_at(column: NDArray[Integer], row: Rows | Times, default: int) -> NDArray[Integer]:
-    """Return the values of a column at rows, and `default` where the row is -1."""
-    if len(column) == 0:
-        return np.full(len(row), default, column.dtype)
-    values: NDArray[Integer] = column[row]
-    unknown = row < 0
-    if unknown.any():
-        values[unknown] = default
-    return values
+    return values_at(calls.thread, calls.launch_of(operation), -1)
 
 
 def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
@@ -102,7 +91,7 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
         call = calls.launch_of(operation[block]).astype(np.int64)
         _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
 
-    with measuring_threads() as pool:  # NumPy releases the interpreter lock
+    with measuring_threads(len(start)) as pool:  # NumPy releases the interpreter lock
         deque(pool.map(attribute_block, intervals.blocks(len(start))), maxlen=0)
     return causes
 
@@ -110,10 +99,10 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
 def _attribute_block(
     states: CountedStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: NDArray[np.int64]
 ) -> None:
-    thread = _values_at(calls.thread, call, -1)
-    call_start = np.minimum(np.maximum(_values_at(calls.start, call, 0), start), end)
+    thread = values_at(calls.thread, call, -1)
+    call_start = np.minimum(np.maximum(values_at(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)
-    call_end = np.minimum(np.maximum(_values_at(calls.end, call, 0), call_start), end)
+    call_end = np.minimum(np.maximum(values_at(calls.end, call, 0), call_start), end)
     call_start[unknown] = call_end[unknown] = start[unknown]
     at_start, at_call, at_return, at_end = (states.moments(at) for at in (start, call_start, call_end, end))
     np.subtract(at_end.before, at_return.before, out=causes[QUEUED])

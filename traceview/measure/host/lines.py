@@ -13,7 +13,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host.stack_cells import StackCells, StackIndex
+from traceview.measure.host.stack_cells import StackCells, StackIndex, sampled_cells
 from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace, Window
@@ -249,3 +249,43 @@ def share_interval(share: float, count: int) -> tuple[float, float]:
     center = (share + Z * Z / (2 * count)) / scale
     half = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count)) / scale
     return max(center - half, 0.0), min(center + half, 1.0)
+
+
+FIGURES = ("idle_ns", "idle_samples", "thread_ns", "thread_samples")
+
+
+class StackTimes(NamedTuple):
+    """The time of each stack that occurs.
+
+    `frame` has the row of the stack in HostEvidence.stacks (`stack`, ascending) and FIGURES: the idle time of GPUs with
+    the launching thread, or the thread that waits for it, in this stack, and the time of all Python threads. If `exact`
+    is false, the times come from samples.
+    """
+
+    frame: pl.DataFrame
+    exact: bool
+
+
+def stack_times(index: StackIndex, idle_time: IdleStacks, windows: Intervals) -> StackTimes:
+    """Return the time of each stack, that of threads inside `windows`.
+
+    Native stacks have idle time only: those outside it are not read (normalise/stacks.py).
+    """
+    seen = idle_time.frame.filter(pl.col("until") < 0)
+    named = seen.select("stack", "idle_ns", pl.col("samples").alias("idle_samples"))
+    both = named.join(_thread_times(index, windows), on="stack", how="full", coalesce=True)
+    return StackTimes(both.fill_null(0).select("stack", *FIGURES).sort("stack"), idle_time.exact)
+
+
+def _thread_times(index: StackIndex, windows: Intervals) -> pl.DataFrame:
+    covered = Coverage.from_union(windows)
+    samples = index.evidence.samples.filter(pl.col("python_thread").is_not_null())
+    rows = []
+    for _, own in samples.group_by("python_thread", maintain_order=True):
+        cells = sampled_cells(own)
+        inside = covered.length_between(cells.start, cells.end)
+        chosen = np.flatnonzero((inside > 0) & (cells.stack >= 0))
+        rows.append(pl.DataFrame({"stack": cells.stack[chosen], "thread_ns": inside[chosen]}))
+    schema = {"stack": pl.Int32, "thread_ns": pl.Int64}
+    frame = pl.concat(rows) if rows else pl.DataFrame(schema=schema)
+    return frame.group_by("stack").agg(pl.col("thread_ns").sum(), pl.len().cast(pl.Int64).alias("thread_samples"))

@@ -21,27 +21,36 @@ KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.ind
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchSequence:
-    """The launches of a process, in launch order; a CUDA graph with traced nodes is one launch.
+class Launches:
+    """The launches of a process, in launch order.
 
-    `symbol` numbers the kinds of launches from 0. `begin` and `end` are the times of the launch calls, `gpu_ns` the
-    GPU time that each launches. `computes` marks kernels and graphs, `graph` CUDA graphs, `talks` copies between host
-    and GPU, and the first launch after a synchronization. `name` indexes `names` with the name of the operation that
-    each launches first, `stream` is its stream. `thread` is a row of Trace.threads; -1 if the capture lacks the launch
-    calls. Then `begin` and `end` are those of the operations.
+    `begin` and `end` are the times of the launch calls, `gpu_ns` the GPU time that each launches. `computes` marks
+    kernels and graphs, `graph` CUDA graphs. `name` indexes `names` with the name of the operation that each launches
+    first, `stream` is its stream. `thread` is a row of Trace.threads; -1 if the capture lacks the launch calls. Then
+    `begin` and `end` are those of the operations.
     """
 
-    symbol: NDArray[np.int64]
     begin: Times
     end: Times
     gpu_ns: Times
     computes: NDArray[np.bool_]
     graph: NDArray[np.bool_]
-    talks: NDArray[np.bool_]
     name: NDArray[np.int64]
     stream: NDArray[np.int16]
     thread: NDArray[np.int16]
     names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSequence(Launches):
+    """The launches of a process; a CUDA graph with traced nodes is one launch.
+
+    `symbol` numbers the kinds of launches from 0. `talks` marks copies between host and GPU, and the first launch after
+    a synchronization.
+    """
+
+    symbol: NDArray[np.int64]
+    talks: NDArray[np.bool_]
 
     def by_stream(self) -> LaunchSequence:
         """Return the same launches, with different symbols for launches on different streams."""
@@ -55,26 +64,16 @@ class LaunchSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPart:
-    """The launches of a process in a trace or in a slice of it, in launch order, for `join_launches`.
+class LaunchPart(Launches):
+    """The launches of a process in a trace or in a slice of it, for `join_launches`.
 
-    `nodes` is the number of operations that each launches, `copies` marks copies between host and GPU. `name` indexes
-    `names`. `correlation` is that of the call, 0 without calls. `synchronizations` are the starts of explicit
-    synchronizations. The other columns are those of LaunchSequence.
+    `nodes` is the number of operations that each launches, `copies` marks copies between host and GPU. `correlation`
+    is that of the call, 0 without calls. `synchronizations` are the starts of explicit synchronizations.
     """
 
-    begin: Times
-    end: Times
-    gpu_ns: Times
     nodes: Times
-    computes: NDArray[np.bool_]
-    graph: NDArray[np.bool_]
     copies: NDArray[np.bool_]
-    name: NDArray[np.int64]
-    stream: NDArray[np.int16]
-    thread: NDArray[np.int16]
     correlation: NDArray[np.uint32]
-    names: Sequence[str]
     synchronizations: Times
 
 
@@ -163,8 +162,8 @@ def join_launches(parts: Sequence[LaunchPart]) -> LaunchSequence:
     talks = part.copies.copy()
     following = np.searchsorted(part.begin, part.synchronizations)
     talks[following[following < len(talks)]] = True
-    figures = (part.gpu_ns, part.computes, is_graph, talks, part.name, part.stream, part.thread)
-    return LaunchSequence(symbol, part.begin, part.end, *figures, part.names)
+    figures = {field.name: getattr(part, field.name) for field in fields(Launches)}
+    return LaunchSequence(**figures | {"graph": is_graph}, symbol=symbol, talks=talks)
 
 
 def _joined(parts: Sequence[LaunchPart]) -> LaunchPart:

@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times, index_ranges
 from traceview.measure.iterations.launches import LaunchSequence
-from traceview.measure.iterations.levels import MIN_EXTRA, STRICT, PeriodLevel, choose_level, repeating_levels
-from traceview.measure.iterations.patterns import MIN_REPEATS, Patterns, pattern_hashes
+from traceview.measure.iterations.levels import (
+    MIN_EXTRA,
+    MIN_REPEATS,
+    STRICT,
+    Patterns,
+    PeriodLevel,
+    choose_level,
+    pattern_hashes,
+    repeating_levels,
+)
 from traceview.model.analysis import IterationCandidate
 
 MIN_WHOLE = 0.6  # share of the typical launches that an iteration has

@@ -12,6 +12,7 @@ from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
 from traceview.measure.per_frame import launch_rows, once_per_frame
+from traceview.model.sizes import empty_frame
 from traceview.model.trace import PROJECTED, Trace
 
 
@@ -95,7 +96,7 @@ def project_ranges(trace: Trace, projection: Projection | None = None) -> pl.Dat
     projection = projection or project_operations(trace)
     work = _work_of_runs(trace, projection)
     if work.is_empty():
-        return pl.DataFrame(schema=dict(PROJECTED))
+        return empty_frame(PROJECTED)
     merged = (pl.col("start").min(), pl.col("end").max(), pl.col("operations").sum())
     work = work.group_by("stretch", "device").agg(*merged)
     used = work["stretch"].unique().sort()

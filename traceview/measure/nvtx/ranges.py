@@ -14,7 +14,7 @@ from traceview.intervals import BEFORE_ALL, Times, index_ranges, sorted_unique
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.nvtx.names import phase_names
-from traceview.measure.nvtx.projection import Projection, project_operations
+from traceview.measure.nvtx.projection import Projection
 from traceview.measure.per_frame import once_per_frame
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
@@ -27,18 +27,12 @@ PIECES = ("ranges", "begins", "ends")
 RANGE_MERGES: Mapping[str, Merge] = {"first": "min", "last": "max", **dict.fromkeys(PIECES, "list")}
 
 
-def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[RangeUse, ...] | NotMeasured:
-    """Return one RangeUse for each (name, domain), the busiest on the GPU first.
+def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | NotMeasured:
+    """Return the rows of _range_totals, the busiest on the GPU first.
 
     With Trace.window, a name counts if one of its ranges overlaps the window. Ranges and operations are clipped to it
-    independently, because an operation may run in the window and be launched before it. `projection` is the result of
-    project_operations, if it exists already.
+    independently, because an operation may run in the window and be launched before it.
     """
-    return _range_rows(trace, _range_totals(trace, projection or project_operations(trace)))
-
-
-def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | NotMeasured:
-    """Return the rows of _range_totals."""
     if trace.ranges.is_empty():
         return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
     uses = totals.filter(pl.col("count") > 0)

@@ -3,23 +3,130 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
+from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes, values_at
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.per_frame import launch_rows
-from traceview.measure.places.op_tree import OpTree
 from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
 from traceview.model.stacks import FUNCTION, MODULE, OP
 from traceview.model.trace import Trace, enum_texts
 
+# Events around ops that are not ops: autograd's engine, and compiled functions.
+WRAPPER = r"^autograd::engine::evaluate_function|^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph"
+# A C++ function that autograd does not record in the forward pass: the last op with its number is not the creator.
+UNRECORDED = "torch::autograd::CppNode<"
+
+
+@dataclass(frozen=True, slots=True)
+class OpTree:
+    """Ops in the order of `nesting`; -1 stands for no op.
+
+    `backward` is the innermost op of autograd's backward that encloses an op or is the op included. `forward` is the op
+    that created a backward op, or the last one before it where `is_unrecorded`; -1 if it is unknown. `has_gradients`
+    marks ops that autograd records or runs.
+    """
+
+    nesting: Nesting
+    parent: Times
+    name: Times
+    thread: Times
+    backward: Times
+    forward: Times
+    has_gradients: NDArray[np.bool_]
+    is_wrapper: NDArray[np.bool_]
+    is_unrecorded: NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, ops: pl.DataFrame) -> OpTree:
+        """Build the trees of ops; `ops` are rows of model.SCOPES."""
+        nesting = Nesting.build(*(ops[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread")))
+        ops = ops[nesting.rows]
+        places = np.arange(len(ops))
+        parent = nesting.enclosing(places, nesting.start)
+        flagged = ops["backward"].to_numpy()
+        name, texts = ops["name"].to_physical().to_numpy().astype(np.int64), enum_texts(ops["name"])
+        is_wrapper = texts.str.contains(WRAPPER).to_numpy()[name]
+        is_unrecorded = texts.str.starts_with(UNRECORDED).to_numpy()[name]
+        forward = _forward_ops(ops)
+        # In NVTX ranges the engine's op has no number: it has the forward of the backward function that it calls.
+        called = np.flatnonzero((forward >= 0) & (parent >= 0) & ~is_unrecorded)
+        called = called[(is_wrapper & flagged)[parent[called]] & (forward[parent[called]] < 0)]
+        forward[parent[called]] = forward[called]
+        return cls(
+            nesting=nesting,
+            parent=parent,
+            name=name,
+            thread=ops["thread"].to_numpy().astype(np.int64),
+            backward=_last_of_chain(np.where(flagged, places, parent)),
+            forward=forward,
+            has_gradients=ops["sequence"].is_not_null().to_numpy(),
+            is_wrapper=is_wrapper,
+            is_unrecorded=is_unrecorded,
+        )
+
+    def outermost(self, module: Times) -> Times:
+        """Return the outermost op around each op in the same module; `module` is the module of each op.
+
+        Wrappers do not count.
+        """
+        places = np.arange(len(self.parent))
+        ends = (self.parent < 0) | self.is_wrapper[self.parent] | (module[self.parent] != module)
+        return _last_of_chain(np.where(ends, places, self.parent))
+
+
+def _last_of_chain(following: Times) -> Times:
+    """Follow each place to the end of its chain: a place that follows itself, or -1."""
+    while True:
+        further = np.where(following >= 0, following[following], -1)
+        if np.array_equal(further, following):
+            return following
+        following = further
+
+
+def _forward_ops(ops: pl.DataFrame) -> Times:
+    """Return the place of the forward op of each backward op, -1 for others and where it is not certain.
+
+    Forward ops share a sequence number with the next one that autograd records, so the last of them created the
+    backward op. Each thread counts alone: PyTorch's number of the forward's thread, where it is known, stands for the
+    thread that has most of its sequence numbers; otherwise the number must occur on one thread.
+    """
+    forward = np.full(len(ops), -1, np.int64)
+    keys = ["process", "sequence"]
+    numbered = ops.select("thread", *keys, "backward", "forward_thread", "start").with_row_index("place")
+    numbered = numbered.filter(pl.col("sequence").is_not_null())
+    created = numbered.filter(pl.col("backward"))
+    if created.is_empty():
+        return forward
+    last = (
+        numbered.filter(~pl.col("backward"))
+        .sort("start", "place")
+        .unique([*keys, "thread"], keep="last")
+        .select(*keys, "thread", pl.col("place").alias("forward"))
+    )
+    pairs = created.drop("thread").join(last, on=keys)
+    group = ["process", "forward_thread"]
+    usual = (
+        pairs.filter(pl.col("forward_thread").is_not_null())
+        .group_by(*group, "thread")
+        .len()
+        .sort("len", "thread", descending=[True, False])
+        .unique(group, keep="first", maintain_order=True)
+        .select(*group, pl.col("thread").alias("usual"))
+    )
+    chosen = pairs.join(usual, on=group, how="left").filter(
+        (pl.col("thread") == pl.col("usual")) | (pl.col("usual").is_null() & (pl.len().over("place") == 1))
+    )
+    forward[chosen["place"].to_numpy()] = chosen["forward"].to_numpy()
+    return forward
+
+
 MAX_MODULE_DEPTH = 64
-Value = TypeVar("Value", bound=np.generic)
 
 
 class LaunchPlaces(NamedTuple):
@@ -43,28 +150,28 @@ def locate_launches(scopes: pl.DataFrame, thread: Times, moments: Times) -> Laun
     modules, functions = _Scopes.build(scopes, MODULE), _Scopes.build(scopes, FUNCTION)
     ops = OpTree.build(scopes.filter(pl.col("kind") == OP))
     inner = ops.nesting.innermost(thread, moments)
-    running = _values_at(ops.backward, inner, -1)
-    created = _values_at(ops.forward, running, -1)
+    running = values_at(ops.backward, inner, -1)
+    created = values_at(ops.forward, running, -1)
     own_module = modules.nesting.innermost(thread, moments)
     around_backward = modules.frame["backward"].to_numpy()
     # Activation checkpointing calls modules again inside a backward op.
-    later = _values_at(modules.nesting.start, own_module, 0) >= _values_at(ops.nesting.start, running, 0)
-    created[later & (own_module >= 0) & (running >= 0) & ~_values_at(around_backward, own_module, False)] = -1
-    thread = np.where(created >= 0, _values_at(ops.thread, created, -1), thread)
-    moments = np.where(created >= 0, _values_at(ops.nesting.start, created, 0), moments)
+    later = values_at(modules.nesting.start, own_module, 0) >= values_at(ops.nesting.start, running, 0)
+    created[later & (own_module >= 0) & (running >= 0) & ~values_at(around_backward, own_module, False)] = -1
+    thread = np.where(created >= 0, values_at(ops.thread, created, -1), thread)
+    moments = np.where(created >= 0, values_at(ops.nesting.start, created, 0), moments)
     module = modules.nesting.innermost(thread, moments)
     module = np.where(module >= 0, module, own_module)
     module_of_ops = modules.nesting.innermost(ops.thread, ops.nesting.start)
-    recorded = (created >= 0) & ~_values_at(ops.is_unrecorded, running, False)
-    outermost = _values_at(ops.outermost(module_of_ops), np.where(recorded, created, inner), -1)
+    recorded = (created >= 0) & ~values_at(ops.is_unrecorded, running, False)
+    outermost = values_at(ops.outermost(module_of_ops), np.where(recorded, created, inner), -1)
     codes, paths = _module_paths(modules)
     return LaunchPlaces(
-        module=_values_at(codes, module, -1),
-        op=_values_at(ops.name, outermost, -1),
-        inner_op=_values_at(ops.name, inner, -1),
-        line=_values_at(functions.names, functions.nesting.innermost(thread, moments), -1),
-        is_backward=(running >= 0) | _values_at(around_backward, own_module, False),
-        is_forward=(module >= 0) | _values_at(ops.has_gradients, outermost, False),
+        module=values_at(codes, module, -1),
+        op=values_at(ops.name, outermost, -1),
+        inner_op=values_at(ops.name, inner, -1),
+        line=values_at(functions.names, functions.nesting.innermost(thread, moments), -1),
+        is_backward=(running >= 0) | values_at(around_backward, own_module, False),
+        is_forward=(module >= 0) | values_at(ops.has_gradients, outermost, False),
         paths=paths,
         names=enum_texts(scopes["name"]),
     )
@@ -85,13 +192,6 @@ class _Scopes(NamedTuple):
         return cls(nesting, frame, frame["name"].to_physical().to_numpy().astype(np.int64))
 
 
-def _values_at(values: NDArray[Value], place: Times, otherwise: Any) -> NDArray[Value]:
-    """Return the value at each place, and `otherwise` at -1."""
-    if len(values) == 0:
-        return np.full(len(place), otherwise, values.dtype)
-    return np.where(place >= 0, values[place], values.dtype.type(otherwise))
-
-
 def _module_paths(modules: _Scopes) -> tuple[Times, pl.Series]:
     """Return the number of each module's path, and the paths.
 
@@ -107,7 +207,7 @@ def _module_paths(modules: _Scopes) -> tuple[Times, pl.Series]:
     for _ in range(MAX_MODULE_DEPTH):
         if len(level) == 0:
             break
-        around, names = _values_at(path, outer[level], -1), modules.names[level]
+        around, names = values_at(path, outer[level], -1), modules.names[level]
         first, number = number_distinct(first_equal_rows(row_hashes((around, names))))
         path[level] = len(paths) + number
         prefix = paths.gather(pl.Series(around[first]).replace(-1, None)) + "."

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
-from traceview.read.kineto.scopes import COLUMNS as SCOPE_COLUMNS
-from traceview.read.kineto.scopes import SCOPE, scope_events
+from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
+from traceview.read import raw
+from traceview.read.kineto.identity import TraceIdentity
+from traceview.read.kineto.pieces import QUOTED, SEPARATOR, TIME, decode_quoted, decoded, nanoseconds
 from traceview.read.kineto.sizes import (
     MATH,
     MATH_COLUMNS,
@@ -23,6 +24,83 @@ from traceview.read.kineto.sizes import (
 )
 from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
+
+SCOPE = "scope"
+SCOPE_CATEGORY = r'"cat"\s*:\s*"(?:cpu_op|Operator|python_function)"'
+NAME_KEY = r'"name"\s*:\s*"'
+# Frames of `python_function` that no program wrote; a path may remain before the package.
+LIBRARY = rf"{NAME_KEY}(?:<|(?:[^\"]*/)?(?:torch/|(?:contextlib|functools|threading|typing|enum|weakref|abc)\.py\())"
+PYTHON = r'"cat"\s*:\s*"python_function"'
+MODULE_NAME = r"^nn\.Module: (.+)$"
+FUNCTION_NAME = r"^(.*)\((\d+)\): (.*)$"
+PYTHON_LIBRARY = r"lib(?:64)?/python\d+\.\d+"
+PACKAGES_FOLDER = rf"/(?:{PYTHON_LIBRARY}/(?:site|dist)-packages|(?:site|dist)-packages|{PYTHON_LIBRARY})/(.+)$"
+EVALUATION = "autograd::engine::evaluate_function"
+SCOPE_SCHEMA = pl.Struct(
+    dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
+    | {"args": pl.Struct(dict.fromkeys(("Sequence number", "Fwd thread id"), pl.String))}
+)
+SCOPE_COLUMNS = ("pid", "tid", "start", "end", "name", "kind", "backward", "sequence", "forward_thread")
+MAX_PATH_PARTS = 2  # parts that are kept of a path that is not relative to a package or to the program's folder
+
+
+def scope_events(events: pl.Series) -> list[pl.DataFrame]:
+    """Return the scopes among the texts of events, in a frame if there are any.
+
+    torch.profiler writes ops always, and modules and functions with with_stack=True. A module's name has a number for
+    each instance of its class. Functions of PyTorch and of Python's standard library are left out: they are not the
+    program's.
+    """
+    events = events.filter(events.str.contains(SCOPE_CATEGORY))
+    if events.is_empty():
+        return []
+    python = events.str.contains(PYTHON)
+    if python.any():
+        events = events.filter(~(python & events.str.contains(LIBRARY)))
+    args = pl.col("args").struct
+    module, function = pl.col("name").str.extract(MODULE_NAME), _function_name(pl.col("name"))
+    is_python = pl.col("cat") == "python_function"
+    from_engine = pl.col("name").str.starts_with(EVALUATION)
+    kind = pl.when(~is_python).then(pl.lit(OP)).when(module.is_not_null()).then(pl.lit(MODULE))
+    thread = args.field("Fwd thread id").cast(pl.Int64, strict=False)
+    named = pl.when(is_python).then(pl.coalesce(module, function)).otherwise("name")
+    scopes = (
+        decode_quoted(events, SCOPE_SCHEMA)
+        .filter(pl.col("ph") == "X")
+        .select(
+            pl.lit(SCOPE).alias("sort"),
+            named.str.slice(0, MAX_NAME + 1).alias("name"),
+            *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
+            nanoseconds(pl.col("ts")).alias("start"),
+            nanoseconds(pl.col("dur")).alias("length"),
+            kind.otherwise(pl.lit(FUNCTION)).replace_strict(SCOPE_KINDS, range(len(SCOPE_KINDS))).alias("kind"),
+            ((thread > 0).fill_null(False) | from_engine).cast(pl.Int64).alias("backward"),
+            args.field("Sequence number").cast(pl.Int64, strict=False).alias("sequence"),
+            pl.when(thread > 0).then(thread).alias("forward_thread"),
+        )
+    )
+    return [scopes.filter(pl.col("name").is_not_null())]
+
+
+def _function_name(name: pl.Expr) -> pl.Expr:
+    """Return `models/gpt.py:31 forward` of `/home/me/models/gpt.py(31): forward`; null for another form.
+
+    A path that is not relative keeps what follows the folder of packages, or its last MAX_PATH_PARTS parts.
+    """
+    parts = name.str.extract_groups(FUNCTION_NAME).struct
+    path = parts.field("1").str.replace_all("\\", "/", literal=True)
+    installed = path.str.extract(PACKAGES_FOLDER)
+    last = path.str.split("/").list.tail(MAX_PATH_PARTS).list.join("/")
+    short = pl.when(path.str.contains(r"^(?:[/.~]|\w:)")).then(pl.coalesce(installed, last))
+    return pl.format("{}:{} {}", short.otherwise(path), parts.field("2"), parts.field("3"))
+
+
+def scope_table(scopes: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.SCOPES of a trace."""
+    return scopes.with_columns(identity.global_tid(scopes), pl.col("name").alias("nameId")).select(
+        raw.TABLES[raw.SCOPES].columns
+    )
+
 
 # Kineto's ActivityType names, with those of 2021.
 SORTS = {
@@ -58,18 +136,8 @@ SCHEMA = pl.Struct(
     | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, "name"), pl.String))}
 )
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
-# Quote these numbers: as JSON numbers they would become floats and lose digits.
-TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
-QUOTED = '"${1}":"${2}"'
 # Three numbers in a list become three values, so that lists of other types stay unread.
 SIZES = r'"(grid|block)"\s*:\s*\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,\s*([0-9]+)\s*\]'
-# C++ writes the result of a division by zero as a word that JSON does not have.
-NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
-
-PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
-MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
-EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
-
 HOST = ("pid", "tid", "start", "end", "correlation", "name")
 ON_A_STREAM = (*HOST, "device", "context", "stream")
 # The columns that are kept for each sort of event (values of SORTS).
@@ -166,7 +234,7 @@ def _end_column() -> pl.Expr:
 
 
 def decode(piece: bytes) -> pl.DataFrame:
-    """Return the wanted events of a piece, its scopes (scopes.py), and events of which a size is known (sizes.py).
+    """Return the wanted events of a piece, its scopes, and events of which a size is known (sizes.py).
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
     pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
@@ -176,29 +244,8 @@ def decode(piece: bytes) -> pl.DataFrame:
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
-
-    def decode_quoted(some: pl.Series, schema: pl.Struct) -> pl.DataFrame:
-        return _decoded(some.str.replace_all(TIME, QUOTED), schema)
-
-    more = [*sized_events(events, decode_quoted, nanoseconds), *scope_events(events, decode_quoted, nanoseconds)]
-    return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *more], how="diagonal")
-
-
-def _decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
-    """Return the fields of events. Raises NotJsonError."""
-    decoded = _json_frame(events, schema)
-    if decoded is None:
-        decoded = _json_frame(events.str.replace_all(NOT_A_NUMBER, ": null${1}"), schema)
-    if decoded is None:
-        raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
-    return decoded
-
-
-def _json_frame(events: pl.Series, schema: pl.Struct) -> pl.DataFrame | None:
-    try:
-        return events.str.json_decode(schema).struct.unnest()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return None
+    more = [*sized_events(events), *scope_events(events)]
+    return pl.concat([_typed_events(decoded(wanted, SCHEMA)), *more], how="diagonal")
 
 
 def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
@@ -229,26 +276,3 @@ def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
 
 def _integer(text: pl.Expr) -> pl.Expr:
     return text.cast(pl.Int64, strict=False)
-
-
-def nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Return ns (Int64) of decimal text in µs: NOT_A_TIME for invalid or too large numbers, null for null.
-
-    The conversion avoids floats, which cannot hold seventeen digits, and rounds from the fourth decimal on. Numbers
-    with an exponent, which torch does not write, go through a float if it is exact.
-    """
-    parts = text.str.extract_groups(PLAIN_DECIMAL)
-    integer = parts.struct.field("2").cast(pl.Int64)
-    digits = parts.struct.field("3").fill_null("").str.slice(0, 4).str.pad_end(4, "0").cast(pl.Int64)
-    plain = integer * 1000 + (digits + 5) // 10
-    signed = pl.when(parts.struct.field("1") == "-").then(-plain).otherwise(plain)
-    scientific = text.cast(pl.Float64, strict=False)
-    return (
-        pl.when(text.is_null())
-        .then(None)
-        .when(integer.is_not_null() & (integer <= MAX_MICROSECONDS))
-        .then(signed)
-        .when(integer.is_null() & (scientific.abs() < EXACT_MICROSECONDS))
-        .then((scientific.fill_nan(None) * 1000).round().cast(pl.Int64, strict=False))
-        .otherwise(pl.lit(NOT_A_TIME, pl.Int64))
-    )

@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.read.limits import MAX_TEXT
+from traceview.read.raw import NOT_A_TIME
 
 BLOCK_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 16 << 20  # limit for the text before the events, and for the text after them
@@ -46,6 +49,15 @@ MAX_BLOCKS = {
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
 SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
+
+# Quote these numbers: as JSON numbers they would become floats and lose digits.
+TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
+QUOTED = '"${1}":"${2}"'
+# C++ writes the result of a division by zero as a word that JSON does not have.
+NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
+PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
+MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
+EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
 
 QUOTE, BACKSLASH = ord('"'), ord("\\")
 BLANKS = b" \t\r\n"
@@ -199,6 +211,43 @@ def _separate(text: bytes, ends: NDArray[np.int64]) -> bytes:
         raise NotJsonError("lacks a comma between two events")
     copy[comma] = SEPARATOR
     return copy.tobytes()
+
+
+def decode_quoted(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
+    """Return the fields of events, times as text. Raises NotJsonError."""
+    return decoded(events.str.replace_all(TIME, QUOTED), schema)
+
+
+def decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
+    """Return the fields of events. Raises NotJsonError."""
+    for change in (False, True):
+        texts = events.str.replace_all(NOT_A_NUMBER, ": null${1}") if change else events
+        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            return texts.str.json_decode(schema).struct.unnest()
+    raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
+
+
+def nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Return ns (Int64) of decimal text in µs: NOT_A_TIME for invalid or too large numbers, null for null.
+
+    The conversion avoids floats, which cannot hold seventeen digits, and rounds from the fourth decimal on. Numbers
+    with an exponent, which torch does not write, go through a float if it is exact.
+    """
+    parts = text.str.extract_groups(PLAIN_DECIMAL)
+    integer = parts.struct.field("2").cast(pl.Int64)
+    digits = parts.struct.field("3").fill_null("").str.slice(0, 4).str.pad_end(4, "0").cast(pl.Int64)
+    plain = integer * 1000 + (digits + 5) // 10
+    signed = pl.when(parts.struct.field("1") == "-").then(-plain).otherwise(plain)
+    scientific = text.cast(pl.Float64, strict=False)
+    return (
+        pl.when(text.is_null())
+        .then(None)
+        .when(integer.is_not_null() & (integer <= MAX_MICROSECONDS))
+        .then(signed)
+        .when(integer.is_null() & (scientific.abs() < EXACT_MICROSECONDS))
+        .then((scientific.fill_nan(None) * 1000).round().cast(pl.Int64, strict=False))
+        .otherwise(pl.lit(NOT_A_TIME, pl.Int64))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,12 @@ event for each tensor that its allocator gives or takes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 
 from traceview.read import raw
 from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.op_flops import COUNTS, op_flops
+from traceview.read.kineto.pieces import decode_quoted, nanoseconds
 from traceview.read.limits import MAX_NAME
 
 MATH, MESSAGE, MEMORY = "math", "message", "memory"
@@ -55,29 +54,25 @@ MEMORY_SCHEMA = pl.Struct(
 MEMORY_COLUMNS = ("pid", "tid", "start", *MEMORY_NUMBERS.values())
 MATH_COLUMNS = ("pid", "tid", "start", "end", "flops")
 MESSAGE_COLUMNS = ("pid", "tid", "name", "label", *MESSAGE_NUMBERS.values(), "dtype", "is_kernel")
-Decoder = Callable[[pl.Series, pl.Struct], pl.DataFrame]
 
 
-def sized_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> list[pl.DataFrame]:
-    """Return the ops with known operations, the collectives and the allocations among the texts of events, in frames.
-
-    `decode` reads JSON, `time` turns decimal text in µs into ns.
-    """
+def sized_events(events: pl.Series) -> list[pl.DataFrame]:
+    """Return frames of the ops with known operations, of the collectives and of the allocations among events."""
     frames = [
-        _math_events(events.filter(events.str.contains(SHAPES, literal=True)), decode, time),
-        _messages(events.filter(events.str.contains(COLLECTIVE)), decode),
-        _allocations(events.filter(events.str.contains(ALLOCATION, literal=True)), decode, time),
+        _math_events(events.filter(events.str.contains(SHAPES, literal=True))),
+        _messages(events.filter(events.str.contains(COLLECTIVE))),
+        _allocations(events.filter(events.str.contains(ALLOCATION, literal=True))),
     ]
     return [frame for frame in frames if frame is not None]
 
 
-def _math_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame | None:
+def _math_events(events: pl.Series) -> pl.DataFrame | None:
     events = events.filter(events.str.contains(COUNTED)) if len(events) else events
     if not len(events):
         return None
-    decoded = decode(events.str.replace(ARGUMENTS, "}"), OP_SCHEMA)
+    decoded = decode_quoted(events.str.replace(ARGUMENTS, "}"), OP_SCHEMA)
     if decoded["ts"].has_nulls():  # the arguments are not the last field
-        decoded = decode(events, OP_SCHEMA)
+        decoded = decode_quoted(events, OP_SCHEMA)
     decoded = decoded.with_columns(
         events.str.extract(INPUT_SIZES).fill_null("").alias("sizes"),
         events.str.extract(INPUT_VALUES).fill_null("").alias("inputs"),
@@ -94,17 +89,17 @@ def _math_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], p
             pl.lit(MATH).alias("sort"),
             "name",
             *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
-            time(pl.col("ts")).alias("start"),
-            time(pl.col("dur")).alias("length"),
+            nanoseconds(pl.col("ts")).alias("start"),
+            nanoseconds(pl.col("dur")).alias("length"),
             "flops",
         )
     )
 
 
-def _messages(events: pl.Series, decode: Decoder) -> pl.DataFrame | None:
+def _messages(events: pl.Series) -> pl.DataFrame | None:
     if not len(events):
         return None
-    decoded = decode(events, MESSAGE_SCHEMA)
+    decoded = decode_quoted(events, MESSAGE_SCHEMA)
     args = pl.col("args").struct
     name, description = (
         args.field(f"Process Group {part}").str.slice(0, MAX_NAME // 2).fill_null("")
@@ -123,18 +118,18 @@ def _messages(events: pl.Series, decode: Decoder) -> pl.DataFrame | None:
     )
 
 
-def _allocations(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame | None:
+def _allocations(events: pl.Series) -> pl.DataFrame | None:
     if not len(events):
         return None
     args = pl.col("args").struct
     numbers = {column: args.field(source).cast(pl.Int64, strict=False) for source, column in MEMORY_NUMBERS.items()}
     return (
-        decode(events, MEMORY_SCHEMA)
+        decode_quoted(events, MEMORY_SCHEMA)
         .filter(args.field("Device Type").cast(pl.Int64, strict=False) == GPU_DEVICE)
         .select(
             pl.lit(MEMORY).alias("sort"),
             *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
-            time(pl.col("ts")).alias("start"),
+            nanoseconds(pl.col("ts")).alias("start"),
             pl.lit(0, pl.Int64).alias("length"),
             **numbers,
         )

@@ -13,8 +13,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
 from traceview.read.limits import DecodedSize
-from traceview.read.parquet.arrow_buffers import decoded_size
-from traceview.read.parquet.page_headers import check_pages
+from traceview.read.parquet.file_checks import check_pages, decoded_size
 from traceview.read.raw import (
     CATEGORICAL,
     NOT_A_TIME,

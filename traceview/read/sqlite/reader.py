@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceview.read import kineto
+from traceview.read import kineto, nccl_payloads, python_stacks
 from traceview.read.limits import DecodedSize
-from traceview.read.nccl_payloads import PAYLOAD_SCHEMAS, has_nccl, nccl_calls
-from traceview.read.python_stacks import has_samples, sqlite_samples
 from traceview.read.raw import (
     CUDA_STACKS,
     GRAPH_NODE,
@@ -31,6 +29,7 @@ from traceview.read.raw import (
     TIMES,
     TORCH_PROFILER,
     RawCapture,
+    has_domain,
     problem_of_rows,
     wanted_columns,
 )
@@ -121,10 +120,10 @@ def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int
         problems = export.unread_tables(TABLES)
         names = [table for table in TABLES if table in export.tables and not _is_too_long(export, table, problems)]
         tables, shapes, in_parts = _read_tables(export, path, names, problems, dict.fromkeys(parted, pages_per_part))
-        if has_samples(tables.get(NVTX)):
-            tables |= sqlite_samples(export, tables[NVTX])
-        if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in export.tables:
-            tables |= nccl_calls(export, tables[STRINGS])
+        if has_domain(tables.get(NVTX), python_stacks.DOMAIN):
+            tables |= python_stacks.sqlite_samples(export, tables[NVTX])
+        if has_domain(tables.get(NVTX), nccl_payloads.DOMAIN) or nccl_payloads.PAYLOAD_SCHEMAS in export.tables:
+            tables |= nccl_payloads.nccl_calls(export, tables[STRINGS])
         version, schema = export.versions()
     return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from traceview.errors import DamagedExportError
 from traceview.read.limits import DecodedSize
 from traceview.read.parquet import directory
-from traceview.read.parquet.page_headers import check_pages
+from traceview.read.parquet.file_checks import check_pages
 
 ROWS = 261
 AS_WRITTEN, BELOW_ZERO = b"\x8a\x04", b"\x8b\x04"  # 261 and -262, zigzag, as a varint

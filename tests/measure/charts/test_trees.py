@@ -10,9 +10,9 @@ import pytest
 
 from tests.measure.host.test_host_time import OWN_LINE, random_trace, slow_host_time
 from tests.pages import inputs_of
-from traceview.measure.charts import stacks
-from traceview.measure.charts.stacks import stack_tree
-from traceview.measure.host.stack_times import FIGURES, StackTimes
+from traceview.measure.charts import trees
+from traceview.measure.charts.trees import stack_tree
+from traceview.measure.host.lines import FIGURES, StackTimes
 from traceview.model.charts import StackNode
 from traceview.model.stacks import FRAMES, STACKS, HostEvidence
 from traceview.pipeline import analyze
@@ -68,7 +68,7 @@ def paths(nodes: tuple[StackNode, ...]) -> dict[Path, list[int]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_totals_of_every_path(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "MERGED_SHARE", 2)
+    monkeypatch.setattr(trees, "MERGED_SHARE", 2)
     evidence, times = random_stacks(seed)
     tree = stack_tree(evidence, times)
     assert not tree.exact
@@ -92,7 +92,7 @@ def test_runs_of_library_calls_are_one_node(seed: int) -> None:
 
 @pytest.mark.parametrize("most", [1, 5, 12])
 def test_bounded_tree_has_the_most_time(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "MAX_NODES", most)
+    monkeypatch.setattr(trees, "MAX_STACK_NODES", most)
     evidence, times = random_stacks(3)
     whole = slow_totals(evidence, times)
     tree = stack_tree(evidence, times)

@@ -1,5 +1,6 @@
-"""Samples of a GPU's hardware counters (`nsys profile --gpu-metrics-devices=all`), with one name for each metric.
+"""Quantities over time: samples of a GPU's hardware counters, and memory that a program allocates.
 
+Hardware counters (`nsys profile --gpu-metrics-devices=all`) get one name for each metric.
 The names differ by the GPU and by the version of nsys: `SM Active`, later `SMs Active [Throughput %]`. Where a metric
 has several quantities, only the share of the peak is read. `typeId & 0xFF` is the number of the GPU in
 TARGET_INFO_GPU, as nsys's recipe gpu_metric_util_map reads it. Clocks are in Hz, written as 32 bits with a sign.
@@ -13,12 +14,16 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from traceview.model.counters import CLOCKS, GPU_METRICS, METRICS, SHARES
+from traceview.model.counters import CLOCKS, GPU_METRICS, MEMORY, METRICS, SHARES
+from traceview.model.sizes import empty_frame
 from traceview.normalise.devices import DEVICE_KEY, Devices
+from traceview.normalise.links import Links
+from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
+from traceview.read.kineto.sizes import TENSOR_MEMORY
 
-MEMORY = ("dram", "vram", "gpu memory")
+MEMORY_NAMES = ("dram", "vram", "gpu memory")
 # Each column's hardware counter, and its names in the metric sets of nsys 2022 to 2025, in small letters.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "sm_active": ("sm active", "sms active"),  # sm__cycles_active
@@ -26,8 +31,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "tensor_active": ("tensor active",),  # sm__pipe_tensor_cycles_active_realtime
     "warps": ("compute warps in flight", "compute warps"),  # tpc__warps_active_shader_cs_realtime
     # dram__read_throughput, dramc__read_throughput, and the same of writing
-    "dram_read": tuple(f"{memory} read {what}" for memory in MEMORY for what in ("bandwidth", "throughput")),
-    "dram_write": tuple(f"{memory} write {what}" for memory in MEMORY for what in ("bandwidth", "throughput")),
+    "dram_read": tuple(f"{memory} read {what}" for memory in MEMORY_NAMES for what in ("bandwidth", "throughput")),
+    "dram_write": tuple(f"{memory} write {what}" for memory in MEMORY_NAMES for what in ("bandwidth", "throughput")),
     "pcie_rx": ("pcie rx throughput", "pcie read throughput", "pcie read bandwidth"),  # pcie__read_bytes
     "pcie_tx": ("pcie tx throughput", "pcie write throughput", "pcie write bandwidth"),  # pcie__write_bytes
     # The parts of nvlrx__bytes and nvltx__bytes add up.
@@ -60,7 +65,7 @@ def metric_column(name: str) -> str | None:
 def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
     """Return model.GPU_METRICS. Samples of GPUs that did none of the captured work are left out."""
     samples, names = (tables.get(name, pl.DataFrame()) for name in (raw.GPU_METRICS, raw.GPU_METRIC_NAMES))
-    parts = [pl.DataFrame(schema=dict(GPU_METRICS))]
+    parts = [empty_frame(GPU_METRICS)]
     if samples.is_empty() or names.is_empty():
         return parts[0]
     columns = [metric_column(name or "") for name in names["metricName"].to_list()]
@@ -130,3 +135,73 @@ def _gpus_of_devices(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl
         known = tables[raw.GPU_METRICS].select((pl.col("typeId") & 0xFF).alias("gpu"), device=pl.lit(0, pl.Int32))
         known = known.unique() if known["gpu"].n_unique() == 1 else known.clear()
     return known.drop_nulls().unique("gpu", keep="first", maintain_order=True).cast(schema)  # type: ignore[arg-type]
+
+
+# Names of memKind (ENUM_CUDA_MEM_KIND of nsys).
+KINDS = {
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "static",
+    6: "static",
+    TENSOR_MEMORY: "tensors",
+}
+ALLOCATED, FREED = 0, 1  # memoryOperationType
+MAX_BYTES = 1 << 50
+
+
+def memory_frame(
+    tables: Mapping[str, pl.DataFrame], devices: Devices, links: Links, threads: Threads, api: pl.DataFrame
+) -> pl.DataFrame:
+    """Return model.MEMORY. A free of memory that was allocated before the capture is left out."""
+    table = tables.get(raw.MEMORY, pl.DataFrame())
+    if table.is_empty():
+        return empty_frame(MEMORY)
+    kinds = pl.col("memKind").replace_strict(KINDS, default=None, return_dtype=MEMORY["kind"])
+    events = (
+        table.with_columns(process_of("globalPid").alias("process"), kinds.alias("kind"))
+        .filter(pl.col("start").is_between(-MAX_TIME, MAX_TIME), pl.col("bytes").is_between(0, MAX_BYTES))
+        .filter(pl.col("memoryOperationType").is_in([ALLOCATED, FREED]), pl.col("kind").is_not_null())
+        .join(devices.pairs, on=DEVICE_KEY, maintain_order="left")
+        .sort("start", maintain_order=True)
+        .with_columns(pl.when(pl.col("memoryOperationType") == ALLOCATED).then("bytes").otherwise(0).alias("held"))
+    )
+    if "totalBytes" not in events.columns:
+        events = events.with_columns(pl.lit(None, pl.Int64).alias("totalBytes"))
+    lowest = pl.min_horizontal(pl.col("sum").min().over("device", "kind"), 0)
+    return (
+        events.with_columns(_change().alias("change"), _calling_threads(events, links, threads, api))
+        .with_columns(pl.col("change").cum_sum().over("device", "kind").alias("sum"))
+        .with_columns(pl.coalesce(pl.col("totalBytes"), pl.col("sum") - lowest).alias("total"))
+        .filter((pl.col("held") > 0) | (pl.col("change") != 0))
+        .select(
+            "start",
+            pl.col("device").cast(pl.Int16),
+            "kind",
+            "address",
+            pl.col("held").alias("bytes"),
+            "total",
+            "thread",
+        )
+    )
+
+
+def _change() -> pl.Expr:
+    """Return the change of the memory in use: what an address holds now, less what it held before."""
+    before = pl.col("held").shift(1).over("process", "device", "kind", "address").fill_null(0)
+    signed = pl.when(pl.col("memoryOperationType") == ALLOCATED).then(pl.col("bytes")).otherwise(-pl.col("bytes"))
+    return pl.when(pl.col("address").is_null()).then(signed).otherwise(pl.col("held") - before)
+
+
+def _calling_threads(events: pl.DataFrame, links: Links, threads: Threads, api: pl.DataFrame) -> pl.Series:
+    """Return the thread (row of Trace.threads) of each event; null if it is unknown."""
+    if "globalTid" in events.columns:
+        rows = threads.rows(events["globalTid"]).cast(pl.Int16)
+        return rows.set(rows < 0, None).alias("thread")
+    if "correlationId" not in events.columns or api.is_empty():
+        return pl.Series("thread", [None] * len(events), dtype=pl.Int16)
+    known = events.select(
+        "process", pl.col("correlationId").fill_null(0).cast(pl.UInt32, strict=False).alias("correlation")
+    )
+    return api["thread"].gather(links.rows(known).cast(pl.UInt32)).alias("thread")
