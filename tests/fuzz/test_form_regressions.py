@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.captures import change
 from tests.fuzz import corpus
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import run
 from tests.fuzz.forms import as_tables
-from tests.fuzz.test_regressions import change
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
-from tests.captures import ROOT
+from tests.captures import ROOT, change
 from tests.fuzz import corpus
 from tests.fuzz.invariants import parsed
-from tests.fuzz.test_regressions import change
 from traceview.pipeline import analyze
 from traceview.read.sqlite.check import schema_excess
 

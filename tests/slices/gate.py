@@ -37,12 +37,14 @@ class Shown(NamedTuple):
     parts: int
 
 
-def shown_in_memory(path: Path, **options: Any) -> Shown:
+def shown_in_memory(path: Path, detail: int = page.DETAIL, **options: Any) -> Shown:
     """Return what a capture shows that is one part in memory. The options are those of `analyze`."""
-    return _shown(analyze(path, costs=ESTIMATE, **options), 1)
+    return _shown(analyze(path, costs=ESTIMATE, **options), 1, detail)
 
 
-def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = None, **options: Any) -> Shown:
+def shown_in_parts(
+    path: Path, count: int, folder: Path, device: str | None = None, detail: int = page.DETAIL, **options: Any
+) -> Shown:
     """Return what a capture shows that is measured in at most `count` parts; `folder` gets its events."""
     source, windows = _parts(path, count)
     extents = Extents(*source.extents) if isinstance(source, SliceSource) else Extents.from_trace(source.complete)
@@ -55,11 +57,11 @@ def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = No
         trace_of=source.trace,
         **options,
     )
-    return _shown(analysis, len(windows))
+    return _shown(analysis, len(windows), detail)
 
 
-def _shown(analysis: Analysis, parts: int) -> Shown:
-    return Shown(to_json(analysis), page.render(analysis), parts)
+def _shown(analysis: Analysis, parts: int, detail: int) -> Shown:
+    return Shown(to_json(analysis), page.render(analysis, detail), parts)
 
 
 def _parts(path: Path, count: int) -> tuple[SliceSource | TraceInMemory, tuple[Window, ...]]:

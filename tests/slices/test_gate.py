@@ -35,6 +35,13 @@ WANTED = os.environ.get("TRACEVIEW_GATE", "")
 EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.gz") for path in SAMPLES.rglob(kind))
 EQUAL = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (1, 4, 5, 7, 10, 11, 13))
 DIFFERENT = {} if ":" in WANTED else {0: "events on streams without work whose calls are lost are read in no part"}
+SMALL_LIMITS = {
+    "blocks.BLOCK_MARKS": 300,
+    "blocks.MIN_LEVEL_MARKS": 50,
+    "levels.MAX_MARKS_WITHOUT_LEVELS": 500,
+    "sums.MAX_SUMMED_MARKS": 2000,
+    "index.MAX_PLACES_OF_NAME": 5,
+}
 DOCS_EXAMPLES = (
     ("longest_kernels", "A measure", MEASURES, "LONGEST_KERNELS"),
     ("small_copies", "A finding", RULES, "small_copies"),
@@ -80,6 +87,13 @@ def test_samples(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"whole": True}, {"device": "1", "skip": 5, "flops_per_iteration": 10**12}])
 def test_options(options: dict[str, Any], tmp_path: Path) -> None:
     check(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
+
+
+def test_timeline_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With these limits a small capture has levels, sums and an index as a large one, and few places in full."""
+    for name, value in SMALL_LIMITS.items():
+        monkeypatch.setattr(f"traceview.report.timeline.{name}", value)
+    check(sample("dual.sqlite"), tmp_path, 5, (5,), detail=2_000_000)
 
 
 @pytest.mark.parametrize("name", ALL if WANTED == "all" else ALL[:0])

@@ -59,7 +59,7 @@ def test_lost_events_of_slices(tmp_path: Path) -> None:
     source = SliceSource.open(path, 1)
     windows = plan_slices(source, 7)
     assert len(windows) == 7
-    merged = analyze_slices(SliceRunner(source, windows), source.resident, Extents(*source.extents))
+    merged = analyze_slices(SliceRunner(source, windows, 1 << 40), source.resident, Extents(*source.extents))
     whole = analyze(path, costs=None)
     assert merged.info.health == whole.info.health
     assert merged.info.passed == whole.info.passed
@@ -89,7 +89,7 @@ def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> N
     events = [Record(number, correlation=at, stream=9) for number, at in enumerate((1, 60, 119))]
     path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
     source, edges = SliceSource.open(path, 1), (FIRST, 30_000, 55_000, 100_000, LAST)
-    runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)])
+    runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)], 1 << 40)
     merged = analyze_slices(runner, source.resident, Extents(*source.extents))
     assert merged.notes == analyze(path, costs=None).notes
     assert any("(3 events)" in note.text for note in merged.notes)
