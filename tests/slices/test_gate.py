@@ -6,6 +6,7 @@ docs/extending.md. TRACEVIEW_GATE=all tests every capture; TRACEVIEW_GATE=100:20
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.build_export import Call, Graph, Kernel, build_export
+from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.docs_examples import examples
 from tests.slices.gate import Shown, shown_in_memory, shown_in_parts
@@ -36,12 +37,14 @@ EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.g
 EQUAL = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (1, 4, 5, 7, 10, 11, 13))
 DIFFERENT = {} if ":" in WANTED else {0: "events on streams without work whose calls are lost are read in no part"}
 SMALL_LIMITS = {
-    "blocks.BLOCK_MARKS": 300,
-    "blocks.MIN_LEVEL_MARKS": 50,
-    "levels.MAX_MARKS_WITHOUT_LEVELS": 500,
-    "sums.MAX_SUMMED_MARKS": 2000,
-    "index.MAX_PLACES_OF_NAME": 5,
+    "report.timeline.blocks.BLOCK_MARKS": 300,
+    "report.timeline.blocks.MIN_LEVEL_MARKS": 50,
+    "report.timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
+    "report.timeline.sums.MAX_SUMMED_MARKS": 2000,
+    "report.timeline.index.MAX_PLACES_OF_NAME": 5,
+    "slices.model.MAX_MODELLED": 2000,
 }
+LOSSES = ("lost_launches", "cuda_ends_early")
 DOCS_EXAMPLES = (
     ("longest_kernels", "A measure", MEASURES, "LONGEST_KERNELS"),
     ("small_copies", "A finding", RULES, "small_copies"),
@@ -89,14 +92,14 @@ def test_options(options: dict[str, Any], tmp_path: Path) -> None:
     check(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
 
 
-def test_timeline_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With these limits a small capture has levels, sums and an index as a large one, and few places in full."""
+def test_limits_of_a_large_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models look at a part of the capture. Its timeline has blocks, levels and an index, and few places in full."""
     for name, value in SMALL_LIMITS.items():
-        monkeypatch.setattr(f"traceview.report.timeline.{name}", value)
+        monkeypatch.setattr(f"traceview.{name}", value)
     check(sample("dual.sqlite"), tmp_path, 5, (5,), detail=2_000_000)
 
 
-@pytest.mark.parametrize("name", ALL if WANTED == "all" else ALL[:0])
+@pytest.mark.parametrize("name", ALL if WANTED == "all" else ["public/nsys2022.2_mpi_empty_tables.sqlite"])
 def test_shared_captures(name: str, tmp_path: Path) -> None:
     check(shared(name), tmp_path)
 
@@ -123,6 +126,21 @@ def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path:
     ]
     shown = check(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
     assert "lost_launches" not in shown.json
+
+
+def test_lost_events(tmp_path: Path) -> None:
+    """Two processes, each loses half of its launches, and one its last events."""
+    calls, kernels, ranges = [], [], []
+    for number in range(400):
+        process, start = (10, 20)[number % 2], 1_000_000 * number
+        ranges.append(Nvtx(start, start + 900_000, text=f"step {number}", process=process))
+        if number % 2 == 0 or number < 300:
+            calls.append(Call(start, start + 9_000, correlation=number + 1, process=process))
+            if number % 4 < 2:
+                kernels.append(Kernel(start + 10_000, start + 99_000, correlation=number + 1, process=process))
+    shown = check(build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges), tmp_path, 5, (5,))
+    ids = [note["id"] for note in json.loads(shown.json)["notes"]]
+    assert [name for name in ids if name in LOSSES] == ["lost_launches", "lost_launches", "cuda_ends_early"]
 
 
 def seeds() -> Iterator[object]:
