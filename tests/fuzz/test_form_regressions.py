@@ -19,12 +19,6 @@ from traceview.redact import redact
 from traceview.report.analysis.document import document
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    (tmp_path / "report").mkdir()
-    return corpus.thinned("dual", 24, tmp_path / "report" / "report.sqlite")
-
-
 def odd_folder(report: Path, table: str, column: str) -> Path:
     """Return a folder of tables with a column of lists, which nsys never writes and SQLite does not support."""
     folder = report.with_name("report_tables")

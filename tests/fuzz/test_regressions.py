@@ -34,12 +34,6 @@ TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CU
 EPOCH = 1_795_251_074_194_803_813  # ns since 1970, as nsys export --ts-normalize=true writes them
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    (tmp_path / "report").mkdir()
-    return corpus.thinned("dual", 24, tmp_path / "report" / "report.sqlite")
-
-
 def judged(report: Path, command: str, *arguments: str) -> tuple[int, list[str]]:
     """Check a command on a report as the fuzzer does."""
     scratch = report.parent.parent / "temporary"

@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 
 from tests.captures import sample
+from tests.whatif.test_unprofiled import unprofiled
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
-from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
+from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
 from traceview.slices import model
 from traceview.slices.model import Modelled, model_capture
@@ -20,12 +21,6 @@ from traceview.slices.model import Modelled, model_capture
 def analyzed(name: str) -> tuple[Trace, Analysis]:
     trace = open_trace(sample(name))
     return trace, analyze(trace)
-
-
-def unprofiled(analysis: Analysis) -> UnprofiledTime:
-    assert isinstance(analysis.iterations, Iterations)
-    assert analysis.iterations.unprofiled is not None
-    return analysis.iterations.unprofiled
 
 
 def modelled(trace: Trace, analysis: Analysis) -> Modelled:
