@@ -126,6 +126,7 @@ def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path:
     ]
     shown = check(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
     assert "lost_launches" not in shown.json
+    assert ('"clock_corrected"' in shown.json) == (shift < 0)  # a late clock looks like a queue
 
 
 def test_lost_events(tmp_path: Path) -> None:
