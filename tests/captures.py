@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,14 @@ def padded(report: Path, target: Path, size: int = 450_000_000) -> Path:
         file.write(data)
         file.truncate(size // page * page)
     return target
+
+
+def change(path: Path, *statements: str) -> Path:
+    """Execute statements in a database, which is created if it is missing, and return its path."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
 
 
 def sample(name: str) -> Path:

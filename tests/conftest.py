@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from hypothesis import HealthCheck, settings
 from tests.cli.command import traceview
 
 __all__ = ["nsys", "traceview"]
+
+# Without bytecode, each process that a test starts compiles all modules anew, for half a second.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 UNPACKED = Path(__file__).resolve().parent.parent / ".nsys" / "nsys"  # by `make nsys`
 

@@ -39,7 +39,7 @@ PACKED = re.compile(rb'<script type="application/octet-stream"[^>]*>([A-Za-z0-9+
 
 def torch_trace(folder: Path) -> Path:
     """Return a real trace of torch.profiler, to which calls of Python functions are added."""
-    trace = json.loads(gzip.decompress(sample("torch_profiler/serial.json.gz").read_bytes()))
+    trace = json.loads(gzip.decompress(sample("torch_profiler/graph.json.gz").read_bytes()))
     calls = [event for event in trace["traceEvents"] if event.get("cat") == "cuda_runtime"]
     thread = {key: calls[0][key] for key in ("pid", "tid")}
     begin = min(float(call["ts"]) for call in calls)
@@ -59,7 +59,7 @@ def torch_trace(folder: Path) -> Path:
 def nsys_export(folder: Path) -> Path:
     """Return a real export of nsys, to which Python samples are added as newer versions write them."""
     path = folder / "capture.sqlite"
-    shutil.copy(sample("serial.sqlite"), path)
+    shutil.copy(sample("trainer/serial.sqlite"), path)
     path.chmod(0o644)
     with sqlite3.connect(path) as export:
         [(begin, end)] = export.execute("SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_KERNEL")

@@ -33,10 +33,9 @@ def test_slices_give_the_figures_of_the_whole(name: str) -> None:
     whole = figures(measure_trace(open_trace(sample(name))))
     source = SliceSource.open(sample(name))
     extents = Extents(*source.extents).devices
-    for count in (2, 7):
-        windows = plan_slices(source, count)
-        assert len(windows) > 1
-        assert figures(measure_slices(SliceRunner(source, windows), extents, None, None, None)) == whole
+    windows = plan_slices(source, 5)
+    assert len(windows) > 1
+    assert figures(measure_slices(SliceRunner(source, windows, 1 << 40), extents, None, None, None)) == whole
 
 
 def test_report_larger_than_memory_is_measured_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

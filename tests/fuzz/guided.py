@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.fuzz.invariants import parsed
 from tests.read.complete_tables import complete_tables
 from traceview.errors import ReportError
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
@@ -84,15 +85,7 @@ def is_refused_rightly(data: bytes, _folder: Path) -> None:
 
 
 def _strict(text: bytes) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name stands twice in an object")
-        return dict(pairs)
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    return json.loads(text.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+    return parsed(text.decode("utf-8"))
 
 
 TARGETS: Mapping[str, Target] = {"pages": decoded_pages, "pieces": pieces, "whole": is_refused_rightly}

@@ -7,22 +7,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.captures import change
 from tests.fuzz import corpus
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import run
 from tests.fuzz.forms import as_tables
-from tests.fuzz.test_regressions import change
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
 from traceview.redact import redact
 from traceview.report.analysis.document import document
-
-
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    (tmp_path / "report").mkdir()
-    return corpus.thinned("dual", 24, tmp_path / "report" / "report.sqlite")
 
 
 def odd_folder(report: Path, table: str, column: str) -> Path:

@@ -16,10 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
-from tests.captures import ROOT
-from tests.fuzz import corpus
+from tests.captures import ROOT, change
 from tests.fuzz.invariants import parsed
-from tests.fuzz.test_regressions import change
 from traceview.pipeline import analyze
 from traceview.read.sqlite.check import schema_excess
 
@@ -27,11 +25,6 @@ FOREVER = 300  # seconds; each takes a few
 MEMORY = 4 << 30
 PAGE = 1024
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-
-
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    return corpus.thinned("dual", 24, tmp_path / "report.sqlite")
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.captures import analyzed, sample
+from tests.captures import analyzed, change, sample
 from tests.fuzz import corpus
 from tests.fuzz.cases import Case
 from tests.fuzz.ended import run
@@ -34,21 +33,6 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME",
          "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "NVTX_EVENTS", "PROFILER_OVERHEAD")  # fmt: skip
 EPOCH = 1_795_251_074_194_803_813  # ns since 1970, as nsys export --ts-normalize=true writes them
-
-
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    (tmp_path / "report").mkdir()
-    return corpus.thinned("dual", 24, tmp_path / "report" / "report.sqlite")
-
-
-def change(path: Path, *statements: str) -> Path:
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in statements:
-            connection.execute(statement)
-    connection.close()
-    return path
 
 
 def judged(report: Path, command: str, *arguments: str) -> tuple[int, list[str]]:

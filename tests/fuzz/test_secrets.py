@@ -13,11 +13,11 @@ from tests.redact.figures import figures, numbers
 from traceview.redact import redact
 from traceview.redact.secrets import Secrets
 
-LONG = 1_000_000  # letters; quadratic time would be hours
+LONG = 300_000  # letters; quadratic time would be an hour
 END = " password=hunter2 jane@lab.org /raid/jane/x eyJhbGciOi.eyJzdWIiOi 10.1.1.1 -u jane:pw9Xq"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_planted_secret_is_left(seed: int, tmp_path: Path) -> None:
     assert len(KINDS) >= 60 and len(POSITIONS) == 12
     report, copy = tmp_path / "report.sqlite", tmp_path / "copy.sqlite"

@@ -8,7 +8,7 @@ from pathlib import Path
 from traceview.cli.settings import MAX_BYTES, default_map, said_defaults
 from traceview.errors import RequestError
 
-CASES = 1_500
+CASES = 500
 KEYS = ("iteration", "skip", "budgets", "redaction", "skipp", "tool", "a", '""', "x" * 70_000, "y" * 30_000, "a.b.c")
 VALUES = (
     *("1", "-1", "true", "1e400", "nan", "1" * 4_000, "'step'", "'(a+)+$'", "'('", r"'\w{1000}'", "'(?=a)'", "''"),
@@ -37,4 +37,4 @@ def test_any_settings(tmp_path: Path) -> None:
                 assert len(text) <= MAX_BYTES and len(line) < 300, text[:200]
                 said += line.startswith(f"traceview: defaults from ../{name}")
         path.unlink()
-    assert refused > CASES and said > 50
+    assert refused > CASES and said > CASES // 30

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import sample
-from tests.fuzz.test_regressions import change
+from tests.captures import change, sample
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document

@@ -14,7 +14,7 @@ from tests.build_export import Call, Kernel, Sync, build_export
 from tests.captures import ALL, analyzed, sample, shared
 from traceview.model.analysis import Analysis
 from traceview.model.devices import CAUSES
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 from traceview.slices.survey import NotInPartsError
 from traceview.slices.traces import SliceSource
@@ -89,22 +89,6 @@ def test_figures_of_shifted_clocks(tmp_path: Path, name: str, moved: str, where:
             assert abs(before[figure] - after[figure]) <= bound, figure
     assert sorted(finding.id for finding in analysis.findings) == sorted(finding.id for finding in whole.findings)
     assert "clock_corrected" in [note.id for note in analysis.notes]
-
-
-@pytest.mark.parametrize("ns", [-1000 * MS, 30 * MS])
-@pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
-def test_slices_correct_the_clock_as_in_memory(tmp_path: Path, name: str, ns: int) -> None:
-    path = shifted(tmp_path, name, GPU_TABLES, ns)
-    source, trace = SliceSource.open(path, pages_per_part=8), open_trace(path)
-    assert source.resident.devices.equals(trace.devices)
-    corrected = [note for note in trace.info.health if note.id == "clock_corrected"]
-    assert corrected == [note for note in source.resident.info.health if note.id == "clock_corrected"]
-    assert len(corrected) == len(trace.devices)
-    window = source.whole.work
-    part = source.trace(window)
-    columns = ["start", "end", "name", "device", "stream"]
-    inside = part.operations.select(columns).filter(part.operations["start"] >= window.start)
-    assert inside.cast({"name": str}).equals(trace.operations.select(columns).cast({"name": str}))
 
 
 def test_devices_with_different_clocks_are_read_together(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.captures import analyzed, sample
+from tests.captures import analyzed, change, sample
+from tests.read.test_formats import says
 from traceview.errors import (
     DamagedExportError,
     NoGpuWorkError,
@@ -27,29 +27,6 @@ CAPTURE = "cudagraph.sqlite"
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     return Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "report.sqlite"))
-
-
-def change(path: Path, *statements: str) -> Path:
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in statements:
-            connection.execute(statement)
-    connection.close()
-    return path
-
-
-def says(error: type[TraceviewError], path: Path, *words: str) -> None:
-    before = path.read_bytes() if path.is_file() else b""
-    beside = sorted(path.parent.iterdir())
-    with pytest.raises(error) as caught:
-        analyze(path)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert path.name in text
-    for word in words:
-        assert word in text
-    assert sorted(path.parent.iterdir()) == beside
-    assert not path.is_file() or path.read_bytes() == before
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -110,7 +87,7 @@ def test_no_gpu_work(copy: Path) -> None:
     ],
 )
 def test_invalid_rows_are_left_out_with_a_note(copy: Path, damage: str) -> None:
-    kernels = analyze(copy).devices[0].kernel_count
+    kernels = analyzed(sample("dual.sqlite")).devices[0].kernel_count
     actual = analyze(change(copy, damage))
     assert actual.devices[0].kernel_count == kernels - 1
     assert any("1 row of CUPTI_ACTIVITY_KIND_KERNEL left out" in note.text for note in actual.notes)
@@ -154,7 +131,7 @@ def test_damaged_exports(tmp_path: Path, damage: Callable[[bytearray, random.Ran
     content = sample(CAPTURE).read_bytes()
     path = tmp_path / "report.sqlite"
     message = 0
-    for seed in range(40):
+    for seed in range(15):
         data = bytearray(content)
         damage(data, random.Random(seed))
         path.write_bytes(data)

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from tests import profiling
-from tests.captures import H200, SAMPLES, original, sample
+from tests.captures import H200, SAMPLES, analyzed, original, sample
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
 from traceview.info import describe
 from traceview.pipeline import analyze, open_trace
@@ -52,19 +52,20 @@ def profiled(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(path: Path) -> dict[str, Any]:
-    actual: dict[str, Any] = json.loads(to_json(analyze(path)))
+    actual: dict[str, Any] = json.loads(to_json(analyzed(path) if SAMPLES in path.parents else analyze(path)))
     assert actual["report"].pop("file") == path.name
     return actual
 
 
 def says(error: type[TraceviewError], path: Path, *words: str) -> None:
-    beside = sorted(path.parent.iterdir())
+    """Check that a capture is refused in one line with these words, and that nothing is written."""
+    beside, before = sorted(path.parent.iterdir()), path.read_bytes() if path.is_file() else b""
     with pytest.raises(error) as caught:
         analyze(path)
     text = str(caught.value)
     assert "\n" not in text and path.stem.split(".")[0] in text
     assert [word for word in words if word not in text] == [], text
-    assert sorted(path.parent.iterdir()) == beside
+    assert sorted(path.parent.iterdir()) == beside and (not before or path.read_bytes() == before)
 
 
 def zstd(data: bytes) -> bytes:

@@ -36,12 +36,14 @@ class Shown(NamedTuple):
     parts: int
 
 
-def shown_in_memory(path: Path, **options: Any) -> Shown:
+def shown_in_memory(path: Path, detail: int = page.DETAIL, **options: Any) -> Shown:
     """Return what a capture shows that is one part in memory. The options are those of `analyze`."""
-    return _shown(analyze_trace(open_trace(path), AnalysisOptions(**options)), 1)
+    return _shown(analyze_trace(open_trace(path), AnalysisOptions(**options)), 1, detail)
 
 
-def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = None, **options: Any) -> Shown:
+def shown_in_parts(
+    path: Path, count: int, folder: Path, device: str | None = None, detail: int = page.DETAIL, **options: Any
+) -> Shown:
     """Return what a capture shows that is measured in at most `count` parts; `folder` gets its events."""
     source, windows = _parts(path, count)
     extents = Extents(*source.extents) if isinstance(source, SliceSource) else Extents.from_trace(source.complete)
@@ -53,11 +55,11 @@ def shown_in_parts(path: Path, count: int, folder: Path, device: str | None = No
         folder=folder,
         trace_of=source.trace,
     )
-    return _shown(capture, len(windows))
+    return _shown(capture, len(windows), detail)
 
 
-def _shown(capture: AnalyzedCapture, parts: int) -> Shown:
-    return Shown(to_json(capture.analysis), page.render(page_inputs(capture)), parts)
+def _shown(capture: AnalyzedCapture, parts: int, detail: int) -> Shown:
+    return Shown(to_json(capture.analysis), page.render(page_inputs(capture), detail), parts)
 
 
 def _parts(path: Path, count: int) -> tuple[SliceSource | TraceInMemory, tuple[Window, ...]]:

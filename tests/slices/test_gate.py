@@ -6,6 +6,7 @@ docs/extending.md. TRACEVIEW_GATE=all tests every capture; TRACEVIEW_GATE=100:20
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.build_export import Call, Graph, Kernel, build_export
+from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.docs_examples import examples
 from tests.slices.gate import Shown, shown_in_memory, shown_in_parts
@@ -34,6 +35,15 @@ SMALL_COPIES = ("openacc/heat_as_2024.2.sqlite",)  # have the finding of docs/ex
 WANTED = os.environ.get("TRACEVIEW_GATE", "")
 EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.gz") for path in SAMPLES.rglob(kind))
 SEEDS = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (0, 1, 4, 5, 7, 10, 11, 13, 15, 20, 25, 47))
+SMALL_LIMITS = {
+    "timeline.stored.BLOCK_MARKS": 300,
+    "timeline.stored.MIN_LEVEL_MARKS": 50,
+    "timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
+    "timeline.sums.MAX_SUMMED_MARKS": 2000,
+    "timeline.index.MAX_PLACES_OF_NAME": 5,
+    "slices.model.MAX_MODELLED": 2000,
+}
+LOSSES = ("lost_launches", "cuda_ends_early")
 DOCS_EXAMPLES = (
     ("longest_kernels", "A measure", MEASURES, "LONGEST_KERNELS"),
     ("small_copies", "A finding", RULES, "small_copies"),
@@ -81,7 +91,14 @@ def test_options(options: dict[str, Any], tmp_path: Path) -> None:
     check(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
 
 
-@pytest.mark.parametrize("name", ALL if WANTED == "all" else ALL[:0])
+def test_limits_of_a_large_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models look at a part of the capture. Its timeline has blocks, levels and an index, and few places in full."""
+    for name, value in SMALL_LIMITS.items():
+        monkeypatch.setattr(f"traceview.{name}", value)
+    check(sample("dual.sqlite"), tmp_path, 5, (5,), detail=2_000_000)
+
+
+@pytest.mark.parametrize("name", ALL if WANTED == "all" else ["public/nsys2022.2_mpi_empty_tables.sqlite"])
 def test_shared_captures(name: str, tmp_path: Path) -> None:
     check(shared(name), tmp_path)
 
@@ -108,6 +125,22 @@ def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path:
     ]
     shown = check(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
     assert "lost_launches" not in shown.json
+    assert ('"clock_corrected"' in shown.json) == (shift < 0)  # a late clock looks like a queue
+
+
+def test_lost_events(tmp_path: Path) -> None:
+    """Two processes, each loses half of its launches, and one its last events."""
+    calls, kernels, ranges = [], [], []
+    for number in range(400):
+        process, start = (10, 20)[number % 2], 1_000_000 * number
+        ranges.append(Nvtx(start, start + 900_000, text=f"step {number}", process=process))
+        if number % 2 == 0 or number < 300:
+            calls.append(Call(start, start + 9_000, correlation=number + 1, process=process))
+            if number % 4 < 2:
+                kernels.append(Kernel(start + 10_000, start + 99_000, correlation=number + 1, process=process))
+    shown = check(build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges), tmp_path, 5, (5,))
+    ids = [note["id"] for note in json.loads(shown.json)["notes"]]
+    assert [name for name in ids if name in LOSSES] == ["lost_launches", "lost_launches", "cuda_ends_early"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,30 +8,19 @@ from functools import cache
 import pytest
 
 from tests.captures import sample
+from tests.whatif.test_unprofiled import unprofiled
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
-from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
+from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis.document import document
 from traceview.slices import model
-from traceview.slices.measure import Extents
 from traceview.slices.model import Modelled, model_capture
-from traceview.slices.plan import plan_slices
-from traceview.slices.run import AnalysisOptions, analyze_slices
-from traceview.slices.runner import SliceRunner
-from traceview.slices.traces import SliceSource
 
 
 @cache
 def analyzed(name: str) -> tuple[Trace, Analysis]:
     trace = open_trace(sample(name))
     return trace, analyze(trace)
-
-
-def unprofiled(analysis: Analysis) -> UnprofiledTime:
-    assert isinstance(analysis.iterations, Iterations)
-    assert analysis.iterations.unprofiled is not None
-    return analysis.iterations.unprofiled
 
 
 def modelled(trace: Trace, analysis: Analysis) -> Modelled:
@@ -74,16 +63,6 @@ def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.Mon
     assert part is not None and isinstance(part.iterations, Iterations)
     assert 1 < part.iterations.count < analysis.iterations.count
     assert unprofiled(whole).mean_ns == pytest.approx(unprofiled(analysis).mean_ns, rel=0.1)
-
-
-def test_part_of_large_capture_is_the_same_in_memory_and_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MAX_MODELLED", 2_000)
-    source = SliceSource.open(sample("dual.sqlite"), 16)
-    runner, extents = SliceRunner(source, plan_slices(source, 3)), Extents(*source.extents)
-    merged = analyze_slices(runner, source.resident, extents, AnalysisOptions(), trace_of=source.trace).analysis
-    whole = analyze(sample("dual.sqlite"), costs=ESTIMATE)
-    assert document(merged) == document(whole)
-    assert unprofiled(whole) != unprofiled(analyzed("dual.sqlite")[1])
 
 
 def test_capture_without_iterations_is_not_modelled() -> None:

@@ -30,24 +30,31 @@ from traceview.slices.traces import SliceSource
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
 
 
-def is_quiet(trace: Trace, moment: int) -> bool:
+Waits = list[list[tuple[int, int]]]
+
+
+def waits_of(trace: Trace) -> Waits:
+    """Return start and end of the calls of each wait."""
+    blocking = np.flatnonzero(((trace.api["role"].to_physical() == 0) | trace.api["implicit"]).to_numpy())
+    calls, waits = trace.api[blocking].select("start", "end").rows(), dict[int, list[tuple[int, int]]]()
+    for call, wait in zip(calls, number_waits(trace, blocking).tolist(), strict=True):
+        waits.setdefault(wait, []).append(call)
+    return list(waits.values())
+
+
+def is_quiet(trace: Trace, waits: Waits, moment: int) -> bool:
     """Return whether nothing is in progress: no operation, no wait, and no restart gap of an idle device."""
     operations = trace.operations.select("start", "end", "device").rows()
-    blocking = np.flatnonzero(((trace.api["role"].to_physical() == 0) | trace.api["implicit"]).to_numpy())
-    waits: dict[int, list[tuple[int, int]]] = {}
-    for row, wait in zip(blocking.tolist(), number_waits(trace, blocking).tolist(), strict=True):
-        waits.setdefault(wait, []).append(trace.api.select("start", "end").row(row))
     if any(start < moment < end for start, end, _ in operations):
         return False
-    if any(min(calls)[0] < moment < max(end for _, end in calls) for calls in waits.values()):
+    if any(min(calls)[0] < moment < max(end for _, end in calls) for calls in waits):
         return False
     for device in range(len(trace.devices)):
         before = [end for _, end, own in operations if own == device and end <= moment]
         after = [start for start, _, own in operations if own == device and start >= moment]
-        if before and after and min(after) != moment:
-            returns = [end for calls in waits.values() for _, end in calls]
-            if any(max(before) <= end <= moment for end in returns):
-                return False
+        is_idle = before and after and min(after) != moment
+        if is_idle and any(max(before) <= end <= moment for calls in waits for _, end in calls):
+            return False
     return True
 
 
@@ -61,7 +68,8 @@ def test_borders_are_quiet(name: str) -> None:
     assert slices[-1].end == LAST
     borders = [window.end for window in slices[:-1]]
     assert set(borders) <= set(quiet_moments(trace).tolist()) <= set(trace.operations["start"].to_list())
-    assert all(is_quiet(trace, border) for border in borders)
+    waits = waits_of(trace)
+    assert all(is_quiet(trace, waits, border) for border in borders)
     assert len(borders) > 1
     first = trace.operations["start"][0]
     assert _quiet_moment(source, (first, LAST)) in quiet_moments(trace)[1:]  # each slice has GPU work
@@ -71,8 +79,8 @@ def test_quiet_moments() -> None:
     trace = open_trace(SAMPLES / "ddp2.sqlite")
     starts = trace.operations.filter(pl.col("end") > pl.col("start"))["start"].unique().sort().to_list()
     quiet = set(quiet_moments(trace).tolist())
-    some = starts[::301]
-    assert {start for start in some if start in quiet} == {start for start in some if is_quiet(trace, start)}
+    some, waits = starts[::301], waits_of(trace)
+    assert {start for start in some if start in quiet} == {start for start in some if is_quiet(trace, waits, start)}
     part = Window(starts[len(starts) // 2], starts[-1])
     inside = set(quiet_moments(trace.with_window(part)).tolist())
     assert inside

@@ -1,4 +1,4 @@
-"""Captures in parts: in processes, with lost events, stacks of calls, and streams without work."""
+"""Captures in parts: in processes, and with events on streams without work."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from tests.build_export import Call, Kernel, Nvtx, Record, build_export
-from tests.captures import sample, shared
+from tests.build_export import Call, Kernel, Record, build_export
+from tests.captures import sample
 from traceview.model.analysis import Analysis
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
@@ -49,39 +49,6 @@ def test_processes_measure_what_this_process_does(tmp_path: Path) -> None:
     assert figures(here) == figures(analyze(path, costs=None))
 
 
-def test_lost_events_of_slices(tmp_path: Path) -> None:
-    """A made export: two processes, each loses half of its launches, and one its last events."""
-    calls, kernels, ranges = [], [], []
-    for number in range(400):
-        process, start = (10, 20)[number % 2], 1_000_000 * number
-        ranges.append(Nvtx(start, start + 900_000, text=f"step {number}", process=process))
-        if number % 2 == 0 or number < 300:
-            calls.append(Call(start, start + 9_000, correlation=number + 1, process=process))
-            if number % 4 < 2:
-                kernels.append(Kernel(start + 10_000, start + 99_000, correlation=number + 1, process=process))
-    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges)
-    source = SliceSource.open(path, 1)
-    windows = plan_slices(source, 7)
-    assert len(windows) == 7
-    merged = in_slices(source, SliceRunner(source, windows))
-    whole = analyze(path, costs=None)
-    assert merged.info.health == whole.info.health
-    assert merged.info.passed == whole.info.passed
-    assert merged.notes == whole.notes
-    assert [note.id for note in whole.info.health] == ["lost_launches", "lost_launches", "cuda_ends_early"]
-
-
-def test_lines_from_stacks_of_cuda_calls() -> None:
-    path = shared("public/nsys2022.2_mpi_empty_tables.sqlite")
-    source = SliceSource.open(path)
-    runner = SliceRunner(source, plan_slices(source, 2), 1 << 40)
-    merged, whole = in_slices(source, runner), analyze(path, costs=None)
-    lines = [[replace(row, node=0) for row in each.tables["lines"].rows] for each in (merged, whole)]
-    assert lines[0] == lines[1]
-    assert [finding.host for finding in merged.findings] == [finding.host for finding in whole.findings]
-    assert sum(finding.host is not None for finding in whole.findings) > 1
-
-
 def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> None:
     """A made export: another stream has an event before, during and after the work of the GPU."""
     work = range(40, 80)
@@ -93,7 +60,7 @@ def test_events_of_streams_without_work_count_in_all_slices(tmp_path: Path) -> N
     events = [Record(number, correlation=at, stream=9) for number, at in enumerate((1, 60, 119))]
     path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
     source, edges = SliceSource.open(path, 1), (FIRST, 30_000, 55_000, 100_000, LAST)
-    runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)])
+    runner = SliceRunner(source, [Window(*edge) for edge in pairwise(edges)], 1 << 40)
     merged = in_slices(source, runner)
     assert merged.notes == analyze(path, costs=None).notes
     assert any("(3 events)" in note.text for note in merged.notes)

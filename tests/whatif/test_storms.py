@@ -123,7 +123,7 @@ def test_samples_have_no_storm(name: str) -> None:
     )
 )
 def test_storms_are_disjoint_and_keep_one_round(parts: list[tuple[list[str], int, bool]]) -> None:
-    names = [name for pattern, rounds, long in parts for name in (*pattern * rounds, *(["gemm"] if long else []))][:500]
+    names = [name for pattern, rounds, long in parts for name in (*pattern * rounds, *(["gemm"] if long else []))][:200]
     graph = graph_of(names)
     seen = np.zeros(len(graph.operations.row), np.int64)
     for storm in find_storms(graph):

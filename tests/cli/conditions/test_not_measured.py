@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, change, sample
 from tests.fleet.reports import merged
 from tests.report.made_analysis import bare_analysis
 from traceview.cli.conditions import analysis, comparison, fleet
 from traceview.comparison import compare
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
+from traceview.model.comparison import Comparison
 from traceview.model.devices import CAUSES
 from traceview.model.trace import KINDS
 from traceview.pipeline import analyze
@@ -30,22 +30,17 @@ KERNELS = ['kernel:"vectorized_elementwise_kernel"', 'kernel:"vectorized_element
 
 def without(folder: Path, *tables: str) -> Path:
     """Return a copy of a real capture without some tables."""
-    path = folder / "damaged.sqlite"
-    shutil.copy(sample("dual.sqlite"), path)
-    path.chmod(0o644)
-    with sqlite3.connect(path) as connection:
-        for table in tables:
-            connection.execute(f"DROP TABLE {table}")
-    return path
+    path = shutil.copyfile(sample("dual.sqlite"), folder / "damaged.sqlite")
+    return change(path, *(f"DROP TABLE {table}" for table in tables))
 
 
 @pytest.fixture(scope="module")
 def analysis_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Analysis]:
     @cache
-    def analyzed(*tables: str, iteration: str | None = None) -> Analysis:
+    def damaged(*tables: str, iteration: str | None = None) -> Analysis:
         return analyze(without(tmp_path_factory.mktemp("captures"), *tables), iteration=iteration)
 
-    return analyzed
+    return damaged
 
 
 def unit_of(quantity: analysis.Quantity) -> str:
@@ -102,7 +97,7 @@ def test_analysis_without_copies_kernels_and_calls_of_a_kernel(analysis_without:
     for kind in KINDS:
         refused(f"overlap_{kind}", analysis.QUANTITIES[f"overlap_{kind}"], result, f"no device has {kind} copies")
     assert lines("exposed_h2d == 0", result)  # a table without rows is not in an export: there were no copies
-    graphs = analyze(sample("cudagraph.sqlite"))
+    graphs = analyzed(sample("cudagraph.sqlite"))
     refused("kernels", analysis.QUANTITIES["kernels"], graphs, "was not measured: .*--cuda-graph-trace=node")
     for name in KERNELS:
         with pytest.raises(RequestError, match="no kernel has this name"):
@@ -112,22 +107,27 @@ def test_analysis_without_copies_kernels_and_calls_of_a_kernel(analysis_without:
 COMPARED_WITHOUT_GPU = {"time", "wall", "launches", *comparison.CALL_FIGURES}
 
 
+@pytest.fixture(scope="module")
+def compared_without_gpu(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    damaged = without(tmp_path_factory.mktemp("captures"), *GPU_TABLES)
+    return compare(damaged, sample("dual.sqlite"), iteration="iteration")
+
+
 @pytest.mark.parametrize("name", comparison.QUANTITIES)
-def test_comparison_without_gpu_work(name: str, tmp_path: Path) -> None:
-    result = compare(without(tmp_path, *GPU_TABLES), sample("dual.sqlite"), iteration="iteration")
+def test_comparison_without_gpu_work(name: str, compared_without_gpu: Comparison) -> None:
     check = [comparison.parse(f"{name} > -99999s" if name not in comparison.COUNTS else f"{name} > -99999")]
     if name in COMPARED_WITHOUT_GPU:
-        assert list(comparison.failures(check, result))
+        assert list(comparison.failures(check, compared_without_gpu))
     else:
         with pytest.raises(RequestError, match=r"was not measured in damaged\.sqlite: it holds no GPU work"):
-            list(comparison.failures(check, result))
+            list(comparison.failures(check, compared_without_gpu))
 
 
-@pytest.mark.parametrize("name", [*(f"idle.{cause}" for cause in KNOWN_CAUSES), "sync.cost", "launches"])
-def test_comparison_without_calls(name: str, tmp_path: Path) -> None:
-    result = compare(sample("dual.sqlite"), without(tmp_path, CALLS))
-    with pytest.raises(RequestError, match=r"was not measured in damaged\.sqlite"):
-        list(comparison.failures([comparison.parse(f"{name} > -99999")], result))
+def test_comparison_without_calls(analysis_without: Callable[..., Analysis]) -> None:
+    result = compare(analyzed(sample("dual.sqlite")), analysis_without(CALLS))
+    for name in (*(f"idle.{cause}" for cause in KNOWN_CAUSES), "sync.cost", "launches"):
+        with pytest.raises(RequestError, match=r"was not measured in damaged\.sqlite"):
+            list(comparison.failures([comparison.parse(f"{name} > -99999")], result))
 
 
 @pytest.mark.parametrize("name", [*fleet.FLEET_TIMES, "straggler", "wait", "caused", "stragglers", "unmatched"])

@@ -7,6 +7,7 @@ import json
 import random
 from decimal import ROUND_HALF_UP, Decimal
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,14 @@ def test_small_trace(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("end", ["]", "", ",", " ,\n", "\n]\n"])
-@pytest.mark.parametrize("begin", ["[", " [\n", "\ufeff["])
-def test_list_of_events(tmp_path: Path, begin: str, end: str) -> None:
+def test_list_of_events(tmp_path: Path) -> None:
     """Tools that merge or cut traces write the list alone; its closing bracket is optional."""
-    path = tmp_path / "a.json"
-    path.write_text(begin + ",\n".join(map(json.dumps, (KERNEL, CALL))) + end, encoding="utf-8")
-    actual = open_trace(path)
-    assert actual.operations.equals(open_trace(trace(tmp_path / "b.json", KERNEL, CALL)).operations)
-    assert any("no closing bracket" in line for line in actual.info.problems) == ("]" not in end)
+    path, expected = tmp_path / "a.json", open_trace(trace(tmp_path / "b.json", KERNEL, CALL)).operations
+    for begin, end in product(("[", " [\n", "\ufeff["), ("]", "", ",", " ,\n", "\n]\n")):
+        path.write_text(begin + ",\n".join(map(json.dumps, (KERNEL, CALL))) + end, encoding="utf-8")
+        actual = open_trace(path)
+        assert actual.operations.equals(expected), (begin, end)
+        assert any("no closing bracket" in line for line in actual.info.problems) == ("]" not in end)
 
 
 def test_damaged_lists_of_events(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_list_in_blocks(block: int, end: str) -> None:
 def test_truncated_traces(tmp_path: Path) -> None:
     path = trace(tmp_path / "run.json", KERNEL, CALL, KERNEL, traceName="x" * 50)
     content = path.read_bytes()
-    for size in range(1, len(content) - 1, 3):
+    for size in range(1, len(content) - 1, 9):
         path.write_bytes(content[:size])
         with pytest.raises((DamagedExportError, NotAnExportError)) as caught:
             open_trace(path)
@@ -118,11 +118,10 @@ def test_invalid_traces_are_refused(tmp_path: Path, text: str, word: str) -> Non
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, "x", None, True, 10**40, "1e5000", float("nan")])
 def test_invalid_times_are_left_out(tmp_path: Path, odd: Any) -> None:
-    for key in ("ts", "dur"):
-        path = trace(tmp_path / "run.json", KERNEL, CALL, {**KERNEL, key: odd})
-        analysis = analyze(path)
-        assert analysis.devices[0].kernel_count == 1
-        assert any("1 row of " in note.text for note in analysis.notes)
+    analysis = analyze(trace(tmp_path / "run.json", KERNEL, CALL, {**KERNEL, "ts": odd}, {**KERNEL, "dur": odd}))
+    assert analysis.devices[0].kernel_count == 1
+    rows = [note.text.split(" of ")[0] for note in analysis.notes if " left out: " in note.text]
+    assert rows in (["2 rows"], ["1 row", "1 row"])
 
 
 def test_unusual_ids_and_names(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_damaged_traces(tmp_path: Path) -> None:
     """Randomly changed bytes give an analysis or a one-line error."""
     path = trace(tmp_path / "run.json", *(KERNEL, CALL) * 20, deviceProperties=[{"id": 0, "name": "GPU"}])
     content, chance = path.read_bytes(), random.Random(7)
-    for _ in range(150):
+    for _ in range(60):
         damaged = bytearray(content)
         for _ in range(chance.choice((1, 1, 3, 30))):
             damaged[chance.randrange(len(content))] = chance.choice(b'"{}[]\\,:0eE-\x00\xff\x1e\n ')

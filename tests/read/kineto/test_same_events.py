@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.read.kineto.as_kineto import EPOCH, as_kineto
 from traceview.info import describe
 from traceview.model.trace import Trace
@@ -55,7 +55,7 @@ def moved(value: Any, by: int, key: str = "") -> Any:
 def test_same_figures_as_the_export(tmp_path: Path, name: str) -> None:
     export = sample(name)
     trace = as_kineto(export, tmp_path / "run.pt.trace.json")
-    expected = figures(export, first(analyze(export).trace))
+    expected = figures(export, first(analyzed(export).trace))
     assert expected["devices"][0]["busy_ns"] > 0 and expected["nvtx"]
     assert figures(trace) == expected
 
@@ -70,9 +70,10 @@ def test_same_figures_as_the_export(tmp_path: Path, name: str) -> None:
 def test_nanoseconds_survive_every_clock(tmp_path: Path, clock: int, base: int | None, compact: bool) -> None:
     plain = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "a.json")
     late = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "b.json", clock=clock, base=base, compact=compact)
-    packed = tmp_path / "b.json.gz"
-    packed.write_bytes(gzip.compress(late.read_bytes(), 1))
-    assert figures(packed) == figures(late) == figures(plain)
+    if compact:
+        late = Path(f"{late}.gz")
+        late.write_bytes(gzip.compress((tmp_path / "b.json").read_bytes(), 1))
+    assert figures(late) == figures(plain)
 
 
 def test_notes_name_missing_data(tmp_path: Path) -> None:
