@@ -217,12 +217,7 @@ def _valid_unicode(text: str) -> str:
 
 def _script_ascii(text: str) -> str:
     """Escape a script or JSON to ASCII; other characters occur only in strings and comments."""
-    return text if text.isascii() else NOT_ASCII.sub(_unicode_escapes, text)
-
-
-def _unicode_escapes(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return text if text.isascii() else NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _html_ascii(text: str) -> str:

@@ -1,43 +1,9 @@
 // Draws each capture on its canvas.
-import { byId, context2d } from "../core/dom.js";
-import { cssColour } from "../core/palette.js";
+import { byId } from "../core/dom.js";
+import { canvasPattern, cssColour, patternName } from "../core/palette.js";
 import { drawRuler, drawStretch, freshCanvas } from "../core/ruler.js";
 import { fitted, timeRange } from "../core/words.js";
 import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, view } from "./state.js";
-
-// Lines in a tile of 8 by 8 pixels, so that no meaning depends on colour alone.
-const LINES = {
-  communication: [[0, 8, 8, 0]],
-  h2d: [
-    [2, 0, 2, 8],
-    [6, 0, 6, 8],
-  ],
-  d2h: [
-    [0, 4, 8, 4],
-    [4, 0, 4, 8],
-  ],
-  d2d: [
-    [0, 2, 8, 2],
-    [0, 6, 8, 6],
-  ],
-  copy: [[0, 4, 8, 4]],
-  memset: [
-    [0, 0, 8, 8],
-    [0, 8, 8, 0],
-  ],
-  call_sync: [[0, 0, 8, 8]],
-  call_blocking_copy: [[2, 0, 2, 8]],
-};
-
-export function patternFill(context, look) {
-  const tile = new OffscreenCanvas(8, 8);
-  const pen = context2d(tile);
-  pen.fillStyle = cssColour("--" + look) || "#888";
-  pen.fillRect(0, 0, 8, 8);
-  pen.strokeStyle = "rgb(0 0 0 / 35%)";
-  for (const [x, y, toX, toY] of LINES[look] ?? []) strokeLine(pen, x, y, toX, toY);
-  return context.createPattern(tile, "repeat");
-}
 
 function strokeLine(context, x, y, toX, toY) {
   context.beginPath();
@@ -107,7 +73,9 @@ function drawBands(context, capture, toX, height) {
 }
 
 function drawEvents(context, capture, toX, width) {
-  const fills = capture.looks.map((look) => patternFill(context, look));
+  const fills = capture.looks.map((look) =>
+    canvasPattern(context, patternName(look), cssColour("--" + look) || "#888"),
+  );
   const ends = capture.lanes.map(() => -1);
   capture.events.forEach(([lane, start, length, look, name], index) => {
     const from = toX(start);

@@ -1,12 +1,12 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { actionButton, byId, context2d, el, prose, queryAll } from "../core/dom.js";
+import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { LOOK_WORDS, partItem, partsBar, refreshColours, watchTheme } from "../core/palette.js";
+import { LOOK_WORDS, partItem, partsBar, refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { sortableTable, unitColumn } from "../core/table.js";
 import { watchTip } from "../core/tip.js";
 import { countText, duration } from "../core/words.js";
 import { showArea } from "./area.js";
-import { draw, patternFill, prepare } from "./draw.js";
+import { draw, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
 import { AXIS, LABELS, LANE, captures, content, iterationStart, view } from "./state.js";
 
@@ -108,15 +108,7 @@ function eventAt(capture, lane, x) {
 
 function showLegend() {
   const looks = Object.keys(WORDS).filter((look) => captures.some((capture) => capture.looks.includes(look)));
-  byId("legend").replaceChildren(
-    ...looks.map((look) => {
-      const canvas = el("canvas", { width: 14, height: 12, "aria-hidden": "true" });
-      const context = context2d(canvas);
-      context.fillStyle = patternFill(context, look);
-      context.fillRect(0, 0, 14, 12);
-      return el("li", {}, canvas, WORDS[look]);
-    }),
-  );
+  byId("legend").replaceChildren(...looks.map((look) => el("li", {}, swatch(look), WORDS[look])));
 }
 
 function redraw() {

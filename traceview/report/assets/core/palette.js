@@ -141,9 +141,12 @@ export function inkFor(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10151c" : "#ffffff";
 }
 
-export function canvasPattern(context, name) {
+// The pattern of a name, "" for none: alone, or on a ground of one colour.
+export function canvasPattern(context, name, ground = "transparent") {
   const tile = el("canvas", { width: 8, height: 8 });
   const pen = context2d(tile);
+  pen.fillStyle = ground;
+  pen.fillRect(0, 0, 8, 8);
   pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
   pen.fillStyle = "rgb(0 0 0 / 30%)";
   pen.lineWidth = name === "striped" || name === "hatched" || name === "slashed" ? 2 : 1.3;
