@@ -162,7 +162,7 @@ def test_stages_run_the_planned_number_of_steps() -> None:
 
 def test_round_synchronizes_only_at_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(measure_module, "_synchronize", lambda _device: done.append("wait"))
+    monkeypatch.setattr(measure_module, "synchronize", lambda _device: done.append("wait"))
     measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=2, warm_up=0))
     assert done == ["begin", "wait", "iterate", "iterate", "wait", "close"] * ROUNDS
 
