@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
 from traceview.model import display as _display
-
-__version__ = "0.1.0"
+from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceview.comparison import compare

@@ -18,8 +18,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from traceview import __version__
 from traceview.errors import RequestError
+from traceview.version import __version__
 from traceview.workers import WorkerDiedError, Workers
 
 Result = TypeVar("Result")
