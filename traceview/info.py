@@ -22,9 +22,8 @@ from traceview.read.raw import RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
 from traceview.read.sqlite.reader import SqliteReader, read_tables_with_gaps
-from traceview.report.format import plain
 from traceview.report.screen import cut, short_names, wrap
-from traceview.units import duration, quantity
+from traceview.units import duration, plain, quantity
 
 SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
 TEXTS = {"text": pl.String, "textId": pl.Int64}

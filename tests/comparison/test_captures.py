@@ -29,8 +29,8 @@ from traceview.report.comparison.document import to_json
 from traceview.report.comparison.markdown import to_markdown
 from traceview.report.comparison.phrases import part_words, shown_parts
 from traceview.report.comparison.terminal import render, render_brief
-from traceview.report.format import plain
 from traceview.report.screen import MAX_LINES, Screen, width
+from traceview.units import plain
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {

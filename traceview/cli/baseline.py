@@ -135,8 +135,7 @@ def _stored_baseline(path: Path) -> StoredBaseline:
 
 
 def _line(row: StoredBaseline) -> str:
-    from traceview.report.format import plain
-    from traceview.units import duration, size
+    from traceview.units import duration, plain, size
 
     time = "no iterations" if row.time_ns is None else f"{duration(row.time_ns)} per iteration"
     return f"{row.name}  {time}, {plain(', '.join(row.gpus))}, {size(row.bytes)}"

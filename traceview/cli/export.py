@@ -120,7 +120,7 @@ def export(
             return
         form.write(contents, target)
     if not write_document(json_path, Written.from_output(form, target)) and not quiet:
-        from traceview.report.format import plain
+        from traceview.units import plain
 
         print_out(f"{plain(str(target), 4000)}\n")
 
@@ -159,7 +159,7 @@ def _export_many(
     in_document = not is_stdout(target) and write_document(json_path, Written.from_output(form, target))
     if not quiet and not in_document and not is_stdout(target):
         from traceview.report.fleet.phrases import clocks_line
-        from traceview.report.format import plain
+        from traceview.units import plain
 
         print_out(f"{plain(str(target), 4000)}\n{clocks_line(fleet)}\n")
     report_skipped(fleet)

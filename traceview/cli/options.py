@@ -101,8 +101,7 @@ def _refuse_folder_of_captures(folder: Path, command: str) -> None:
     """
     from traceview.cli.outputs import print_out
     from traceview.read.formats import captures_in, is_capture_folder
-    from traceview.report.format import plain
-    from traceview.units import size
+    from traceview.units import plain, size
 
     if is_capture_folder(folder):
         return

@@ -105,7 +105,7 @@ def write_results(
     summary: Callable[[], str] | None,
 ) -> str:
     """Create the page and the JSON, then write both. Return the text for standard output."""
-    from traceview.report.format import plain
+    from traceview.units import plain
 
     html = None if page is None else to_html()
     json = "" if json_path is None else to_json()
@@ -153,6 +153,6 @@ def exit_if_any(failed: Iterable[str]) -> None:
 
 def print_error(line: str) -> None:
     """Write one line to standard error, without control characters that a name may contain."""
-    from traceview.report.format import plain
+    from traceview.units import plain
 
     click.echo(plain(line, 2000).encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"), err=True)

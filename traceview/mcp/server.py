@@ -15,7 +15,7 @@ from traceview import __version__
 from traceview.errors import TraceviewError, is_out_of_memory
 from traceview.mcp.captures import Captures
 from traceview.mcp.tools import Answer, Tools, to_text
-from traceview.report.format import plain
+from traceview.units import plain
 
 INSTRUCTIONS = """\
 Tools on captures of NVIDIA GPUs (Nsight Systems, torch.profiler). Begin with `summary`. Answers are parts of the JSON

@@ -179,7 +179,7 @@ class LostLaunches(NamedTuple):
     total: int
 
 
-class Launches(NamedTuple):
+class LaunchCounts(NamedTuple):
     """The launch calls that should have GPU work: `queued` of the `total` waited in a stream when the capture ended."""
 
     total: int
@@ -187,7 +187,7 @@ class Launches(NamedTuple):
     lost: Sequence[LostLaunches]
 
 
-def merge_launches(parts: Sequence[CallPart]) -> Launches:
+def merge_launches(parts: Sequence[CallPart]) -> LaunchCounts:
     """Return the launches of all parts together; see check_events."""
     worked, lost, queued = Counter[tuple[int, int]](), Counter[tuple[int, int]](), 0
     working = [{process for process, _ in part.worked} for part in parts]
@@ -208,10 +208,10 @@ def merge_launches(parts: Sequence[CallPart]) -> Launches:
         for process, change, low in part.captures.rows():
             in_progress[process] = change + max(in_progress.get(process, 0), -low)
     rows = (LostLaunches(key[0], KINDS[key[1]], count, count + worked[key]) for key, count in lost.items())
-    return Launches(worked.total() + queued + lost.total(), queued, sorted(rows))
+    return LaunchCounts(worked.total() + queued + lost.total(), queued, sorted(rows))
 
 
-def _check_launches(launches: Launches) -> Iterator[Check]:
+def _check_launches(launches: LaunchCounts) -> Iterator[Check]:
     for row in launches.lost:
         if row.lost > MIN_LOST_SHARE * row.total:
             yield _lost_launches(row)

@@ -7,7 +7,6 @@ from typing import Any
 
 from traceview.model.columns import Unit
 from traceview.units import RATES, SIZES, TIMES, Scales, count, in_one_unit, operations, ratio, share
-from traceview.units import plain as plain
 
 SCALES: dict[str, Scales] = {"ns": TIMES, "bytes": SIZES, "bytes_per_ns": RATES}
 WRITERS: dict[str, Callable[[Any], str]] = {

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from traceview.model.findings import MIN_GAIN
 from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
-from traceview.report.format import plain
 from traceview.report.json import Json, Shapes, indented_text, names, result_document, rounded
 from traceview.report.screen import PLAIN, Screen, cut, left, wrap
-from traceview.units import duration, durations, quantity, share, time_range
+from traceview.units import duration, durations, plain, quantity, share, time_range
 
 MAX_EXPECTED = 6  # predictions that the text lists
 NAME_WIDTH = 30  # a row has 80 columns

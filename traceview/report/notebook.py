@@ -26,9 +26,9 @@ from traceview.report.comparison.phrases import headline as comparison_headline
 from traceview.report.comparison.phrases import sentence
 from traceview.report.comparison.tables import part_table
 from traceview.report.fleet import phrases
-from traceview.report.format import CAUSE_WORDS, plain
+from traceview.report.format import CAUSE_WORDS
 from traceview.report.format import figures as column_texts
-from traceview.units import TIMES, duration, durations, share
+from traceview.units import TIMES, duration, durations, plain, share
 
 MAX_ROWS = 20
 MAX_FINDINGS = 5

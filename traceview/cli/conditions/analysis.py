@@ -36,7 +36,7 @@ NO_TIME = "no time of the GPU is in the part that counts; use --whole"
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ConditionValue:
     """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
 
     figure: int
@@ -84,34 +84,34 @@ class Quantity:
     """
 
     kind: Literal["time", "count", "share"]
-    values: Callable[[Analysis], Iterable[Value]]
+    values: Callable[[Analysis], Iterable[ConditionValue]]
     needs: tuple[Need, ...] = ()
     absent: str = NO_TIME
 
 
 def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DeviceFigures], int], *needs: Need) -> Quantity:
-    def values(analysis: Analysis) -> Iterator[Value]:
+    def values(analysis: Analysis) -> Iterator[ConditionValue]:
         for device in analysis.devices:
             use = analysis.part(device)
-            yield Value(figure(use), use.window.length, device.id)
+            yield ConditionValue(figure(use), use.window.length, device.id)
 
     return Quantity(kind, values, (_gpu_work, *needs))
 
 
 def _share_quantity(part_and_total: Callable[[DeviceFigures], tuple[int, int]], what: str) -> Quantity:
-    def values(analysis: Analysis) -> Iterator[Value]:
+    def values(analysis: Analysis) -> Iterator[ConditionValue]:
         for device in analysis.devices:
             part, total = part_and_total(analysis.part(device))
             if total:  # a device without such work has no share
-                yield Value(part, total, device.id)
+                yield ConditionValue(part, total, device.id)
 
     return Quantity("share", values, (_gpu_work,), f"no device has {what} in the part that counts")
 
 
 def _capture_quantity(kind: Literal["time", "count"], figure: Callable[[Analysis], int], *needs: Need) -> Quantity:
-    def values(analysis: Analysis) -> list[Value]:
+    def values(analysis: Analysis) -> list[ConditionValue]:
         longest = max((analysis.part(device).window.length for device in analysis.devices), default=0)
-        return [Value(figure(analysis), longest if kind == "time" else 0)]
+        return [ConditionValue(figure(analysis), longest if kind == "time" else 0)]
 
     return Quantity(kind, values, needs)
 
@@ -153,18 +153,18 @@ def _findings(severity: str) -> Quantity:
     )
 
 
-def _finding_costs(analysis: Analysis) -> Iterator[Value]:
+def _finding_costs(analysis: Analysis) -> Iterator[ConditionValue]:
     for device in analysis.devices:
         parts = (part for finding in analysis.findings for part in finding.by_device)
         cost = sum(part.cost_ns for part in parts if part.device == device.id)
-        yield Value(cost, analysis.part(device).window.length, device.id)
+        yield ConditionValue(cost, analysis.part(device).window.length, device.id)
 
 
 def _iteration(figure: str, statistic: str) -> Quantity:
-    def values(analysis: Analysis) -> Iterator[Value]:
+    def values(analysis: Analysis) -> Iterator[ConditionValue]:
         iterations = analysis.iterations
         if not isinstance(iterations, NotMeasured):
-            yield Value(int(getattr(iterations.spreads[f"{figure}_ns"], statistic)), iterations.wall_ns.median)
+            yield ConditionValue(int(getattr(iterations.spreads[f"{figure}_ns"], statistic)), iterations.wall_ns.median)
 
     cause = figure.removeprefix("idle_")
     known = (_causes_known,) if cause in CAUSES and cause not in ("profiler", "unknown") else ()
@@ -178,11 +178,11 @@ def _iteration_count(analysis: Analysis) -> int:
     return 0 if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
 
 
-def _mfu(analysis: Analysis) -> Iterator[Value]:
+def _mfu(analysis: Analysis) -> Iterator[ConditionValue]:
     """Yield the time that the operations of an iteration take at the peak, as a part of the iteration's time."""
     for row in analysis.tables["speed_of_light"].rows:
         if row.mfu is not None:
-            yield Value(round(row.mfu * row.time_ns), row.time_ns, row.device)
+            yield ConditionValue(round(row.mfu * row.time_ns), row.time_ns, row.device)
 
 
 def _flops_known(analysis: Analysis) -> str | None:
@@ -231,7 +231,7 @@ QUANTITIES: Mapping[str, Quantity] = {
 def _kernels(name: str, figure: str) -> Quantity:
     """Return the time of the kernels with a name: per iteration, per call or in total."""
 
-    def values(analysis: Analysis) -> Iterator[Value]:
+    def values(analysis: Analysis) -> Iterator[ConditionValue]:
         shapes = analysis.trace.shapes
         labels = [kind.label for kind in shape_kinds(shapes)]
         names = list(zip(shapes["name"].fill_null(""), labels, strict=True))
@@ -244,9 +244,9 @@ def _kernels(name: str, figure: str) -> Quantity:
             window = analysis.part(device).window
             count, total = kernel_totals(analysis.trace, device.device, window, rows)
             if figure != "per_call":
-                yield Value(total // times, window.length // times, device.id)
+                yield ConditionValue(total // times, window.length // times, device.id)
             elif count:
-                yield Value(total // count, 0, device.id)
+                yield ConditionValue(total // count, 0, device.id)
 
     return Quantity("time", values, (_gpu_work,), "no call of it is in the part that counts")
 
@@ -299,7 +299,7 @@ def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[st
                 yield f"{condition.text}: {condition.quantity} is {_value_text(condition, value)}{where}"
 
 
-def _measured_values(condition: Condition, analysis: Analysis) -> Sequence[Value]:
+def _measured_values(condition: Condition, analysis: Analysis) -> Sequence[ConditionValue]:
     """Return the values of a condition, at least one. Raises RequestError if it was not measured."""
     quantity = _quantity(condition)
     reason = next((reason for need in quantity.needs if (reason := need(analysis)) is not None), None)
@@ -311,14 +311,14 @@ def _measured_values(condition: Condition, analysis: Analysis) -> Sequence[Value
     return values
 
 
-def _comparable(condition: Condition, value: Value) -> Decimal:
+def _comparable(condition: Condition, value: ConditionValue) -> Decimal:
     """Return the figure in the unit of the condition: a percentage of the total, ns or a count."""
     if condition.unit != "%":
         return Decimal(value.figure)
     return Decimal(100 * value.figure) / value.total
 
 
-def _value_text(condition: Condition, value: Value) -> str:
+def _value_text(condition: Condition, value: ConditionValue) -> str:
     if _quantity(condition).kind == "count":
         return str(value.figure)
     time = exact_duration(value.figure)

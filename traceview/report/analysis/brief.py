@@ -11,9 +11,9 @@ from traceview.model.findings import Finding
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import OUTSIDE, covered, iteration_line, speed_lines
 from traceview.report.analysis.terminal import WHOLE, bar, device_words, first_sentence, heading, shares
-from traceview.report.format import CAUSE_WORDS, plain
+from traceview.report.format import CAUSE_WORDS
 from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen, cut, left, width, wrap
-from traceview.units import duration, quantity, share, time_range
+from traceview.units import duration, plain, quantity, share, time_range
 
 MAX_FINDINGS = 5
 MAX_DEVICES = 4

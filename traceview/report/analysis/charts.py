@@ -24,10 +24,10 @@ from traceview.model.columns import Column, columns
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import KernelUse, StreamUse, size_text
 from traceview.report.analysis.answer import covered
-from traceview.report.format import plain
 from traceview.timeline.events import PageInputs
 from traceview.timeline.groups import SampleStacks
 from traceview.timeline.rows import COPY_CLASSES
+from traceview.units import plain
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120

@@ -19,12 +19,12 @@ from traceview.report.analysis.answer import (
     total_words,
     unprofiled_words,
 )
-from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
+from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word
 from traceview.report.json import plain_values
 from traceview.report.whatif import gain_words
 from traceview.timeline.events import ClassTimes, PageInputs
 from traceview.timeline.rows import WORDS
-from traceview.units import duration
+from traceview.units import duration, plain
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf

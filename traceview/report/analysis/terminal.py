@@ -20,9 +20,9 @@ from traceview.report.analysis.answer import (
     program_words,
     total_words,
 )
-from traceview.report.format import CAUSE_WORDS, confidence_word, figures, plain
+from traceview.report.format import CAUSE_WORDS, confidence_word, figures
 from traceview.report.screen import PLAIN, WIDTH, Screen, code_lines, cut, left, part_lines, short_names, width, wrap
-from traceview.units import duration, durations
+from traceview.units import duration, durations, plain
 
 BAR = 60
 ANSWERS = 3

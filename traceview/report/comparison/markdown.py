@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison
 from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence, unprofiled_words
 from traceview.report.comparison.tables import ComparisonTable, tables
-from traceview.report.format import plain
+from traceview.units import plain
 
 SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
 # GitHub makes links of addresses and references, escaped or not, unless a comment divides them.

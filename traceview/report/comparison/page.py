@@ -14,7 +14,7 @@ from traceview.report.comparison.phrases import (
     unprofiled_words,
 )
 from traceview.report.comparison.tables import ComparisonTable, Time, tables
-from traceview.report.format import plain
+from traceview.units import plain
 
 MAX_ROWS = 400  # of lines and kernels
 PART_LOOKS = {"compute": "compute", "other": "d2d", "no_gpu": "idle_unknown", "twice": "memset"}

@@ -11,8 +11,7 @@ from traceview.model.comparison import (
     FigureChange,
     TimeShape,
 )
-from traceview.report.format import plain
-from traceview.units import duration, durations, share, signed_duration
+from traceview.units import duration, durations, plain, share, signed_duration
 
 MAX_NAMED_PARTS = 3
 MEAN_WORDS = (

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
 from traceview.model.rows import place_text, size_text
 from traceview.report.comparison.phrases import interval, own_share, part_words, shown_parts
-from traceview.report.format import plain
-from traceview.units import duration, durations, number, signed_duration
+from traceview.units import duration, durations, number, plain, signed_duration
 
 HOST_WORDS = {
     "sync.count": "synchronizations",

@@ -31,9 +31,8 @@ from traceview.report.comparison.tables import (
     shown_lines,
     time_pairs,
 )
-from traceview.report.format import plain
 from traceview.report.screen import PLAIN, Screen, cut, left, room, short_names, wrap
-from traceview.units import duration, number, quantity, signed_duration
+from traceview.units import duration, number, plain, quantity, signed_duration
 
 NAME = 20
 NAME_OF_PART = 26

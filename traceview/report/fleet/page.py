@@ -11,8 +11,8 @@ from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, Heat
 from traceview.report.assets import FLEET, escaped_json, pack
 from traceview.report.fleet.phrases import answer, clock_line, headline, price, session_line, title
-from traceview.report.format import plain
 from traceview.timeline.marks import Columns
+from traceview.units import plain
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
-from traceview.report.format import plain
 from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, WIDTH, Screen, left, room, short_names, width, wrap
-from traceview.units import duration, durations, quantity, share
+from traceview.units import duration, durations, plain, quantity, share
 
 NAME = 22
 LAST = 13  # width of the column with the rank that is last most often
