@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from traceview.slices.memory import fits_memory, free_memory
+from traceview.engine.memory import fits_memory, free_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 BETWEEN_SAMPLES, SAMPLES = 0.25, 100  # s, and the time so far is divided by SAMPLES where that is longer
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--limit", type=float, default=3600.0)
     parser.add_argument("--page", action="store_true", help="write the page, too")
-    parser.add_argument("--only", choices=("scan", "default", "slices"), action="append", help="may be given again")
+    parser.add_argument("--only", choices=("scan", "default", "parts"), action="append", help="may be given again")
     parser.add_argument("--against", type=Path, metavar="WORKTREE", help="measure another revision, too")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the wall times over the sizes of reports")
     given = parser.parse_args()
@@ -120,7 +120,7 @@ def main() -> None:
             ways = {
                 "scan": [sys.executable, "benchmarks/plain_scan.py", str(report.resolve())],
                 "default": [*analyze, "--json", f"{folder}/default.json"],
-                "slices": [*analyze, "--json", f"{folder}/slices.json", "--memory", given.memory],
+                "parts": [*analyze, "--json", f"{folder}/parts.json", "--memory", given.memory],
             }
             scan: Cost | None = None
             for way, command in ways.items():

@@ -40,7 +40,7 @@ def main() -> None:
         getattr(import_module(f"traceview.report.analysis.{module}"), function)
         for module, function in (("page", "render"), ("document", "to_json"))
     )
-    page_inputs = import_module("traceview.slices.page").page_inputs
+    page_inputs = import_module("traceview.engine.page").page_inputs
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise
     clock.lap("import traceview")

@@ -57,7 +57,7 @@ def original(name: str) -> Path:
 def padded(report: Path, target: Path, size: int = 450_000_000) -> Path:
     """Write a copy of an export with free pages at its end, which take no room on the disk.
 
-    With `--memory 1GB` a copy of the default size is measured in slices, by worker processes.
+    With `--memory 1GB` a copy of the default size is measured in parts, by worker processes.
     """
     data = bytearray(report.read_bytes())
     page = int.from_bytes(data[16:18], "big")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from traceview.engine.page import page_inputs
+from traceview.engine.run import AnalysisOptions
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze_trace
-from traceview.slices.page import page_inputs
-from traceview.slices.run import AnalysisOptions
 from traceview.timeline.events import PageInputs
 
 

@@ -20,7 +20,7 @@ FILES = {
     "traceview/alone.py": "from traceview.reader import rows\n",
     "traceview/page.js": "one\ntwo\n",
     "traceview/rule.py": RULE,
-    "traceview/slices/__init__.py": RULE,
+    "traceview/engine/__init__.py": RULE,
     "instrument/__init__.py": "import instrument.train\n",
     "instrument/train.py": "import torch\n",
     "docs/design.md": "# Design\n\nThree more words\n",

@@ -30,7 +30,7 @@ done
 exec "$@"
 """
 COMMANDS = {
-    "slices": ("analyze", "padded.sqlite", "--memory", "1GB", "--no-html"),
+    "parts": ("analyze", "padded.sqlite", "--memory", "1GB", "--no-html"),
     "fleet": ("fleet", ".", "--workers", "2", "--no-html"),
     "export": ("export", "rank*.sqlite", "--format", "perfetto"),
     "doctor": ("doctor",),

@@ -2,7 +2,7 @@
 
     read → normalise → part → measure → merge → decide → report
 
-A capture in memory is one part. slices/limited.py makes parts of a larger one; both take the steps of slices/run.py.
+A capture in memory is one part. engine/limited.py makes parts of a larger one; both take the steps of engine/run.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from traceview.engine.measure import Extents
+from traceview.engine.memory import check_fits
+from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.measure.activity import window_of_range
 from traceview.model.analysis import Analysis
 from traceview.model.trace import EVERYTHING, Trace, Window
@@ -18,10 +22,6 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
-from traceview.slices.measure import Extents
-from traceview.slices.memory import check_fits
-from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
-from traceview.slices.runner import SliceRunner, TraceInMemory
 
 Progress = Callable[[str, float], None]
 
@@ -79,10 +79,10 @@ def analyze(
 
 
 def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:
-    """Analyze a trace inside its window, as the only part. slices/page.py measures what its page shows beyond that."""
+    """Analyze a trace inside its window, as the only part. engine/page.py measures what its page shows beyond that."""
     source, options = TraceInMemory(trace), options or AnalysisOptions()
-    return analyze_slices(
-        SliceRunner(source, (trace.window or EVERYTHING,), keep_bytes=1 << 62),
+    return analyze_parts(
+        PartRunner(source, (trace.window or EVERYTHING,), keep_bytes=1 << 62),
         source.resident,
         Extents.from_trace(trace, options.device),
         options,

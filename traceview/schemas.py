@@ -147,8 +147,8 @@ def _tables(kinds: tuple[type, ...]) -> dict[str, Schema]:
 def attribute_type(kind: type, path: str) -> Any:
     """Return the declared type of a field or property, or of one of its attributes: "gaps.count"."""
     name, _, rest = path.partition(".")
-    found = _declared_type(kind, name)
-    return attribute_type(found, rest) if rest else found
+    declared = _declared_type(kind, name)
+    return attribute_type(declared, rest) if rest else declared
 
 
 def _declared_type(kind: type, name: str) -> Any:
@@ -157,8 +157,8 @@ def _declared_type(kind: type, name: str) -> Any:
             # This one alone: others may name types that are imported for type checkers only.
             alone = types.SimpleNamespace(__annotations__={name: annotations[name]})
             return get_type_hints(alone, vars(sys.modules[base.__module__]))[name]
-        if isinstance(found := vars(base).get(name), property):
-            return get_type_hints(found.fget)["return"]
+        if isinstance(attribute := vars(base).get(name), property):
+            return get_type_hints(attribute.fget)["return"]
     raise TypeError(f"{kind} declares no {name}")
 
 

@@ -1,4 +1,4 @@
-"""`--memory`: a capture that does not fit is analyzed in time slices. The samples fit, so the limit is made smaller."""
+"""`--memory`: a capture that does not fit is analyzed in parts. The samples fit, so the limit is made smaller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command
-from traceview.slices import limited, memory
+from traceview.engine import limited, memory
 
 SLICES = 7
 
@@ -22,7 +22,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setattr(memory, "fits_memory", lambda _path, _memory: False)
-    monkeypatch.setattr(limited, "slice_count", lambda _source, _memory, _processes: SLICES)
+    monkeypatch.setattr(limited, "part_count", lambda _source, _memory, _processes: SLICES)
     return temporary
 
 
@@ -69,7 +69,7 @@ def test_other_formats_are_analyzed_as_a_whole(traceview: Command, small_memory:
     code, _, err = traceview("analyze", trace, "--memory", "1GB", "--no-html", "-q", "--json", tmp_path / "out.json")
     assert (code, left_files(small_memory)) == (0, [])
     assert err == (
-        "traceview: rank0.json.gz is analyzed as a whole, beyond --memory: only SQLite exports are read in slices\n"
+        "traceview: rank0.json.gz is analyzed as a whole, beyond --memory: only SQLite exports are read in parts\n"
     )
 
 

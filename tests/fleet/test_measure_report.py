@@ -1,4 +1,4 @@
-"""Reports that are measured in time slices: the same figures as in memory, however many slices there are."""
+"""Reports that are measured in parts: the same figures as in memory, however many parts there are."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.captures import sample
+from traceview.engine import memory
+from traceview.engine.measure import Extents
+from traceview.engine.plan import plan_parts
+from traceview.engine.runner import PartRunner
+from traceview.engine.traces import PartSource
 from traceview.fleet import measure_report as module
-from traceview.fleet.measure_report import measure_report, measure_slices, measure_trace
+from traceview.fleet.measure_report import measure_parts, measure_report, measure_trace
 from traceview.pipeline import open_trace
-from traceview.slices import memory
-from traceview.slices.measure import Extents
-from traceview.slices.plan import plan_slices
-from traceview.slices.runner import SliceRunner
-from traceview.slices.traces import SliceSource
 
 
 def figures(result: object) -> object:
@@ -31,11 +31,11 @@ def figures(result: object) -> object:
 def test_slices_give_the_figures_of_the_whole(name: str) -> None:
     """Two GPUs with collectives, kernels of graphs, and an iteration with copies."""
     whole = figures(measure_trace(open_trace(sample(name))))
-    source = SliceSource.open(sample(name))
+    source = PartSource.open(sample(name))
     extents = Extents(*source.extents).devices
-    windows = plan_slices(source, 5)
+    windows = plan_parts(source, 5)
     assert len(windows) > 1
-    assert figures(measure_slices(SliceRunner(source, windows, 1 << 40), extents, None, None, None)) == whole
+    assert figures(measure_parts(PartRunner(source, windows, 1 << 40), extents, None, None, None)) == whole
 
 
 def test_report_larger_than_memory_is_measured_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

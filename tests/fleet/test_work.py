@@ -24,7 +24,7 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
     [device] = active_devices(trace := made_trace(operations))
     limit, work.MAX_BINS = work.MAX_BINS, bins
     try:
-        measured = WorkBins.empty(device.window, compute_times(trace, device)).in_slice(trace, device).work()
+        measured = WorkBins.empty(device.window, compute_times(trace, device)).in_part(trace, device).work()
     finally:
         work.MAX_BINS = limit
     count = len(measured.kernel)

@@ -48,7 +48,7 @@ def test_signal_keeps_old_outputs(interrupt: ModuleType, command: str, number: s
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "WORKER"])
-@pytest.mark.parametrize("command", ["slices", "fleet"])
+@pytest.mark.parametrize("command", ["parts", "fleet"])
 def test_signal_while_workers_start(interrupt: ModuleType, command: str, number: str) -> None:
     """No worker prints a traceback, none still runs, and no temporary folder is left."""
     for after in (0.4, 0.8):

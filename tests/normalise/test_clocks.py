@@ -12,12 +12,12 @@ import pytest
 
 from tests.build_export import Call, Kernel, Sync, build_export
 from tests.captures import ALL, analyzed, sample, shared
+from traceview.engine.survey import NotInPartsError
+from traceview.engine.traces import PartSource
 from traceview.model.analysis import Analysis
 from traceview.model.devices import CAUSES
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
-from traceview.slices.survey import NotInPartsError
-from traceview.slices.traces import SliceSource
 
 GPU_TABLES = [f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")]
 API_TABLES = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "PROFILER_OVERHEAD"]
@@ -99,7 +99,7 @@ def test_devices_with_different_clocks_are_read_together(tmp_path: Path) -> None
             connection.execute(f"DROP TABLE {table}")
             connection.execute(f"ALTER TABLE sorted RENAME TO {table}")
     with pytest.raises(NotInPartsError, match="different clocks"):
-        SliceSource.open(path, pages_per_part=8)
+        PartSource.open(path, pages_per_part=8)
 
 
 @pytest.mark.parametrize("name", ALL)

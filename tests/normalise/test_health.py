@@ -11,12 +11,12 @@ import pytest
 
 from tests.build_export import Call, Graph, Kernel, Nvtx, Overhead, build_export
 from tests.captures import ALL, analyzed, sample, shared
+from traceview.engine.traces import PartSource
 from traceview.errors import NoGpuWorkError
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, ReportInfo
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis import brief, terminal
-from traceview.slices.traces import SliceSource
 
 DIAGNOSTICS = "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, source INTEGER, severity INTEGER, text TEXT)"
 CUPTI_OVERHEAD = "CREATE TABLE CUPTI_ACTIVITY_KIND_OVERHEAD (start INTEGER, end INTEGER, overheadType INTEGER)"
@@ -259,7 +259,7 @@ def test_missing_names_are_counted_in_memory_and_in_slices(tmp_path: Path, what:
     (note,) = notes_of(open_trace(path).info.health)
     assert note.text.startswith(f"the names of {rows:,} of ") and f" {what}s (" in note.text
     assert note.affects
-    assert notes_of(SliceSource.open(path, pages_per_part=16).resident.info.health) == [note]
+    assert notes_of(PartSource.open(path, pages_per_part=16).resident.info.health) == [note]
 
 
 def test_findings_on_missing_kernel_names_are_in_doubt_and_the_summary_says_so(tmp_path: Path) -> None:

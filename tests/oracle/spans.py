@@ -40,7 +40,7 @@ def inside(spans: list[Span], start: int, end: int) -> list[Span]:
     """Return the part of a union inside [start, end)."""
     first = max(bisect_right(spans, (start, start)) - 1, 0)
     found = []
-    for index in range(first, len(spans)):  # a slice would copy the rest for each query
+    for index in range(first, len(spans)):  # a part would copy the rest for each query
         low, high = spans[index]
         if low >= end:
             break

@@ -9,6 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from traceview.engine.facts import FindingContext, capture_part
+from traceview.engine.findings import find
+from traceview.engine.measure import Extents, PartPlan, measure_part
+from traceview.engine.merge import merge_steady_streams
+from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis
@@ -19,11 +24,6 @@ from traceview.model.trace import API, EVERYTHING, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
 from traceview.pricing.base import CapturePart, Rule
 from traceview.pricing.texts import PLACEHOLDER
-from traceview.slices.facts import FindingContext, capture_part
-from traceview.slices.findings import find
-from traceview.slices.measure import Extents, SlicePlan, measure_slice
-from traceview.slices.merge import merge_steady_streams
-from traceview.slices.runner import SliceRunner, TraceInMemory
 
 TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
 MS = 1_000_000
@@ -52,19 +52,19 @@ def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[
     return find(analysis, steady, parts, host_idle, rules=rules)
 
 
-def in_a_part(analysis: Analysis) -> tuple[SliceRunner, dict[int, tuple[StreamUse, ...]]]:
+def in_a_part(analysis: Analysis) -> tuple[PartRunner, dict[int, tuple[StreamUse, ...]]]:
     """Return the capture of an analysis as its only part, and the streams of each device in its steady part."""
     source = TraceInMemory(analysis.trace)
     window = analysis.trace.window or EVERYTHING
-    plan = SlicePlan(window, Extents.from_trace(analysis.trace), None, analysis.iterations, 10, analysis.whole, None)
-    parts = SliceRunner(source, (window,), 1 << 40)
-    return parts, merge_steady_streams([parts.in_slice(0, partial(measure_slice, plan=plan))])
+    plan = PartPlan(window, Extents.from_trace(analysis.trace), None, analysis.iterations, 10, analysis.whole, None)
+    parts = PartRunner(source, (window,), 1 << 40)
+    return parts, merge_steady_streams([parts.in_part(0, partial(measure_part, plan=plan))])
 
 
 def rows_of(analysis: Analysis) -> CapturePart:
     """Return the rows that rules read of a capture that is one part."""
     parts, steady = in_a_part(analysis)
-    return parts.in_slice(0, partial(capture_part, context=FindingContext.from_analysis(analysis, steady, ())))
+    return parts.in_part(0, partial(capture_part, context=FindingContext.from_analysis(analysis, steady, ())))
 
 
 def in_training(trace: Trace) -> Trace:

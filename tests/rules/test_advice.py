@@ -10,13 +10,13 @@ import pytest
 
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from tests.rules.helpers import in_a_part
+from traceview.engine.findings import find
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.profilers import capture_advice
 from traceview.model.program import KINDS, PLAIN_CUDA, Program
 from traceview.pricing.texts import FOLDER, FindingTexts, read_entry, texts_for
 from traceview.pricing.texts import KINDS as TEXT_KINDS
-from traceview.slices.findings import find
 
 # Every kind of program that advice differs for, by a name.
 PROGRAMS = {

@@ -1,4 +1,4 @@
-"""The server of a capture in slices answers as that of the complete trace."""
+"""The server of a capture in parts answers as that of the complete trace."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
+from tests.engine.gate import quiet_windows
 from tests.pages import inputs_of
-from tests.slices.gate import quiet_windows
+from traceview.engine.measure import Extents
+from traceview.engine.page import page_inputs
+from traceview.engine.run import AnalysisOptions, analyze_parts
+from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
 from traceview.serve import answers
 from traceview.serve.answers import Answers
-from traceview.slices.measure import Extents
-from traceview.slices.page import page_inputs
-from traceview.slices.run import AnalysisOptions, analyze_slices
-from traceview.slices.runner import SliceRunner, TraceInMemory
 from traceview.timeline import levels, stored
 from traceview.timeline.events import PageInputs
 from traceview.timeline.groups import rows
@@ -29,12 +29,12 @@ def whole(request: pytest.FixtureRequest) -> Analysis:
     return analyze(open_trace(sample(request.param)), costs=None)
 
 
-def in_slices(whole: Analysis, count: int, folder: Path) -> PageInputs:
-    """Return the page inputs of the same capture in slices, with the findings of the complete trace."""
+def in_parts(whole: Analysis, count: int, folder: Path) -> PageInputs:
+    """Return the page inputs of the same capture in parts, with the findings of the complete trace."""
     source = TraceInMemory(whole.trace)
-    runner = SliceRunner(source, quiet_windows(whole.trace, count))
+    runner = PartRunner(source, quiet_windows(whole.trace, count))
     options, extents = AnalysisOptions(), Extents.from_trace(whole.trace)
-    inputs = page_inputs(analyze_slices(runner, source.resident, extents, options, folder=folder))
+    inputs = page_inputs(analyze_parts(runner, source.resident, extents, options, folder=folder))
     return replace(inputs, analysis=replace(inputs.analysis, findings=whole.findings))
 
 
@@ -47,7 +47,7 @@ def test_server_answers_slices_as_it_answers_the_complete_trace(
         monkeypatch.setattr(answers, limit, 500)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
     monkeypatch.setattr(answers, "MAX_PLACES", 50)
-    every = [inputs_of(whole), in_slices(whole, 7, tmp_path)]
+    every = [inputs_of(whole), in_parts(whole, 7, tmp_path)]
     servers = [Answers.from_groups(rows(inputs), inputs.events) for inputs in every]
     monkeypatch.setattr(answers, "MAX_UNMERGED_MARKS", 1 << 40)
     # The complete trace without sums and levels in advance.

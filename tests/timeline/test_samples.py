@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.measure.charts.test_stacks import random_stacks
+from tests.measure.charts.test_trees import random_stacks
 from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, frame, random_trace
 from tests.pages import inputs_of
 from traceview.model.analysis import Analysis

@@ -32,9 +32,9 @@ from traceview.errors import RequestError
 from traceview.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
+    from traceview.engine.limited import LimitedCapture
+    from traceview.engine.run import AnalyzedCapture
     from traceview.model.analysis import Analysis
-    from traceview.slices.limited import LimitedCapture
-    from traceview.slices.run import AnalyzedCapture
 
 EPILOG = """\b
 TIME is 120ms or 1.5s after the start of the first GPU work, or a time on the
@@ -170,11 +170,11 @@ def measure_report(
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    from traceview.engine.memory import fits_memory, memory_limit
+    from traceview.engine.run import AnalysisOptions
     from traceview.measure.activity import window_of_range
     from traceview.model.times import window_of_times
     from traceview.pipeline import analyze_trace, open_trace
-    from traceview.slices.memory import fits_memory, memory_limit
-    from traceview.slices.run import AnalysisOptions
 
     costs = profiler_costs(report, calibration)
     chosen = AnalysisOptions(costs=costs, unprofiled_ns=given_ns(unprofiled_ms), **options)
@@ -198,9 +198,9 @@ def measure_report(
 
 
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
-    """Return the capture, to be analyzed in slices, or the reason why it cannot be."""
+    """Return the capture, to be analyzed in parts, or the reason why it cannot be."""
+    from traceview.engine.limited import LimitedCapture, worker_processes
     from traceview.read.source import private_folder
-    from traceview.slices.limited import LimitedCapture, worker_processes
 
     context = click.get_current_context()
     folder = context.with_resource(private_folder(report))
@@ -209,8 +209,8 @@ def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
 
 def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
+    from traceview.engine.page import page_inputs
     from traceview.report.analysis.page import DETAIL, render
-    from traceview.slices.page import page_inputs
     from traceview.units import size
 
     html = render(page_inputs(capture), DETAIL if detail is None else detail)

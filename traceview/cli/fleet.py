@@ -27,9 +27,9 @@ from traceview.cli.options import (
 )
 from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, screen, write_results
 from traceview.cli.progress import progress
+from traceview.engine.memory import check_memory
 from traceview.errors import RequestError
 from traceview.files import is_stdout, refuse_link
-from traceview.slices.memory import check_memory
 
 if TYPE_CHECKING:
     from traceview.model.fleet import Fleet
@@ -82,7 +82,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
     "--memory",
     type=parse_size,
     metavar="SIZE",
-    help="Memory of each worker, about. A larger SQLite export is measured in time slices.  "
+    help="Memory of each worker, about. A larger SQLite export is measured in parts.  "
     "[default: half of what is free, divided by the workers]",
 )
 @click.option(

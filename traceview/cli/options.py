@@ -278,7 +278,7 @@ _MEMORY = click.option(
     "--memory",
     type=parse_size,
     metavar="SIZE",
-    help="Memory to use, about. A larger SQLite export is analyzed in time slices.  [default: half of what is free]",
+    help="Memory to use, about. A larger SQLite export is analyzed in parts.  [default: half of what is free]",
 )
 _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 

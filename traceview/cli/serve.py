@@ -31,8 +31,8 @@ def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) ->
 
     The page loads every event at any zoom from the server. The address contains a random token. No file stays behind.
     """
+    from traceview.engine.page import page_inputs
     from traceview.serve import Server
-    from traceview.slices.page import page_inputs
 
     with progress(quiet) as step:
         capture = measure_report(report, step, page=True, **options)

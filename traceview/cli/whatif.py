@@ -87,10 +87,10 @@ def whatif(
 
     check_capture(report)
     check_outputs((report, calibration), (html_path, json_path))
+    from traceview.engine.run import AnalysisOptions
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
     from traceview.report.whatif import render, render_brief, to_json
-    from traceview.slices.run import AnalysisOptions
     from traceview.whatif.changes import ranks as data_parallel
     from traceview.whatif.prediction import whatif as run
 
@@ -108,8 +108,8 @@ def whatif(
     if isinstance(result, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
     if html_path is not None:
+        from traceview.engine.page import page_inputs
         from traceview.report.analysis.page import render as render_page
-        from traceview.slices.page import page_inputs
 
         write_text(html_path, render_page(page_inputs(capture), whatif=result))
     if not write_output(json_path, partial(to_json, result)) and not quiet:

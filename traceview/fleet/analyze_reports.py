@@ -11,13 +11,13 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 
+from traceview.engine.memory import MIN_MEMORY, free_memory
 from traceview.errors import ReportError, RequestError
 from traceview.fleet.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
 from traceview.fleet.partials import FleetReports, P, SharedColumns, Work
 from traceview.fleet.sources import find_reports, report_names
 from traceview.fleet.worker import Job, Report, forget_run, loaded, measure_kept, read_and_keep
 from traceview.model.fleet import Fleet, ReportResult, Skipped
-from traceview.slices.memory import MIN_MEMORY, free_memory
 from traceview.workers import WorkerDiedError, Workers
 from traceview.workers.cluster import DaskWorkers, Tls
 from traceview.workers.processes import Processes

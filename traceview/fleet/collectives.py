@@ -33,7 +33,7 @@ def collective_kind(kernel: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePart:
-    """The collectives of one GPU in a slice of its capture, in the order of their starts: a value for each.
+    """The collectives of one GPU in a part of its capture, in the order of their starts: a value for each.
 
     At most MAX_COLLECTIVES are there, those that are launched first, of `count`. `stream` is a row of Trace.streams.
     `communicator` and `group` name the communicator and the process group; None if it is unknown.
@@ -74,7 +74,7 @@ class CollectivePart:
 
 
 def merge_collectives(parts: Sequence[CollectivePart], stream_ids: Times, begin: Times, numbers: Times) -> Collectives:
-    """Return the first MAX_COLLECTIVES collectives of one GPU, from its slices in the order of time.
+    """Return the first MAX_COLLECTIVES collectives of one GPU, from its parts in the order of time.
 
     `stream_ids` has the id of each row of Trace.streams. `begin` are the starts of the rank's iterations, ascending,
     and `numbers` their numbers. If the communicator of a kernel is unknown, streams serve as channels.

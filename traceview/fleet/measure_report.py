@@ -1,6 +1,6 @@
 """Measures one report and returns its small result; this is the work of a worker.
 
-A report larger than memory is measured in time slices, others as a single slice.
+A report larger than memory is measured in parts, others as a single part.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from traceview import intervals
+from traceview.engine.iterations import (
+    IterationPart,
+    find_iterations_in_parts,
+    idle_activity,
+    measure_iteration_part,
+    merge_iteration_parts,
+)
+from traceview.engine.limited import LimitedCapture
+from traceview.engine.measure import Extents, activities_in_part
+from traceview.engine.memory import memory_limit
+from traceview.engine.part import PartTrace
+from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, CollectivePart, merge_collectives
 from traceview.fleet.iterations import CutIterations, iteration_numbers
@@ -31,18 +43,6 @@ from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
 from traceview.read.sqlite.database import open_export
-from traceview.slices.iterations import (
-    IterationPart,
-    find_iterations_in_slices,
-    idle_activity,
-    measure_iteration_part,
-    merge_iteration_parts,
-)
-from traceview.slices.limited import LimitedCapture
-from traceview.slices.measure import Extents, activities_in_slice
-from traceview.slices.memory import memory_limit
-from traceview.slices.runner import SliceRunner, TraceInMemory
-from traceview.slices.slice import Slice
 
 KEEP_ALL = 1 << 62  # bytes
 SESSION = "TARGET_INFO_SESSION_START_TIME"
@@ -54,7 +54,7 @@ def measure_report(
 ) -> ReportResult:
     """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work.
 
-    A report that does not fit into `memory` bytes is measured in slices; see memory_limit.
+    A report that does not fit into `memory` bytes is measured in parts; see memory_limit.
     """
     try:
         with as_sqlite(path) as export:
@@ -65,7 +65,7 @@ def measure_report(
                     if isinstance(capture, LimitedCapture):
                         source = capture.source
                         extents = Extents(*source.extents).devices
-                        return measure_slices(capture.runner(), extents, session_epoch(export), iteration, skip)
+                        return measure_parts(capture.runner(), extents, session_epoch(export), iteration, skip)
             return measure_trace(open_trace(export), session_epoch(export), iteration, skip)
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
@@ -95,14 +95,14 @@ def measure_trace(
     works = active_devices(trace)
     if not works:
         raise RequestError(no_gpu_work(trace))
-    runner = SliceRunner(TraceInMemory(trace), [EVERYTHING], KEEP_ALL)
-    return measure_slices(runner, {work.device: work.window for work in works}, epoch, iteration, skip)
+    runner = PartRunner(TraceInMemory(trace), [EVERYTHING], KEEP_ALL)
+    return measure_parts(runner, {work.device: work.window for work in works}, epoch, iteration, skip)
 
 
-def measure_slices(
-    runner: SliceRunner, extents: Mapping[int, Window], epoch: int | None, iteration: str | None, skip: int | None
+def measure_parts(
+    runner: PartRunner, extents: Mapping[int, Window], epoch: int | None, iteration: str | None, skip: int | None
 ) -> ReportResult:
-    """Measure a report in slices; `extents` has the time from the first start to the last end of each GPU."""
+    """Measure a report in parts; `extents` has the time from the first start to the last end of each GPU."""
     trace = runner.source.resident
     if not extents:
         raise RequestError(no_gpu_work(trace))
@@ -127,15 +127,15 @@ class Device:
     row: int
     window: Window
 
-    def work(self, part: Slice) -> Activity:
-        """Return the work of the GPU in a slice, which may have none."""
-        works = activities_in_slice(part, {self.row: self.window})
+    def work(self, part: PartTrace) -> Activity:
+        """Return the work of the GPU in a part, which may have none."""
+        works = activities_in_part(part, {self.row: self.window})
         return works[0] if works else idle_activity(part.trace, self.row)
 
 
 @dataclass(frozen=True, slots=True)
 class _RankPart:
-    """What a slice has of a rank: `sums` are compute, communication, exposed communication, kernels, idle by cause."""
+    """What a part has of a rank: `sums` are compute, communication, exposed communication, kernels, idle by cause."""
 
     sums: Times
     steps: IterationPart | None
@@ -143,7 +143,7 @@ class _RankPart:
     times: Mapping[str, int]
 
 
-def _measure_part(part: Slice, device: Device, where: IterationRanges | None, steady: Window) -> _RankPart:
+def _measure_part(part: PartTrace, device: Device, where: IterationRanges | None, steady: Window) -> _RankPart:
     trace, work = part.trace, device.work(part)
     gaps = device_gaps(trace, find_idle_gaps(trace, part.threads, work))
     measured = MeasuredDevices([work], {device.row: gaps})
@@ -158,17 +158,17 @@ def _measure_part(part: Slice, device: Device, where: IterationRanges | None, st
     )
 
 
-def _bins_in_slice(part: Slice, device: Device, bins: WorkBins) -> WorkBins:
+def _bins_in_part(part: PartTrace, device: Device, bins: WorkBins) -> WorkBins:
     work = device.work(part)
-    return bins.in_slice(part.trace, work.clip(bins.window.within(work.window)))
+    return bins.in_part(part.trace, work.clip(bins.window.within(work.window)))
 
 
 def _measure_rank(
-    runner: SliceRunner, device: Device, iteration: str | None, skip: int | None, notes: list[str]
+    runner: PartRunner, device: Device, iteration: str | None, skip: int | None, notes: list[str]
 ) -> RankResult:
     resident = runner.source.resident
     row = resident.devices.row(device.row, named=True)
-    located = find_iterations_in_slices(resident, [device.row], runner.over_slices, pattern=iteration, skip=skip)
+    located = find_iterations_in_parts(resident, [device.row], runner.over_parts, pattern=iteration, skip=skip)
     cut, begin, numbers, steady = None, EMPTY, EMPTY, device.window
     if isinstance(located, NotMeasured):
         notes.append(located.reason)
@@ -178,7 +178,7 @@ def _measure_rank(
         cut, begin = CutIterations.build(where, finish, numbers, named), where.start
         steady = _steady(begin, where.skipped, device.window)
     function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)
-    parts = list(runner.over_slices(function))
+    parts = list(runner.over_parts(function))
     steps = None
     if cut is not None:
         each = merge_iteration_parts(cut.where, [part.steps for part in parts if part.steps is not None])
@@ -187,7 +187,7 @@ def _measure_rank(
     for part in parts:
         times.update(part.times)
     bins = WorkBins.empty(steady, times)
-    for some in runner.over_slices(partial(_bins_in_slice, device=device, bins=bins)):
+    for some in runner.over_parts(partial(_bins_in_part, device=device, bins=bins)):
         bins.add(some)
     compute, communication, exposed, kernels, *idle = np.sum([part.sums for part in parts], axis=0).tolist()
     return RankResult(

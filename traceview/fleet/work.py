@@ -48,7 +48,7 @@ class WorkBins:
         names = tuple(sorted(times, key=lambda name: (-times[name], name))[:MAX_NAMES])
         return cls(window, width, names, np.zeros((3 + len(names), -(-window.length // width)), np.int64))
 
-    def in_slice(self, trace: Trace, device: Activity) -> WorkBins:
+    def in_part(self, trace: Trace, device: Activity) -> WorkBins:
         """Return the bins of the device's window, with its work."""
         first, last = (device.window.start - self.window.start) // self.width, device.window.end - self.window.start
         number = np.arange(first, max(-(-last // self.width), first))
@@ -75,7 +75,7 @@ class WorkBins:
             yield intervals.union(device.start[members], device.end[members])
 
     def add(self, part: WorkBins) -> None:
-        """Add the bins of a slice."""
+        """Add the bins of a part."""
         first = (part.window.start - self.window.start) // self.width
         self.sums[:, first : first + part.sums.shape[1]] += part.sums
 

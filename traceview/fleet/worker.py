@@ -181,7 +181,7 @@ def _memory_of_thread() -> int | None:
 
     The threads share half of the limit equally.
     """
-    from traceview.slices.memory import MIN_MEMORY
+    from traceview.engine.memory import MIN_MEMORY
 
     worker = dask_worker()
     limit = worker and worker.memory_manager.memory_limit

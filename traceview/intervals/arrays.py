@@ -50,11 +50,11 @@ def values_at(values: NDArray[Item], place: NDArray[np.signedinteger[Any]], othe
     """Return the value at each place, and `otherwise` at -1."""
     if len(values) == 0:
         return np.full(len(place), otherwise, values.dtype)
-    found: NDArray[Item] = values[place]
+    result: NDArray[Item] = values[place]
     unknown = place < 0
     if unknown.any():
-        found[unknown] = otherwise
-    return found
+        result[unknown] = otherwise
+    return result
 
 
 def is_sorted(times: Times) -> bool:

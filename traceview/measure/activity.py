@@ -75,7 +75,7 @@ class Activity:
         # Work without length at the end of all work belongs to the part that ends there.
         last = int(np.searchsorted(self.start, window.end, "right" if window.end == self.window.end else "left"))
         running = np.flatnonzero(self.end[:first] > window.start)
-        # Work that runs when the window begins is mostly the last work before it: a slice copies nothing.
+        # Work that runs when the window begins is mostly the last work before it: a part copies nothing.
         if len(running) == 0 or running[0] == first - len(running):
             return slice(first - len(running), last)
         return np.append(running, np.arange(first, last))

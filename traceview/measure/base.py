@@ -30,7 +30,7 @@ Input = TypeVar("Input")
 
 
 class PartContext(NamedTuple):
-    """What rows of a PartMeasure need besides its totals. Of merged slices, the trace has its small tables alone."""
+    """What rows of a PartMeasure need besides its totals. Of merged parts, the trace has its small tables alone."""
 
     trace: Trace
     device: int  # row of Trace.devices
@@ -61,7 +61,7 @@ class DeviceInput(PartInput):
 
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
-    extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a slice
+    extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a part
 
 
 class HostTime(Protocol):
@@ -89,11 +89,11 @@ class CaptureInput:
     flops_per_iteration: int | None = None  # on each GPU, as the user states it
     whole: bool = False  # tables cover the window of each device, not its steady part
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
-    outer: Window | None = None  # the capture's window, where Trace.window is that of one slice of several
+    outer: Window | None = None  # the capture's window, where Trace.window is that of one part of several
 
     @property
     def context(self) -> CaptureInput:
-        """The input itself; without operations and API calls where slices are merged."""
+        """The input itself; without operations and API calls where parts are merged."""
         return self
 
 
@@ -158,7 +158,7 @@ class _Measure(Generic[Input]):
             raise UndeclaredMergeError(self.table.name, undeclared[0])
 
     def fill_table(self, given: Input, totals_only: bool = False) -> Table:
-        """Return the table with its rows, or with the reason why there are none; a slice needs totals alone."""
+        """Return the table with its rows, or with the reason why there are none; a part needs totals alone."""
         if self.totals is None:
             return self._filled(self.rows(given))
         totals = self.totals(given)
@@ -170,7 +170,7 @@ class _Measure(Generic[Input]):
         return self.from_totals(given.context, totals)  # type: ignore[attr-defined]
 
     def from_totals(self, context: Any, totals: pl.DataFrame) -> Table:
-        """Return the table of a measure with `totals`, which may be those of several slices."""
+        """Return the table of a measure with `totals`, which may be those of several parts."""
         return self._filled(self.rows(context, totals), TableTotals(totals))
 
     def from_rows(self, rows: Sequence[Any]) -> Table:

@@ -106,7 +106,7 @@ def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
 def _iteration_totals(given: CaptureInput) -> pl.DataFrame:
     """Return the sums of each counted iteration on each device whose samples are short enough to lie in it.
 
-    A sample belongs to the slice of its start.
+    A sample belongs to the part of its start.
     """
     iterations, trace = given.iterations, given.trace
     if trace.gpu_metrics.is_empty() or isinstance(iterations, NotMeasured):

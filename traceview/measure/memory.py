@@ -31,7 +31,7 @@ def memory_curves(trace: Trace) -> Iterator[CounterSeries]:
 
 
 def _first_work(given: CaptureInput) -> pl.DataFrame:
-    """Return the start of the first GPU work. Memory itself is not divided into slices: its sum needs its history."""
+    """Return the start of the first GPU work. Memory itself is not divided into parts: its sum needs its history."""
     return given.trace.operations.select(pl.col("start").first())[: 0 if given.trace.memory.is_empty() else 1]
 
 

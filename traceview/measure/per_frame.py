@@ -1,6 +1,6 @@
 """Results that follow from one frame, kept as long as the frame exists.
 
-The slices of a capture share the frame of NVTX ranges: what follows from it alone is computed once in each process.
+The parts of a capture share the frame of NVTX ranges: what follows from it alone is computed once in each process.
 Most measures need the launches of operations.
 """
 

@@ -19,7 +19,7 @@ FEW_ROWS = 1 << 15
 def measuring_threads(rows: int) -> Executor:
     """Return an executor for what is measured of `rows`. It has THREADS threads, or none if they gain nothing.
 
-    With few rows, threads wait for the interpreter. polars has one thread in processes that measure slices side by
+    With few rows, threads wait for the interpreter. polars has one thread in processes that measure parts side by
     side. They share the processors, and threads would add a fifth to their time.
     """
     return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else ThisProcess()

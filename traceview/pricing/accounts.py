@@ -93,7 +93,7 @@ def work_ends(device: DevicePart, exposed: Mapping[str, Intervals]) -> WorkEnds:
 def end_of_work(parts: Sequence[WorkEnds]) -> EndOfWork | None:
     """Return until when time counts as lost; None if the device runs neither kernels nor such copies.
 
-    `parts` are those of one device in each slice of a capture. Work counts until the last kernel; if copies take longer
+    `parts` are those of one device in each part of a capture. Work counts until the last kernel; if copies take longer
     than compute, until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results
     waiting.
     """

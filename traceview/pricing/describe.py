@@ -28,7 +28,7 @@ FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with it
 class GrantSums(NamedTuple):
     """The sums of a grant: its ns, the gaps that it comes from, the ns in the steady part, and idle ns by cause.
 
-    `causes` has a pair for each cause of each idle claim. The sums of the slices of a capture add up.
+    `causes` has a pair for each cause of each idle claim. The sums of the parts of a capture add up.
     """
 
     total: int

@@ -26,9 +26,9 @@ ClassTimes = Mapping[str, int]  # ns by class of work
 
 
 def _rows_inside(window: Window | None, own: bool, start: Times, end: Times) -> Rows:
-    """Return the rows inside the window; a slice, which copies nothing, without a window.
+    """Return the rows inside the window; a part, which copies nothing, without a window.
 
-    If `own`, the window is a time slice, and rows that start before it belong to the slice before.
+    If `own`, the window is a part, and rows that start before it belong to the part before.
     """
     if window is None:
         return ALL
@@ -99,7 +99,7 @@ class TraceLanes:
     def from_trace(
         cls, trace: Trace, host: HostUse, work: Mapping[int, Bands], names: Names, own: bool = False
     ) -> TraceLanes:
-        """Collect the events inside the window; `work` comes from `bands`. `own`: of a time slice (_rows_inside)."""
+        """Collect the events inside the window; `work` comes from `bands`. `own`: of a part (_rows_inside)."""
         operations, calls, window = trace.operations, trace.api, trace.window
         return cls(
             trace,

@@ -37,7 +37,7 @@ from traceview.timeline.index import NamePlaces
 from traceview.timeline.marks import NO_MARKS, Marks, Names, Numbers, concatenated, used
 from traceview.timeline.merging import GroupCounts
 from traceview.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, bands, largest
-from traceview.timeline.stored import AllMarks, LanePart, MarkBlock, SliceBlocks, StoredMarks, write_blocks, write_lane
+from traceview.timeline.stored import AllMarks, LanePart, MarkBlock, PartBlocks, StoredMarks, write_blocks, write_lane
 from traceview.timeline.sums import (
     MAX_DEVICE_BINS,
     DeviceLanes,
@@ -54,7 +54,7 @@ from traceview.timeline.sums import (
 NAME_BINS = 1 << 10  # bins of the whole timeline; a page has at most half as many
 JOINED_FILE = "joined.marks"
 MAX_SUMS = 1 << 20  # sums of names in memory; wider bins have fewer
-SLICES_AT_ONCE = 16  # places of names in memory
+PARTS_AT_ONCE = 16  # places of names in memory
 NO_WORK = TimelineRow("overlap", "", "", "", (NO_MARKS,) * len(OVERLAP_LANES))
 NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
 ZERO = np.zeros(1, np.int64)
@@ -62,7 +62,7 @@ ZERO = np.zeros(1, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class DeviceBins:
-    """The sums of a device (by id) in a slice, in bins of the whole timeline from bin `first` on."""
+    """The sums of a device (by id) in a part, in bins of the whole timeline from bin `first` on."""
 
     id: str
     first: int
@@ -70,14 +70,14 @@ class DeviceBins:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceMarks:
-    """The marks of a slice in a file, by id of their lane.
+class PartMarks:
+    """The marks of a part in a file, by id of their lane.
 
-    `edges` are the first and the last gap of each lane of gaps if they touch the border of the slice there, or no mark.
+    `edges` are the first and the last gap of each lane of gaps if they touch the border of the part there, or no mark.
     `devices` have the sums of each lane of gaps and its device, without `edges`; `sums` those of names. `places` are
     NamePlaces as marks: their detail `row` indexes `rows`, ids of lanes; `widths` are NamePlaces.width. `exposed` and
     `calls` are parts of `exposed` and `worst_calls` of TimelineEvents, with the cost of the calls. `projected` has the
-    ranges with work in the slice (PROJECTED).
+    ranges with work in the part (PROJECTED).
     """
 
     lanes: Mapping[str, LanePart]
@@ -94,7 +94,7 @@ class SliceMarks:
     projected: pl.DataFrame
 
 
-def write_slice(
+def write_part(
     trace: Trace,
     devices: tuple[DeviceUse, ...],
     host: HostUse,
@@ -102,11 +102,11 @@ def write_slice(
     own: bool,
     folder: Path,
     span: Window,
-) -> SliceMarks:
-    """Write the marks of a slice, the window of `trace`, to a new file in `folder`.
+) -> PartMarks:
+    """Write the marks of a part, the window of `trace`, to a new file in `folder`.
 
-    `devices` and `host` have the frames of gaps and calls. `own` is false for the first slice, which also has the calls
-    that begin before it. `projected` has the ranges with work in the slice. `span` is the time of the whole timeline.
+    `devices` and `host` have the frames of gaps and calls. `own` is false for the first part, which also has the calls
+    that begin before it. `projected` has the ranges with work in the part. `span` is the time of the whole timeline.
     """
     names, work = Names(), bands(trace, devices)
     lanes = TraceLanes.from_trace(trace, host, work, names, own)
@@ -131,7 +131,7 @@ def write_slice(
             out.row("call", call_id(thread), lanes.calls(thread))
         places = NamePlaces.merged(out.places, span.start)
         blocks = write_blocks(_as_marks(places), file, path)
-    return SliceMarks(
+    return PartMarks(
         out.lanes,
         edges,
         bins,
@@ -193,7 +193,7 @@ def _as_marks(places: NamePlaces) -> Marks:
 
 
 def split_edges(gaps: Marks, device: DeviceUse) -> tuple[Marks, Marks, Marks]:
-    """Return the gaps that touch no edge of the device's window in the slice, the one at its start, the one at its end.
+    """Return the gaps that touch no edge of the device's window in the part, the one at its start, the one at its end.
 
     A gap that touches both is at the start.
     """
@@ -202,33 +202,33 @@ def split_edges(gaps: Marks, device: DeviceUse) -> tuple[Marks, Marks, Marks]:
     return gaps.take(slice(first, last)), gaps.take(slice(0, first)), gaps.take(slice(last, None))
 
 
-def stored_events(slices: Sequence[SliceMarks], span: Window, folder: Path) -> TimelineEvents:
-    """Return the events of a capture from its slices, in the order of time; `span` is the time of the timeline.
+def stored_events(parts: Sequence[PartMarks], span: Window, folder: Path) -> TimelineEvents:
+    """Return the events of a capture from its parts, in the order of time; `span` is the time of the timeline.
 
     The files in `folder` must exist as long as the events are used.
     """
-    names = names_of_events(text for part in slices for text in part.names)
-    lanes = StoredLanes(slices, names, folder, span.start)
+    names = names_of_events(text for part in parts for text in part.names)
+    lanes = StoredLanes(parts, names, folder, span.start)
     exposed: dict[int, tuple[ClassTimes, ClassTimes]] = {}
-    for part in slices:
+    for part in parts:
         for device, (whole, steady) in part.exposed.items():
             before = exposed.get(device, ({}, {}))
             exposed[device] = (sum_mappings((before[0], whole)), sum_mappings((before[1], steady)))
-    calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in slices), strict=True)]
+    calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in parts), strict=True)]
     return TimelineEvents(
         span,
         names,
         lanes.by_id,
         exposed,
         call_places(calls),
-        _stored_sums(slices, span, lanes, len(names.texts)),
+        _stored_sums(parts, span, lanes, len(names.texts)),
     )
 
 
-def merged_projection(slices: Sequence[SliceMarks]) -> pl.DataFrame:
-    """Return the ranges on the GPU (see project_ranges) from those of all slices."""
+def merged_projection(parts: Sequence[PartMarks]) -> pl.DataFrame:
+    """Return the ranges on the GPU (see project_ranges) from those of all parts."""
     return (
-        pl.concat([part.projected for part in slices])
+        pl.concat([part.projected for part in parts])
         .group_by("range", "device")
         .agg(pl.col("start").min(), pl.col("end").max(), pl.col("operations").sum())
         .select(list(PROJECTED))
@@ -236,11 +236,11 @@ def merged_projection(slices: Sequence[SliceMarks]) -> pl.DataFrame:
     )
 
 
-def _stored_sums(slices: Sequence[SliceMarks], span: Window, lanes: StoredLanes, names: int) -> StoredSums:
-    """Return the sums of the capture, and the places of its `names` names, from those of its slices."""
+def _stored_sums(parts: Sequence[PartMarks], span: Window, lanes: StoredLanes, names: int) -> StoredSums:
+    """Return the sums of the capture, and the places of its `names` names, from those of its parts."""
     shift = bin_shift(span.length, MAX_DEVICE_BINS)
     devices: dict[str, DeviceSums] = {}
-    for part in slices:
+    for part in parts:
         for lane, own in part.devices.items():
             if own.id not in devices:
                 gaps = DeviceLanes(own.id, NO_WORK, lanes.joined(lane), ())
@@ -249,70 +249,70 @@ def _stored_sums(slices: Sequence[SliceMarks], span: Window, lanes: StoredLanes,
             for name, sums in own.sums.items():
                 into = total.setdefault(name, np.zeros(len(total["idle"]), np.int64))
                 into[own.first : own.first + len(sums)] += sums
-    name_shift, by_name = _merged_sums(slices, lanes.names, bin_shift(span.length, NAME_BINS))
-    rows, places = _merged_places(slices, lanes.names, span.start, names)
+    name_shift, by_name = _merged_sums(parts, lanes.names, bin_shift(span.length, NAME_BINS))
+    rows, places = _merged_places(parts, lanes.names, span.start, names)
     return StoredSums(shift, devices, name_shift, by_name, rows, places)
 
 
-def _merged_sums(slices: Sequence[SliceMarks], numbers: Sequence[Numbers], shift: int) -> tuple[int, list[NameSums]]:
-    """Return the sums of names of all slices, in bins of 2^shift ns or wider ones, and their shift."""
-    parts: dict[tuple[str, str], list[NameSums]] = {}
-    for part, number in zip(slices, numbers, strict=True):
+def _merged_sums(parts: Sequence[PartMarks], numbers: Sequence[Numbers], shift: int) -> tuple[int, list[NameSums]]:
+    """Return the sums of names of all parts, in bins of 2^shift ns or wider ones, and their shift."""
+    by_row: dict[tuple[str, str], list[NameSums]] = {}
+    for part, number in zip(parts, numbers, strict=True):
         for sums in part.sums:
-            parts.setdefault((sums.row, sums.table), []).append(sums._replace(name=number[sums.name].astype(np.int64)))
+            by_row.setdefault((sums.row, sums.table), []).append(sums._replace(name=number[sums.name].astype(np.int64)))
     # The order of the tables of a row in memory: kernels, copies.
-    every = [added(own).combined() for (_, table), own in sorted(parts.items(), key=lambda item: item[0][1] == "copy")]
+    every = [added(own).combined() for (_, table), own in sorted(by_row.items(), key=lambda item: item[0][1] == "copy")]
     while sum(len(part.bin) for part in every) > MAX_SUMS and any(part.bin.any() for part in every):
         shift, every = shift + 1, [part.wider() for part in every]
     return shift, every
 
 
 def _merged_places(
-    slices: Sequence[SliceMarks], numbers: Sequence[Numbers], zero: int, names: int
+    parts: Sequence[PartMarks], numbers: Sequence[Numbers], zero: int, names: int
 ) -> tuple[list[str], NamePlaces]:
-    """Return the places of all slices, and the ids of their rows; some slices are in memory at once."""
-    rows = sorted({row for part in slices for row in part.rows})
+    """Return the places of all parts, and the ids of their rows; some parts are in memory at once."""
+    rows = sorted({row for part in parts for row in part.rows})
     merged, waiting = NamePlaces.none(names), []
-    for place, (part, number) in enumerate(zip(slices, numbers, strict=True), 1):
+    for place, (part, number) in enumerate(zip(parts, numbers, strict=True), 1):
         row_number = np.array([rows.index(row) for row in part.rows], np.int64)
-        blocks = SliceBlocks(LanePart(part.places, {}, NO_COUNTS), number, number[:0])
+        blocks = PartBlocks(LanePart(part.places, {}, NO_COUNTS), number, number[:0])
         marks = concatenated(list(StoredMarks([blocks]).pieces())) if part.places else NO_MARKS
         width = NamePlaces.none(names).width
         width[number[: len(part.widths)]] = part.widths
         own = row_number[marks.details.get("row", np.zeros(len(marks), np.int64))]
         waiting.append(NamePlaces(marks.name.astype(np.int64), own, marks.start, marks.end - marks.start, width))
-        if len(waiting) == SLICES_AT_ONCE or place == len(slices):
+        if len(waiting) == PARTS_AT_ONCE or place == len(parts):
             merged, waiting = NamePlaces.merged([merged, *waiting], zero), []
     return rows, merged
 
 
 class StoredLanes:
-    """The lanes of a capture in slices by id, from the files in `folder`."""
+    """The lanes of a capture in parts by id, from the files in `folder`."""
 
-    def __init__(self, slices: Sequence[SliceMarks], names: Names, folder: Path, zero: int) -> None:
-        self.names = [np.array([names.number(text) for text in part.names], np.int32) for part in slices]
-        _, shapes = distinct_rows([part.shapes for part in slices], ordered=True)
-        lanes: dict[str, list[SliceBlocks]] = {}
+    def __init__(self, parts: Sequence[PartMarks], names: Names, folder: Path, zero: int) -> None:
+        self.names = [np.array([names.number(text) for text in part.names], np.int32) for part in parts]
+        _, shapes = distinct_rows([part.shapes for part in parts], ordered=True)
+        lanes: dict[str, list[PartBlocks]] = {}
         joins = _GapJoins(folder / JOINED_FILE, zero)
-        for part, number, shape in zip(slices, self.names, shapes, strict=True):
+        for part, number, shape in zip(parts, self.names, shapes, strict=True):
             for lane, edges in part.edges.items():
                 start, end = (_renamed(edge, number) for edge in edges)
                 lanes.setdefault(lane, []).extend(joins.closed(lane, start, lane in part.lanes or len(end) > 0))
                 joins.open(lane, end)
             for lane, own in part.lanes.items():
-                lanes.setdefault(lane, []).append(SliceBlocks(own, number, shape))
+                lanes.setdefault(lane, []).append(PartBlocks(own, number, shape))
         for lane, rest in joins.rest():
             lanes[lane].append(rest)
         self._joined = joins.joined
-        self.by_id: Mapping[str, AllMarks] = {lane: StoredMarks(parts) for lane, parts in lanes.items() if parts}
+        self.by_id: Mapping[str, AllMarks] = {lane: StoredMarks(own) for lane, own in lanes.items() if own}
 
     def joined(self, lane: str) -> Marks:
-        """Return the gaps of a lane that touch a border of a slice."""
+        """Return the gaps of a lane that touch a border of a part."""
         return concatenated(self._joined[lane]) if lane in self._joined else NO_MARKS
 
 
 class _GapJoins:
-    """Joins the pieces of gaps that cross borders of slices, and writes the gaps to a file."""
+    """Joins the pieces of gaps that cross borders of parts, and writes the gaps to a file."""
 
     def __init__(self, path: Path, zero: int) -> None:
         self._path, self._zero = path, zero
@@ -320,10 +320,10 @@ class _GapJoins:
         self._open: dict[str, Marks] = {}
         self.joined: dict[str, list[Marks]] = {}
 
-    def closed(self, lane: str, start: Marks, ends: bool) -> Iterator[SliceBlocks]:
+    def closed(self, lane: str, start: Marks, ends: bool) -> Iterator[PartBlocks]:
         """Yield the gap that is open at a border and ends at or after it; `start` is its piece after the border.
 
-        `ends` is false if the slice has only that piece, so that the gap may go on.
+        `ends` is false if the part has only that piece, so that the gap may go on.
         """
         before = self._open.pop(lane, NO_MARKS)
         if len(before) and len(start) and before.end[0] == start.start[0]:
@@ -337,22 +337,22 @@ class _GapJoins:
             self._open[lane] = before
 
     def open(self, lane: str, end: Marks) -> None:
-        """Keep the piece of a gap at the end of a slice."""
+        """Keep the piece of a gap at the end of a part."""
         if len(end):
             self._open[lane] = end
 
-    def rest(self) -> Iterator[tuple[str, SliceBlocks]]:
+    def rest(self) -> Iterator[tuple[str, PartBlocks]]:
         """Yield the gaps that are open at the end of the capture, and close the file."""
         for lane, marks in self._open.items():
             yield from ((lane, written) for written in self._written(lane, marks))
         self._file.close()
 
-    def _written(self, lane: str, marks: Marks) -> Iterator[SliceBlocks]:
+    def _written(self, lane: str, marks: Marks) -> Iterator[PartBlocks]:
         if len(marks):
             names = np.arange(int(marks.name[0]) + 1)
             sums = {cause: marks.sums.get(cause, ZERO) for cause in CAUSES}
             self.joined.setdefault(lane, []).append(replace(marks, sums=sums))
-            yield SliceBlocks(write_lane(marks, self._zero, self._file, self._path), names, names[:1])
+            yield PartBlocks(write_lane(marks, self._zero, self._file, self._path), names, names[:1])
 
 
 def _renamed(marks: Marks, numbers: Numbers) -> Marks:

@@ -1,4 +1,4 @@
-"""The marks of a lane in files: blocks of marks and levels of them, written by slice and read as one lane."""
+"""The marks of a lane in files: blocks of marks and levels of them, written by part and read as one lane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START, LENGTH, NAME, LOOK = "start", "length", "name", "look"
 SUM, DETAIL, SHARE = "sum ", "detail ", "share "  # prefixes of columns
 COUNT, BUSY, TOP = "count", "busy", "top"  # columns of merged marks
 MIN_MERGED = 8  # marks of a level for each mark of the next wider one
-MIN_LEVEL_MARKS = 1024  # the lane of a slice with fewer marks gets no levels: readers read all its marks
+MIN_LEVEL_MARKS = 1024  # the lane of a part with fewer marks gets no levels: readers read all its marks
 ROW = "<u4"  # the type of the rows of large numbers
 LARGE_BYTES = 12  # bytes of a large number with its row
 NARROW = {"": 0, "|u1": 0xFF, "<u2": 0xFFFF}  # types that may leave out large numbers, and the largest that they hold
@@ -96,7 +96,7 @@ class MarkBlock:
     end: int  # the latest
     correlations: tuple[int, int]  # the smallest and the largest
     looks: tuple[int, ...]
-    names: tuple[int, ...]  # the slice's numbers
+    names: tuple[int, ...]  # the part's numbers
     name_counts: tuple[int, ...]  # marks with each of these names
     columns: tuple[BlockColumn, ...]
     file: Path
@@ -116,9 +116,9 @@ class MarkBlock:
 
 @dataclass(frozen=True, slots=True)
 class LanePart:
-    """The marks of a lane in one slice: their blocks, those of their levels by shift, and how they merge.
+    """The marks of a lane in one part: their blocks, those of their levels by shift, and how they merge.
 
-    Levels equal those of the whole capture, except in the bins at the borders of the slice.
+    Levels equal those of the whole capture, except in the bins at the borders of the part.
     """
 
     blocks: Sequence[MarkBlock]
@@ -191,8 +191,8 @@ MAX_CACHED_BLOCKS = 48  # blocks of all lanes, 200 MB
 
 
 @dataclass(frozen=True, slots=True)
-class SliceBlocks:
-    """The part of a lane from one slice, and the page's number of each of the slice's names and kernel shapes."""
+class PartBlocks:
+    """The part of a lane from one part, and the page's number of each of the part's names and kernel shapes."""
 
     part: LanePart
     names: Numbers
@@ -202,11 +202,11 @@ class SliceBlocks:
 class StoredMarks:
     """All marks of a lane, or a level of them, in the order of time. Few of them are in memory at once."""
 
-    def __init__(self, slices: Sequence[SliceBlocks], shift: int = -1) -> None:
-        """Collect the marks of slices, in bins of at most 2^shift ns (see LanePart.at_most)."""
-        self._slices = slices
-        every = [block for part in slices for block in part.part.blocks]
-        blocks = [(block, part) for part in slices for block in part.part.at_most(shift)]
+    def __init__(self, parts: Sequence[PartBlocks], shift: int = -1) -> None:
+        """Collect the marks of parts, in bins of at most 2^shift ns (see LanePart.at_most)."""
+        self._parts = parts
+        every = [block for part in parts for block in part.part.blocks]
+        blocks = [(block, part) for part in parts for block in part.part.at_most(shift)]
         self._blocks = blocks
         self._count = np.array([block.count for block, _ in blocks], np.int64)
         self._start = np.array([block.start for block, _ in blocks], np.int64)
@@ -223,16 +223,16 @@ class StoredMarks:
         return int(self._count.sum())
 
     def _at_most(self, shift: int) -> StoredMarks:
-        """Return the level of each slice with the widest bins of at most 2^shift ns.
+        """Return the level of each part with the widest bins of at most 2^shift ns.
 
-        Marks of different slices are not merged.
+        Marks of different parts are not merged.
         """
-        return StoredMarks(self._slices, shift)
+        return StoredMarks(self._parts, shift)
 
     @cached_property
     def counts(self) -> GroupCounts:
         """How many marks are left in bins of any width."""
-        return reduce(GroupCounts.joined, (part.part.counts for part in self._slices))
+        return reduce(GroupCounts.joined, (part.part.counts for part in self._parts))
 
     def name_counts(self, names: int) -> Times:
         """Return how many marks each of `names` names has."""
@@ -363,7 +363,7 @@ class StoredMarks:
     def _merge(self, columns: Mapping[str, Times], looks: tuple[int, ...]) -> Merge:
         """Return the columns of merged marks; `looks` are those of their block."""
         busy = columns[BUSY]
-        # If all marks of a slice have the same look, the file stores no shares: they equal the busy time.
+        # If all marks of a part have the same look, the file stores no shares: they equal the busy time.
         known = columns if any(name.startswith(SHARE) for name in columns) else {f"{SHARE}{looks[0]}": busy}
         wanted = self.looks.tolist() if len(self.looks) > 1 else ()
         shares = (known.get(f"{SHARE}{look}", np.zeros_like(busy)) for look in wanted)

@@ -31,7 +31,7 @@ from traceview.workers.python_process import NO_WORKING_FOLDER, limit_memory_and
 THREADS = "POLARS_MAX_THREADS"
 HAS_FORK_SERVER = "forkserver" in get_all_start_methods()
 CALLS_PER_PROCESS = 64  # a new process then replaces this one, because its heap only grows
-PART_DIED = "a process that measures slices died, probably out of memory; use less --memory"
+PART_DIED = "a process that measures parts died, probably out of memory; use less --memory"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 MAX_TERMINATE_ATTEMPTS = 10

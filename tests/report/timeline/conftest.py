@@ -11,12 +11,19 @@ from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import render
+from traceview.timeline.events import PageInputs
 
 
 @pytest.fixture(scope="module")
-def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """The page of the module's `analysis` fixture."""
-    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("page")) as page:
+def inputs(analysis: Analysis) -> PageInputs:
+    """What the page of the module's `analysis` fixture shows."""
+    return inputs_of(analysis)
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser, inputs: PageInputs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """The page of the module's `inputs` fixture."""
+    with opened(browser, render(inputs), tmp_path_factory.mktemp("page")) as page:
         yield page
 
 

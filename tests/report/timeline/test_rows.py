@@ -8,20 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.pages import inputs_of
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
 from traceview.model.counters import CounterSeries
+from traceview.timeline.events import PageInputs
 
 
 @pytest.fixture(scope="module")
-def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
+def inputs(analysis_of: Callable[[str], Analysis]) -> PageInputs:
     analysis = analysis_of("dual")
     window = analysis.devices[0].window
     start = np.linspace(window.start, window.end, 20_000).astype(np.int64)
     value = np.where(np.arange(20_000) % 2, 8_000_000_000, np.arange(20_000) * 100_000)
     power = CounterSeries("power", "W", start[[0, 10_000, 15_000]], np.array([100.5, 300.0, 250.0]))
     memory = CounterSeries("memory", "bytes", start, value, device=0)
-    return replace(analysis, counters=lambda: (memory, power))
+    return replace(inputs_of(analysis), counters=(memory, power))
 
 
 def test_rows_of_counters(page: Opened) -> None:

@@ -21,7 +21,7 @@ from traceview.measure.charts.kernels import (
     launch_shapes,
     merge_kernels,
     sum_kernels,
-    sums_of_slice,
+    sums_of_part,
 )
 from traceview.measure.charts.trees import place_trees, stack_tree, tree_totals
 from traceview.measure.host import HostIdle
@@ -34,7 +34,7 @@ from traceview.model.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class ChartTotals:
-    """What charts of one device follow from; rows of several slices of a capture are those of the complete capture.
+    """What charts of one device follow from; rows of several parts of a capture are those of the complete capture.
 
     `streams`, `gaps`, `copies`, `places` and `kernels` are the results of stream_pairs, gap_totals, copy_totals,
     tree_totals and sum_kernels.
@@ -56,9 +56,9 @@ def chart_totals(
     *,
     whole: bool,
     streams: Sequence[int] | None,
-    slices: int = 1,
+    part_count: int = 1,
 ) -> ChartTotals:
-    """Return the totals of a device in a capture, or in one of its `slices`.
+    """Return the totals of a device in a capture, or in one of its `parts`.
 
     `gaps` are those of the device to count; `streams` are those of stream_pairs.
     """
@@ -69,14 +69,14 @@ def chart_totals(
         copies,
         left_out,
         tree_totals(trace, device.device, (device if whole else device.steady).window, places),
-        sum_kernels(trace, device, places, sums_of_slice(slices)),
+        sum_kernels(trace, device, places, sums_of_part(part_count)),
     )
 
 
 def device_charts(
     device: DeviceUse, totals: Sequence[ChartTotals], kernels: KernelTotals, *, whole: bool
 ) -> DeviceCharts:
-    """Return the charts of a device from the totals of all slices; `kernels` are the merged ones."""
+    """Return the charts of a device from the totals of all parts; `kernels` are the merged ones."""
     tree = [part.places for part in totals if not part.places.is_empty()]
     places, ranges = place_trees(pl.concat(tree) if tree else pl.DataFrame())
     others = () if device.window == device.steady.window else kernel_groupings(kernels, steady=whole)
@@ -103,9 +103,9 @@ def merged_charts(
     *,
     whole: bool = False,
 ) -> Charts:
-    """Return all charts; `totals` has those of each device, one for each slice, and `shapes` those of the timeline.
+    """Return all charts; `totals` has those of each device, one for each part, and `shapes` those of the timeline.
 
-    `host_idle` may be that of the small tables of the capture; `idle` is the result of its line_sums for all slices.
+    `host_idle` may be that of the small tables of the capture; `idle` is the result of its line_sums for all parts.
     """
     windows = [(device if whole else device.steady).window for device in devices]
     stacks = StackTree()

@@ -100,7 +100,7 @@ def gap_lengths(totals: pl.DataFrame) -> tuple[GapLengths, ...]:
 
 
 def copy_groups(copies: pl.DataFrame, limit: int = MAX_COPY_GROUPS) -> tuple[CopyGroup, ...]:
-    """Return a device's copies by size and duration; `copies` are those of copy_totals, also of several slices.
+    """Return a device's copies by size and duration; `copies` are those of copy_totals, also of several parts.
 
     Up to `limit` copies form a group each. Otherwise, copies of the same kind and memory form a group if their sizes
     and durations fall into the same steps; a doubling has 8 steps, or fewer until there are at most `limit` groups.
@@ -129,7 +129,7 @@ def copy_totals(trace: Trace, device: int, limit: int = MAX_COPY_GROUPS) -> tupl
     """Return a device's copies, or groups if there are more than `limit`, and the number without bytes or length.
 
     A row has the slowest copy of a group, and the count, the bytes and the ns of all. The size and the duration of the
-    slowest are in the steps of the group, also in coarser ones, so rows of several slices form the groups of all.
+    slowest are in the steps of the group, also in coarser ones, so rows of several parts form the groups of all.
     With Trace.window, copies that overlap the window count in full.
     """
     copies = _device_copies(trace, device)

@@ -1,6 +1,6 @@
 """Groups of a device's kernels with the longest, the median and the first of each, for the page's table of kernels.
 
-The kernels of each launch shape, place and length are one row of a small frame. These rows add up over the slices of a
+The kernels of each launch shape, place and length are one row of a small frame. These rows add up over the parts of a
 capture, and all figures follow from them.
 """
 
@@ -22,7 +22,7 @@ from traceview.model.trace import SHAPES, Trace
 
 MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group
 MAX_SUMS = 200_000  # rows of KernelTotals.sums; lengths are rounded where there are more
-MAX_SUMS_OF_SLICES, MIN_SUMS = 4_000_000, 10_000  # rows in all slices together, and in one where there are many
+MAX_SUMS_OF_PARTS, MIN_SUMS = 4_000_000, 10_000  # rows in all parts together, and in one where there are many
 DIGITS = (3, 2, 1)  # digits of a rounded length; the first that gives at most MAX_SUMS rows is used
 # A kernel counts in the window of its device, in the steady part, or in both. One that crosses the border of the steady
 # part counts twice, with its length inside the window and with its length inside the steady part.
@@ -32,7 +32,7 @@ KEYS = ("shape", "place", "part")
 
 @dataclass(frozen=True, slots=True)
 class KernelTotals:
-    """The kernels of a device in a capture or in a slice of it.
+    """The kernels of a device in a capture or in a part of it.
 
     `sums` has a row for each launch shape, place, part (IN_WINDOW, ...) and length in ns: shape (row of `shapes`),
     place (row of `places`), part, ns, count, total_ns, and start, end and stream of the first of these kernels. If
@@ -46,7 +46,7 @@ class KernelTotals:
 
 
 def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MAX_SUMS) -> KernelTotals:
-    """Return the kernels inside the window of a device, which may be that of a slice."""
+    """Return the kernels inside the window of a device, which may be that of a part."""
     operations, window, steady = trace.operations, device.window, device.steady.window
     is_kernel = operations["source"].to_physical().to_numpy() == KERNEL
     on_device = operations["device"].to_numpy() == device.device
@@ -92,13 +92,13 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
     return _used_rows(KernelTotals(_with_at_most(sums, limit), trace.shapes, distinct))
 
 
-def sums_of_slice(slices: int) -> int:
-    """Return the limit of rows in a slice. One process keeps the rows of all `slices`; a row takes about 50 bytes."""
-    return min(MAX_SUMS, max(MAX_SUMS_OF_SLICES // slices, MIN_SUMS))
+def sums_of_part(part_count: int) -> int:
+    """Return the limit of rows in a part. One process keeps the rows of all `parts`; a row takes about 50 bytes."""
+    return min(MAX_SUMS, max(MAX_SUMS_OF_PARTS // part_count, MIN_SUMS))
 
 
 def merge_kernels(parts: Sequence[KernelTotals], limit: int = MAX_SUMS) -> KernelTotals:
-    """Return the totals of a capture from those of its slices, in the order of time."""
+    """Return the totals of a capture from those of its parts, in the order of time."""
     shapes, shape = distinct_rows([part.shapes for part in parts])
     places, place = distinct_rows([part.places for part in parts])
     numbered = (

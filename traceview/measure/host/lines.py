@@ -65,9 +65,9 @@ class IdleStacks(NamedTuple):
 
 
 def idle_sums(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | None = None) -> IdleStacks:
-    """Return sums by stack that add up over slices of a capture; `apart` as in _nearest_before.
+    """Return sums by stack that add up over parts of a capture; `apart` as in _nearest_before.
 
-    `crossing` lists the moments of samples that stand for time on both sides of an edge of `window`. Two slices may
+    `crossing` lists the moments of samples that stand for time on both sides of an edge of `window`. Two parts may
     have such a sample, so that `samples` and `apart` do not include it.
     """
     cells, exact = idle_cells(index, idle, window)

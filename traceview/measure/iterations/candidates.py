@@ -118,7 +118,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSums:
-    """What the ranges and processes of a capture, or of a slice of it, launch. Sums of slices add up.
+    """What the ranges and processes of a capture, or of a part of it, launch. Sums of parts add up.
 
     `count` and `gpu_ns` have an entry for each row of Trace.ranges: the number of operations that the range launches,
     and their GPU time. `processes` has a row for each process: process, total_ns and total_count of its operations with

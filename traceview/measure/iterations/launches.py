@@ -65,7 +65,7 @@ class LaunchSequence(Launches):
 
 @dataclass(frozen=True, slots=True)
 class LaunchPart(Launches):
-    """The launches of a process in a trace or in a slice of it, for `join_launches`.
+    """The launches of a process in a trace or in a part of it, for `join_launches`.
 
     `nodes` is the number of operations that each launches, `copies` marks copies between host and GPU. `correlation`
     is that of the call, 0 without calls. `synchronizations` are the starts of explicit synchronizations.
@@ -153,7 +153,7 @@ def _part(trace: Trace, rows: Times, process: int, **figures: Any) -> LaunchPart
 
 
 def join_launches(parts: Sequence[LaunchPart]) -> LaunchSequence:
-    """Return the launches of all slices of a trace. A CUDA graph whose nodes lie in several slices is one launch."""
+    """Return the launches of all parts of a trace. A CUDA graph whose nodes lie in several parts is one launch."""
     part = parts[0] if len(parts) == 1 else _joined(parts)
     symbol, is_graph = _number_by_appearance(part.name), part.graph | (part.nodes > 1)
     if (part.nodes > 1).any():
@@ -167,7 +167,7 @@ def join_launches(parts: Sequence[LaunchPart]) -> LaunchSequence:
 
 
 def _joined(parts: Sequence[LaunchPart]) -> LaunchPart:
-    """Return the launches of several slices in launch order."""
+    """Return the launches of several parts in launch order."""
     codes: dict[str, int] = {}
     number = [np.array([codes.setdefault(name, len(codes)) for name in part.names], np.int64) for part in parts]
     known = [field.name for field in fields(LaunchPart) if field.name not in ("names", "name", "synchronizations")]

@@ -36,7 +36,7 @@ def project_operations(trace: Trace) -> Projection:
     """Find the ranges of every operation. An operation without a launch in the capture belongs to no range."""
     launch = launch_rows(trace.operations).astype(np.int64)  # int64 indexes without a conversion
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    # A slice of a capture has the ranges of the whole capture: only those that its calls need are cut.
+    # A part of a capture has the ranges of the whole capture: only those that its calls need are cut.
     moments = np.concatenate([trace.api["start"].to_numpy(), trace.captures["start"].to_numpy()])
     stretches = Stretches.build(start, end, thread, moments)
     if trace.api.is_empty() or trace.ranges.is_empty():

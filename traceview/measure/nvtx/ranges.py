@@ -49,7 +49,7 @@ def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | No
 
 
 def _spans_of_pieces(uses: pl.DataFrame) -> pl.DataFrame:
-    """Return the time from the first start to the last end of the work of each range of slices, summed by group."""
+    """Return the time from the first start to the last end of the work of each range of parts, summed by group."""
     if "ranges" not in uses.columns:
         return pl.DataFrame(schema={"group": uses.schema["group"], "gpu_span_each_ns": pl.Int64})
     pieces = uses.select("group", *PIECES).explode(PIECES).drop_nulls()
@@ -58,10 +58,10 @@ def _spans_of_pieces(uses: pl.DataFrame) -> pl.DataFrame:
 
 
 def _range_totals(trace: Trace, projection: Projection, outer: Window | None = None) -> pl.DataFrame:
-    """Return the figures of each name and domain, whose number is `group`; with `outer`, those of a slice.
+    """Return the figures of each name and domain, whose number is `group`; with `outer`, those of a part.
 
-    A slice has the first start and the last end of the work of each range in it (PIECES), because the range may have
-    work in other slices.
+    A part has the first start and the last end of the work of each range in it (PIECES), because the range may have
+    work in other parts.
     """
     if trace.ranges.is_empty():
         return pl.DataFrame()
@@ -89,8 +89,8 @@ def _range_groups(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Tim
 def _host_figures(ranges: pl.DataFrame, window: Window | None, outer: Window | None) -> pl.DataFrame:
     """Return the count and the host time of each group with ranges in the window, clipped to it.
 
-    With `outer`, the window of a capture of which this is a slice, ranges are clipped to `outer` and belong to the
-    slice of their start.
+    With `outer`, the window of a capture of which this is a part, ranges are clipped to `outer` and belong to the
+    part of their start.
     """
     clip = outer or window
     if clip is not None:
@@ -109,7 +109,7 @@ def _measure_groups(
 ) -> dict[str, Times | pl.Series]:
     """Measure the work in the window that belongs to each group; `group` is the group of each range.
 
-    Returns one value per group, 0 where it has no work; times in ns. `in_pieces` is for a slice (see _range_totals).
+    Returns one value per group, 0 where it has no work; times in ns. `in_pieces` is for a part (see _range_totals).
     """
     work, stretches = _ClippedWork.from_trace(trace, projection), len(projection.stretches.first)
     overlapping = np.flatnonzero(work.overlaps_other())
@@ -135,7 +135,7 @@ def _measure_groups(
 
 
 def _pieces(group: Times, groups: int, low: Times, high: Times) -> dict[str, pl.Series]:
-    """Return the ranges of each group that have work in a slice, as lists: PIECES."""
+    """Return the ranges of each group that have work in a part, as lists: PIECES."""
     rows = np.flatnonzero(high >= low)
     pieces = pl.DataFrame({"group": group[rows], "ranges": rows, "begins": low[rows], "ends": high[rows]})
     lists = pieces.group_by("group").agg(PIECES)

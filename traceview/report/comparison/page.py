@@ -16,7 +16,7 @@ from traceview.report.comparison.phrases import (
 from traceview.report.comparison.tables import ComparisonTable, Time, tables
 from traceview.units import plain
 
-MAX_ROWS = 400  # of lines and kernels
+MAX_ROWS = 400  # lines and kernels in a table
 PART_LOOKS = {"compute": "compute", "other": "d2d", "no_gpu": "idle_unknown", "twice": "memset"}
 Json = dict[str, object]
 

@@ -26,19 +26,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.dataframe.group_by import GroupBy
 
-from traceview.intervals import Times
-from traceview.model.trace import Trace, Window
-from traceview.normalise import SeveralClocksError, WholeCapture, normalise
-from traceview.normalise.clocks import TIMED_TABLES, common_offset
-from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
-from traceview.normalise.links import Links
-from traceview.normalise.operations import stream_keys
-from traceview.normalise.threads import process_of
-from traceview.read import raw
-from traceview.read.raw import RawCapture
-from traceview.read.sqlite.parts import PAGES_PER_PART, PartedTable
-from traceview.read.sqlite.reader import read_in_parts
-from traceview.slices.survey import (
+from traceview.engine.survey import (
     CORRELATION,
     LINKED_TABLES,
     PARTED_TABLES,
@@ -52,6 +40,18 @@ from traceview.slices.survey import (
     survey_tables,
     with_corrected_times,
 )
+from traceview.intervals import Times
+from traceview.model.trace import Trace, Window
+from traceview.normalise import SeveralClocksError, WholeCapture, normalise
+from traceview.normalise.clocks import TIMED_TABLES, common_offset
+from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
+from traceview.normalise.links import Links
+from traceview.normalise.operations import stream_keys
+from traceview.normalise.threads import process_of
+from traceview.read import raw
+from traceview.read.raw import RawCapture
+from traceview.read.sqlite.parts import PAGES_PER_PART, PartedTable
+from traceview.read.sqlite.reader import read_in_parts
 from traceview.workers import Workers
 
 # Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
@@ -61,7 +61,7 @@ KEYS = {"process": pl.Int32, "correlation": pl.UInt32}
 
 
 @dataclass(frozen=True)
-class SliceSource:
+class PartSource:
     """An SQLite export of which any time window can be read; it can be pickled.
 
     `rest` has the tables that every window reads whole. The times of GPU work in `surveys` are on the host's clock,
@@ -81,7 +81,7 @@ class SliceSource:
         pages_per_part: int = PAGES_PER_PART,
         store: Path | None = None,
         workers: Workers | None = None,
-    ) -> SliceSource:
+    ) -> PartSource:
         """Survey an export. Raises ReportError, or NotInPartsError if it must be read as a whole.
 
         With `store`, a folder, the survey writes a compact copy there, from which windows are read: a file that is
@@ -202,7 +202,7 @@ class _Calls(NamedTuple):
 class WindowReader:
     """Reads the rows of one window. `runs` has what was read of each table."""
 
-    def __init__(self, source: SliceSource, window: Window) -> None:
+    def __init__(self, source: PartSource, window: Window) -> None:
         self.source, self.window = source, window
         self.runs: dict[str, list[_Run]] = {name: [] for name in source.tables}
 

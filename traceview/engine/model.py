@@ -1,4 +1,4 @@
-"""The part of a large capture from which an iteration is modelled, in memory as in slices.
+"""The part of a large capture from which an iteration is modelled, in memory as in parts.
 
 The time without the profiler and predictions rest on some iterations. A trace of a few hundred thousand operations
 around them gives about the same model as the capture; rates of copies and the speed of the host are those of the part.

@@ -1,4 +1,4 @@
-"""The analysis of a capture within a limit of memory: in time slices if the complete capture does not fit."""
+"""The analysis of a capture within a limit of memory: in parts if the complete capture does not fit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from traceview.engine.measure import Extents
+from traceview.engine.memory import MIN_MEMORY, is_sqlite
+from traceview.engine.plan import BYTES_PER_EVENT, fitting_processes, keepable_bytes, part_count, plan_parts
+from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.runner import PartRunner, ProcessRunner
+from traceview.engine.survey import NotInPartsError
+from traceview.engine.traces import PartSource
 from traceview.errors import RequestError
 from traceview.measure.activity import window_of_range
 from traceview.model.times import window_between
 from traceview.model.trace import Note, Trace, Window
-from traceview.slices.measure import Extents
-from traceview.slices.memory import MIN_MEMORY, is_sqlite
-from traceview.slices.plan import BYTES_PER_EVENT, fitting_processes, keepable_bytes, plan_slices, slice_count
-from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
-from traceview.slices.runner import ProcessRunner, SliceRunner
-from traceview.slices.survey import NotInPartsError
-from traceview.slices.traces import SliceSource
 from traceview.workers.processes import Processes
 
 MAX_PROCESSES = 16
@@ -32,7 +32,7 @@ class LimitedCapture:
     `workers` are the processes that measure it; None for this process.
     """
 
-    source: SliceSource
+    source: PartSource
     memory: int
     folder: Path
     workers: Processes | None = None
@@ -41,11 +41,11 @@ class LimitedCapture:
     def open(cls, path: Path, memory: int, folder: Path, workers: Processes | None = None) -> LimitedCapture | str:
         """Survey a capture; return the reason instead if it cannot be cut. Raises ReportError."""
         if not is_sqlite(path):
-            return "only SQLite exports are read in slices"
+            return "only SQLite exports are read in parts"
         # A compact copy, a quarter of the file, is read in a third of the time.
         store = folder if shutil.disk_usage(folder).free > path.stat().st_size else None
         try:
-            return cls(SliceSource.open(path, store=store, workers=workers), memory, folder, workers)
+            return cls(PartSource.open(path, store=store, workers=workers), memory, folder, workers)
         except NotInPartsError as error:
             return str(error)
 
@@ -77,19 +77,19 @@ class LimitedCapture:
         )
         return replace(trace, info=replace(trace.info, health=(*trace.info.health, note)))
 
-    def runner(self) -> SliceRunner:
-        """Return the slices of the capture."""
+    def runner(self) -> PartRunner:
+        """Return the parts of the capture."""
         source, memory, processes = self.source, self.memory, 1
         if self.workers:
             self.workers.limit(processes := fitting_processes(source, memory, self.workers.count))
-        windows = plan_slices(source, slice_count(source, memory, processes), self.workers)
+        windows = plan_parts(source, part_count(source, memory, processes), self.workers)
         kept = keepable_bytes(source, len(windows), memory, processes)
-        return SliceRunner(source, windows, kept // min(processes, len(windows)), self.folder)
+        return PartRunner(source, windows, kept // min(processes, len(windows)), self.folder)
 
     def analyze(self, options: AnalysisOptions, *, page: bool) -> AnalyzedCapture:
         """Analyze the capture in parts; the errors are those of pipeline.analyze. `page` is true if it gets a page."""
         source, runner = self.source, self.runner()
-        return analyze_slices(
+        return analyze_parts(
             ProcessRunner(runner, self.workers) if self.workers else runner,
             source.resident,
             Extents(*source.extents).select(source.resident, options.device),

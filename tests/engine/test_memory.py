@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.captures import SAMPLES
+from traceview.engine import memory
 from traceview.errors import ReportError
 from traceview.pipeline import open_trace
-from traceview.slices import memory
 
 REPORT = SAMPLES / "dual.sqlite"
 

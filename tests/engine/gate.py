@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from traceview.engine.measure import Extents
+from traceview.engine.page import page_inputs
+from traceview.engine.part import FIRST, LAST
+from traceview.engine.plan import plan_parts, quiet_moments, whole_moment
+from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.runner import PartRunner, TraceInMemory
+from traceview.engine.survey import NotInPartsError
+from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze_trace, open_trace
 from traceview.report.analysis import page
 from traceview.report.analysis.document import to_json
-from traceview.slices.measure import Extents
-from traceview.slices.page import page_inputs
-from traceview.slices.plan import plan_slices, quiet_moments, whole_moment
-from traceview.slices.run import AnalysisOptions, AnalyzedCapture, analyze_slices
-from traceview.slices.runner import SliceRunner, TraceInMemory
-from traceview.slices.slice import FIRST, LAST
-from traceview.slices.survey import NotInPartsError
-from traceview.slices.traces import SliceSource
 
 PAGES_PER_PART = 2
 
@@ -46,9 +46,9 @@ def shown_in_parts(
 ) -> Shown:
     """Return what a capture shows that is measured in at most `count` parts; `folder` gets its events."""
     source, windows = _parts(path, count)
-    extents = Extents(*source.extents) if isinstance(source, SliceSource) else Extents.from_trace(source.complete)
-    capture = analyze_slices(
-        SliceRunner(source, windows, 1 << 40),
+    extents = Extents(*source.extents) if isinstance(source, PartSource) else Extents.from_trace(source.complete)
+    capture = analyze_parts(
+        PartRunner(source, windows, 1 << 40),
         source.resident,
         extents.select(source.resident, device),
         AnalysisOptions(device, **options),
@@ -62,12 +62,12 @@ def _shown(capture: AnalyzedCapture, parts: int, detail: int) -> Shown:
     return Shown(to_json(capture.analysis), page.render(page_inputs(capture), detail), parts)
 
 
-def _parts(path: Path, count: int) -> tuple[SliceSource | TraceInMemory, tuple[Window, ...]]:
+def _parts(path: Path, count: int) -> tuple[PartSource | TraceInMemory, tuple[Window, ...]]:
     """Return the source of parts of a capture, and their windows."""
     if path.suffix == ".sqlite":
         try:
-            source = SliceSource.open(path, PAGES_PER_PART)
-            return source, plan_slices(source, count)
+            source = PartSource.open(path, PAGES_PER_PART)
+            return source, plan_parts(source, count)
         except NotInPartsError:
             pass
     trace = open_trace(path)

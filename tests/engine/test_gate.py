@@ -1,4 +1,4 @@
-"""The gate (tests/slices/gate.py): one part in memory, one that is read, and five show the same JSON and the same page.
+"""The gate (tests/engine/gate.py): one part in memory, one that is read, and five show the same JSON and the same page.
 
 Every measure, rule and chart runs, and those of packages: docs/example_package and the examples of
 docs/extending.md. TRACEVIEW_GATE=all tests every capture; TRACEVIEW_GATE=100:200 tests these seeds of made captures.
@@ -18,8 +18,8 @@ import pytest
 from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.docs_examples import examples
-from tests.slices.gate import Shown, shown_in_memory, shown_in_parts
-from tests.slices.made_captures import make_capture
+from tests.engine.gate import Shown, shown_in_memory, shown_in_parts
+from tests.engine.made_captures import make_capture
 from tests.test_plugins import EXAMPLE, example_entry_points, install
 from traceview.model.plugins import MEASURES, RULES
 
@@ -41,7 +41,7 @@ SMALL_LIMITS = {
     "timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
     "timeline.sums.MAX_SUMMED_MARKS": 2000,
     "timeline.index.MAX_PLACES_OF_NAME": 5,
-    "slices.model.MAX_MODELLED": 2000,
+    "engine.model.MAX_MODELLED": 2000,
 }
 LOSSES = ("lost_launches", "cuda_ends_early")
 DOCS_EXAMPLES = (

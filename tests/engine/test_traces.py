@@ -11,11 +11,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tests.captures import SAMPLES
+from traceview.engine.plan import plan_parts
+from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import document
-from traceview.slices.plan import plan_slices
-from traceview.slices.traces import SliceSource
 
 EXPORTS = ["ddp2", "cudagraph", "scenarios/many_streams"]  # two processes, CUDA graphs, many streams
 STORED = "ddp2"  # read from a compact copy
@@ -25,10 +25,10 @@ WHOLE = ("devices", "streams", "threads", "ranges", "scopes", "memory", "gpu_met
 
 
 @pytest.fixture(scope="module", params=EXPORTS)
-def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, SliceSource]:
+def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, PartSource]:
     path = SAMPLES / f"{request.param}.sqlite"
     store = tmp_path_factory.mktemp("store") if request.param == STORED else None
-    return open_trace(path), SliceSource.open(path, PAGES_PER_PART, store)
+    return open_trace(path), PartSource.open(path, PAGES_PER_PART, store)
 
 
 def figures(trace: Trace) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def figures(trace: Trace) -> dict[str, Any]:
     return {"devices": devices, "kernels": kernels, "host": values["host"], "nvtx": values["nvtx"]}
 
 
-def windows(source: SliceSource, count: int) -> list[Window]:
+def windows(source: PartSource, count: int) -> list[Window]:
     """Return windows of the GPU's time, which begin and end anywhere."""
     devices, _, _ = source.extents
     start, end = min(extent.start for extent in devices.values()), max(extent.end for extent in devices.values())
@@ -49,13 +49,13 @@ def edges(window: Window) -> tuple[int, int]:
     return window.start, window.end - 1
 
 
-def test_figures_of_windows(export: tuple[Trace, SliceSource]) -> None:
+def test_figures_of_windows(export: tuple[Trace, PartSource]) -> None:
     whole, source = export
     for window in windows(source, 2):
         assert figures(source.trace(window)) == figures(whole.with_window(window))
 
 
-def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
+def test_shared_frames(export: tuple[Trace, PartSource]) -> None:
     whole, source = export
     for name in WHOLE:
         assert_frame_equal(getattr(source.resident, name), getattr(whole, name))
@@ -71,7 +71,7 @@ def test_shared_frames(export: tuple[Trace, SliceSource]) -> None:
     assert events == whole.span
 
 
-def test_source_in_another_process(export: tuple[Trace, SliceSource]) -> None:
+def test_source_in_another_process(export: tuple[Trace, PartSource]) -> None:
     _, source = export
     window = windows(source, 3)[1]
     here, there = source.trace(window), pickle.loads(pickle.dumps(source)).trace(window)
@@ -79,9 +79,9 @@ def test_source_in_another_process(export: tuple[Trace, SliceSource]) -> None:
         assert_frame_equal(getattr(here, name), getattr(there, name))
 
 
-def test_slices_hold_each_event_once(export: tuple[Trace, SliceSource]) -> None:
+def test_slices_hold_each_event_once(export: tuple[Trace, PartSource]) -> None:
     whole, source = export
-    planned = [(window, source.trace(window)) for window in plan_slices(source, 4)]
+    planned = [(window, source.trace(window)) for window in plan_parts(source, 4)]
     for what in ("operations", "api"):
         frames = [(window, getattr(part, what)) for window, part in planned]
         counts = [len(rows.filter(pl.col("start").is_between(*edges(window)))) for window, rows in frames]

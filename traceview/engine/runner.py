@@ -1,4 +1,4 @@
-"""Runs functions over the slices of a capture, one after another or in worker processes."""
+"""Runs functions over the parts of a capture, one after another or in worker processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
+from traceview.engine.part import PartTrace, Passed, Result, has_room
 from traceview.model.trace import Trace, Window
-from traceview.slices.slice import Passed, Result, Slice, has_room
 
 if TYPE_CHECKING:
     from traceview.workers.processes import Processes
 
-DERIVED_SHARE = 2  # bytes of a slice for each byte of its trace
+DERIVED_SHARE = 2  # bytes of a part for each byte of its trace
 
 
 class CaptureSource(Protocol):
@@ -35,7 +35,7 @@ class CaptureSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TraceInMemory:
-    """A complete trace as the source of slices."""
+    """A complete trace as the source of parts."""
 
     complete: Trace
 
@@ -49,35 +49,35 @@ class TraceInMemory:
         return self.complete.with_window(window)
 
 
-class SliceRunner:
-    """Runs functions of a slice in this process, one slice after another.
+class PartRunner:
+    """Runs functions of a part in this process, one part after another.
 
-    Slices are kept for the next function while their traces take at most `keep_bytes` together. The others are kept as
-    files in `folder`: reading these takes a tenth of the time. Without a folder, or if its disk is full, the slices are
+    Parts are kept for the next function while their traces take at most `keep_bytes` together. The others are kept as
+    files in `folder`: reading these takes a tenth of the time. Without a folder, or if its disk is full, the parts are
     read from the export again.
     """
 
     def __init__(
         self, source: CaptureSource, windows: Sequence[Window], keep_bytes: int = 0, folder: Path | None = None
     ) -> None:
-        """Prepare the slices of a capture; `windows` adjoin, in the order of time."""
+        """Prepare the parts of a capture; `windows` adjoin, in the order of time."""
         self.source, self.windows, self.keep_bytes, self.folder = source, windows, keep_bytes, folder
         self.count = len(windows)
-        self.kept: dict[int, Slice] = {}
+        self.kept: dict[int, PartTrace] = {}
 
-    def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:
-        """Yield the results for all slices in the order of time."""
-        return (self.in_slice(number, function) for number in range(len(self.windows)))
+    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time."""
+        return (self.in_part(number, function) for number in range(len(self.windows)))
 
-    def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
-        """Return the result for one slice."""
-        return function(self.kept.get(number) or self._slice(number))
+    def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
+        """Return the result for one part."""
+        return function(self.kept.get(number) or self._part(number))
 
-    def _slice(self, number: int) -> Slice:
+    def _part(self, number: int) -> PartTrace:
         file = None if self.folder is None else self.folder / f"{number}.trace"
         if file is not None and file.exists():
-            return Slice(_read_trace(file, self.source.resident), Passed(file))
-        part = Slice(self.source.trace(self.windows[number]))
+            return PartTrace(_read_trace(file, self.source.resident), Passed(file))
+        part = PartTrace(self.source.trace(self.windows[number]))
         if (size := _size(part.trace)) <= self.keep_bytes:
             self.keep_bytes -= size
             self.kept[number] = part
@@ -88,7 +88,7 @@ class SliceRunner:
 
 
 def _size(trace: Trace) -> int:
-    """Return the bytes of a slice: of the frames that grow with its window, and of what passes derive from them."""
+    """Return the bytes of a part: of the frames that grow with its window, and of what passes derive from them."""
     frames = trace.operations, trace.api, trace.stream_events
     return DERIVED_SHARE * sum(int(frame.estimated_size()) for frame in frames)
 
@@ -109,7 +109,7 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
 
 
 def _compressed(frame: pl.DataFrame) -> bytes:
-    """Return a frame, compressed to about a quarter: then the system's cache can hold the files of most slices."""
+    """Return a frame, compressed to about a quarter: then the system's cache can hold the files of most parts."""
     content = BytesIO()
     frame.write_ipc_stream(content, compression="zstd")
     return content.getvalue()
@@ -133,32 +133,32 @@ def _read_trace(file: Path, resident: Trace) -> Trace:
 
 
 class ProcessRunner:
-    """Runs functions of a slice in worker processes. Each process has slices of its own, which it may keep."""
+    """Runs functions of a part in worker processes. Each process has parts of its own, which it may keep."""
 
-    def __init__(self, runner: SliceRunner, workers: Processes) -> None:
-        """Send `runner` to the processes: it has the slices, and the bytes that each process may keep."""
+    def __init__(self, runner: PartRunner, workers: Processes) -> None:
+        """Send `runner` to the processes: it has the parts, and the bytes that each process may keep."""
         self.count, self.workers = len(runner.windows), workers
         workers.in_each(_keep_runner, runner)
 
-    def over_slices(self, function: Callable[[Slice], Result]) -> Iterator[Result]:
-        """Yield the results for all slices in the order of time. All slices begin at once."""
+    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time. All parts begin at once."""
         return self.workers.in_order(partial(_run_in_worker, function), range(self.count))
 
-    def in_slice(self, number: int, function: Callable[[Slice], Result]) -> Result:
-        """Return the result for one slice."""
+    def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
+        """Return the result for one part."""
         future: Future[Result] = self.workers.submit_to(number, _run_in_worker, function, number)
         return self.workers.result(future)
 
 
-_runner: SliceRunner | None = None
+_runner: PartRunner | None = None
 
 
-def _keep_runner(runner: SliceRunner) -> None:
-    """Keep the slices in a worker process."""
+def _keep_runner(runner: PartRunner) -> None:
+    """Keep the parts in a worker process."""
     global _runner
     _runner = runner
 
 
-def _run_in_worker(function: Callable[[Slice], Result], number: int) -> Result:
-    assert _runner is not None, "the process has slices"
-    return _runner.in_slice(number, function)
+def _run_in_worker(function: Callable[[PartTrace], Result], number: int) -> Result:
+    assert _runner is not None, "the process has parts"
+    return _runner.in_part(number, function)

@@ -9,12 +9,12 @@ import pytest
 
 from tests.captures import sample
 from tests.whatif.test_unprofiled import unprofiled
+from traceview.engine import model
+from traceview.engine.model import Modelled, model_capture
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
-from traceview.slices import model
-from traceview.slices.model import Modelled, model_capture
 
 
 @cache
@@ -24,7 +24,7 @@ def analyzed(name: str) -> tuple[Trace, Analysis]:
 
 
 def modelled(trace: Trace, analysis: Analysis) -> Modelled:
-    """Return the result of model_capture for an analysis as slices are merged."""
+    """Return the result of model_capture for an analysis as parts are merged."""
     assert isinstance(analysis.iterations, Iterations)
     without = [
         replace(

@@ -15,8 +15,8 @@ from traceview.units import size
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
 MIN_BYTES_IN_SLICES = 400_000_000  # bytes of an export from which processes side by side are faster
-MIN_CORES = 4  # with fewer, slices of such an export are not the default, because they gain little
-MIN_MEMORY = 500_000_000  # the least for an analysis in slices, and for each process that measures them
+MIN_CORES = 4  # with fewer, parts of such an export are not the default, because they gain little
+MIN_MEMORY = 500_000_000  # the least for an analysis in parts, and for each process that measures them
 HEADER = b"SQLite format 3\0"
 MEMINFO, STATM, CONTAINER = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 
@@ -58,7 +58,7 @@ def check_fits(path: Path) -> None:
         raise ReportError(
             f"{path.name}: reading it as a whole takes about {size(needed)} of memory, and {size(free)} are free; use "
             "a machine with more memory, or a shorter capture (`traceview analyze` and `traceview fleet` read it in "
-            "time slices)"
+            "parts)"
         )
 
 
@@ -74,24 +74,24 @@ def check_memory(given: int | None) -> None:
 
 
 def memory_limit(path: Path, given: int | None, side_by_side: bool = False) -> int | None:
-    """Return the bytes within which a capture is analyzed in slices; None if it is analyzed as a whole.
+    """Return the bytes within which a capture is analyzed in parts; None if it is analyzed as a whole.
 
     `given` is the limit that the user states; the default is half of the free memory, and for SQLite exports alone.
-    `side_by_side` is true if several processes can measure slices: then a large capture that fits is sliced, too, with
+    `side_by_side` is true if several processes can measure parts: then a large capture that fits is sliced, too, with
     MIN_CORES or a stated limit. Raises RequestError if the limit is too small for any capture.
     """
     check_memory(given)
     memory = max(free_memory() // 2, MIN_MEMORY) if given is None else given
     if not path.is_file() or (given is None and not is_sqlite(path)):
         return None
-    is_faster = side_by_side and _is_faster_in_slices(path, MIN_CORES if given is None else 2)
+    is_faster = side_by_side and _is_faster_in_parts(path, MIN_CORES if given is None else 2)
     return memory if is_faster or not fits_memory(path, memory) else None
 
 
-def _is_faster_in_slices(path: Path, cores: int) -> bool:
-    """Return whether a machine with `cores` analyzes an export faster in slices than as a whole, and this one has.
+def _is_faster_in_parts(path: Path, cores: int) -> bool:
+    """Return whether a machine with `cores` analyzes an export faster in parts than as a whole, and this one has.
 
-    Slices need room for temporary files, about as large as the export.
+    Parts need room for temporary files, about as large as the export.
     """
     length = path.stat().st_size
     if (os.cpu_count() or 1) < cores or length < MIN_BYTES_IN_SLICES or not is_sqlite(path):

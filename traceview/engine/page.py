@@ -8,6 +8,9 @@ from functools import partial
 
 import polars as pl
 
+from traceview.engine.measure import pair_streams
+from traceview.engine.merge import join_pieces
+from traceview.engine.run import AnalyzedCapture
 from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, chart_totals, merged_charts
@@ -17,9 +20,6 @@ from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
-from traceview.slices.measure import pair_streams
-from traceview.slices.merge import join_pieces
-from traceview.slices.run import AnalyzedCapture
 from traceview.timeline.events import PageInputs, TimelineEvents
 from traceview.timeline.parts import merged_projection, stored_events
 
@@ -98,7 +98,7 @@ def _totals_of_parts(capture: AnalyzedCapture) -> dict[int, list[ChartTotals]]:
     }
     if busiest:
         run = partial(pair_streams, extents=plan.extents.devices, streams=busiest)
-        pairs = pl.concat(capture.over_slices(run))
+        pairs = pl.concat(capture.over_parts(run))
         for row in busiest:
             totals[row][0] = replace(totals[row][0], streams=pairs)
     return totals

@@ -12,6 +12,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from traceview import intervals
+from traceview.engine.claims import (
+    NOTHING,
+    Decision,
+    Key,
+    PartClaims,
+    PartSums,
+    Request,
+    claims_of_part,
+    collect_in_part,
+)
+from traceview.engine.details import details_in_part, details_of_grants, merge_details
+from traceview.engine.facts import FindingContext
+from traceview.engine.part import Runner
 from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
@@ -35,19 +48,6 @@ from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
-from traceview.slices.claims import (
-    NOTHING,
-    Decision,
-    Key,
-    PartClaims,
-    PartSums,
-    Request,
-    claims_of_part,
-    collect_in_part,
-)
-from traceview.slices.details import details_in_part, details_of_grants, merge_details
-from traceview.slices.facts import FindingContext
-from traceview.slices.slice import Runner
 
 
 def find(
@@ -66,11 +66,11 @@ def find(
     """
     context = FindingContext.from_analysis(analysis, steady, tuple(rules) or all_rules())
     for_parts = context.for_parts
-    sums = list(parts.over_slices(partial(collect_in_part, context=for_parts)))
+    sums = list(parts.over_parts(partial(collect_in_part, context=for_parts)))
     drafts, notes = _decide(context, sums)
     until = {row: end_of_work([part.ends[row] for part in sums]) for row in context.uses}
     request = Request(for_parts, {key: draft.claims for key, draft in drafts.items()}, until, parts.count > 1)
-    claims = list(parts.over_slices(partial(claims_of_part, request=request)))
+    claims = list(parts.over_parts(partial(claims_of_part, request=request)))
     for part in claims:
         for number, failure in part.failures.items():
             notes.append((number, failure.note))
@@ -135,10 +135,10 @@ def _describe(
     if request.compact:
         decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
         run = partial(details_in_part, decisions=decisions, request=request, labels=labels)
-        details = list(parts.over_slices(run))
+        details = list(parts.over_parts(run))
     else:  # the grants have all members
         run = partial(details_of_grants, request=request, grants=pricing.grants, labels=labels)
-        details = [parts.in_slice(0, run)]
+        details = [parts.in_part(0, run)]
     doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
     facts, findings = context.facts({}), []
     for key, (price, texts) in prices.items():
@@ -211,7 +211,7 @@ class _Pricing:
         Groups of gaps and of exposed time do not show which of their ns come first.
         """
         decisions = (*self.decisions[number], decision)
-        return self.runner.in_slice(number, partial(claims_of_part, request=self.request, decisions=decisions))
+        return self.runner.in_part(number, partial(claims_of_part, request=self.request, decisions=decisions))
 
     def _deduct(self, key: Key, shares: Sequence[int | None], grants: Sequence[Grant | None], cut: int) -> None:
         """Deduct what a draft gets, except in the part `cut`, which is looked at again."""

@@ -8,6 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from traceview.engine.claims import Decision, Key, Request, deduct_decided, open_part_ledger
+from traceview.engine.facts import capture_part
+from traceview.engine.merge import merge_host_states, merge_totals
+from traceview.engine.part import PartTrace
 from traceview.measure.activity import COMPUTE
 from traceview.measure.host import LINES, HostIdle
 from traceview.model.devices import HostStates
@@ -19,10 +23,6 @@ from traceview.pricing.claims import Claim
 from traceview.pricing.describe import Details
 from traceview.pricing.host_places import IdleHost, ask_for_host, claimed_causes, granted_gaps
 from traceview.pricing.ledger import Grant, largest_positions
-from traceview.slices.claims import Decision, Key, Request, deduct_decided, open_part_ledger
-from traceview.slices.facts import capture_part
-from traceview.slices.merge import merge_host_states, merge_totals
-from traceview.slices.slice import Slice
 from traceview.units import duration
 
 MIN_STATES_SHARE = 0.01  # share of a part's time from which the states of threads at a line are kept
@@ -53,7 +53,7 @@ class PartDetails(NamedTuple):
 
 
 def details_in_part(
-    part: Slice, decisions: Mapping[Window, Sequence[Decision]], request: Request, labels: Mapping[Key, str | None]
+    part: PartTrace, decisions: Mapping[Window, Sequence[Decision]], request: Request, labels: Mapping[Key, str | None]
 ) -> dict[Key, PartDetails]:
     """Return what a part shows of findings; `decisions` are those of all parts by window, in their order.
 
@@ -68,7 +68,7 @@ def details_in_part(
 
 
 def details_of_grants(
-    part: Slice, request: Request, grants: Mapping[Key, Grant], labels: Mapping[Key, str | None]
+    part: PartTrace, request: Request, grants: Mapping[Key, Grant], labels: Mapping[Key, str | None]
 ) -> dict[Key, PartDetails]:
     """Return what a part shows of findings that are granted its members."""
     rows, details = capture_part(part, request.context), {}

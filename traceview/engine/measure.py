@@ -1,7 +1,7 @@
-"""The measures of one time slice of a capture: today's measures inside a window, reduced to what merges.
+"""The measures of one part of a capture: today's measures inside a window, reduced to what merges.
 
-Slices adjoin. A border is a moment at which no GPU works and no thread is blocked (slices/plan.py), so that every
-operation and every blocking call lies in one slice. Only gaps cross borders.
+Parts adjoin. A border is a moment at which no GPU works and no thread is blocked (engine/plan.py), so that every
+operation and every blocking call lies in one part. Only gaps cross borders.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from traceview.engine.iterations import IterationPart, measure_iteration_part, own_rows
+from traceview.engine.part import PartTrace
 from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices, chosen_devices
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
@@ -38,14 +40,12 @@ from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
 from traceview.pricing.part import streams_in_part
-from traceview.slices.iterations import IterationPart, measure_iteration_part, own_rows
-from traceview.slices.slice import Slice
 
 if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals
     from traceview.measure.nvtx.projection import Projection
     from traceview.measure.places.locate import Places
-    from traceview.timeline.parts import SliceMarks
+    from traceview.timeline.parts import PartMarks
 
 MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
 NO_ROWS = pl.DataFrame()
@@ -87,11 +87,11 @@ class Extents:
 
 
 @dataclass(frozen=True, slots=True)
-class SlicePlan:
-    """What all slices of a capture share: they have equal figures of the whole capture, and none of each other.
+class PartPlan:
+    """What all parts of a capture share: they have equal figures of the whole capture, and none of each other.
 
     `window` is that of the capture. `iterations` have their times, but not their figures yet; `where` is the result of
-    find_iterations_in_slices. The others are options of `analyze`.
+    find_iterations_in_parts. The others are options of `analyze`.
     """
 
     window: Window
@@ -102,7 +102,7 @@ class SlicePlan:
     whole: bool
     flops_per_iteration: int | None
     folder: Path | None = None  # for the marks of a timeline; None makes none
-    slices: int = 1
+    part_count: int = 1
     keeps_rows: bool = False  # results have the frames of gaps and calls
 
     @property
@@ -127,18 +127,18 @@ class PagePart(NamedTuple):
     These are without `edge_gaps`, the device's pieces of gaps at the edges of the part.
     """
 
-    marks: SliceMarks
+    marks: PartMarks
     charts: Mapping[int, ChartTotals]
     edge_gaps: Mapping[int, pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class SliceResult:
-    """The figures of a slice, which are small: no frame has a row for each event.
+class PartResult:
+    """The figures of a part, which are small: no frame has a row for each event.
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among
-    the longest of the capture, and pieces of gaps that cross an edge of the slice. Its column `continues` marks pieces
-    that go on in the next slice. `calls` shows which events are lost, None if a complete trace
+    the longest of the capture, and pieces of gaps that cross an edge of the part. Its column `continues` marks pieces
+    that go on in the next part. `calls` shows which events are lost, None if a complete trace
     shows it. `messages` is the result of count_messages.
     `steady_streams` has the streams of each device in its steady part (see streams_in_part).
     `page` is None without a page.
@@ -156,10 +156,10 @@ class SliceResult:
     page: PagePart | None = None
 
 
-def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
-    """Measure a slice with the measures of a complete capture."""
+def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
+    """Measure a part with the measures of a complete capture."""
     trace, threads, host_idle = part.trace, part.threads, part.host_idle
-    activities = activities_in_slice(part, plan.extents.devices)
+    activities = activities_in_part(part, plan.extents.devices)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
     devices = measure_devices(trace, threads, activities, places, plan.extents.streams, part.idle_gaps)
@@ -179,7 +179,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         for device, part in zip(devices, parts, strict=True)
     )
     devices = tuple(with_host_states(host_idle, device) for device in devices)
-    host = host_in_slice(part, plan.extents.devices)
+    host = host_in_part(part, plan.extents.devices)
     given = CaptureInput(
         trace,
         host,
@@ -189,13 +189,13 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         plan.flops_per_iteration,
         plan.whole,
         host_idle,
-        outer=plan.window if plan.slices > 1 else None,
+        outer=plan.window if plan.part_count > 1 else None,
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure, totals_only=True)
     continues = {work.device: _gap_continues(work, plan.extents.devices[work.device]) for work in activities}
     page = None if plan.folder is None else _page_part(trace, plan, devices, host, projection, places, continues)
     rows = own_rows(trace)
-    return SliceResult(
+    return PartResult(
         devices=devices
         if plan.keeps_rows
         else tuple(_without_frames(device, plan.steady(device.device), continues[device.device]) for device in devices),
@@ -204,7 +204,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        calls=None if plan.keeps_rows else _calls_in_slice(trace),
+        calls=None if plan.keeps_rows else _calls_in_part(trace),
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         steady_streams=steady_streams,
         page=page,
@@ -213,7 +213,7 @@ def measure_slice(part: Slice, plan: SlicePlan) -> SliceResult:
 
 def _page_part(
     trace: Trace,
-    plan: SlicePlan,
+    plan: PartPlan,
     devices: tuple[DeviceUse, ...],
     host: HostUse,
     projection: Projection,
@@ -222,17 +222,17 @@ def _page_part(
 ) -> PagePart:
     """Return what a page needs of a part."""
     from traceview.measure.charts import chart_totals  # these modules are needed for a page alone
-    from traceview.timeline.parts import write_slice
+    from traceview.timeline.parts import write_part
 
     assert plan.folder is not None, "a page has a folder"
     own = trace.window is not None and trace.window.start > plan.window.start
-    marks = write_slice(trace, devices, host, project_ranges(trace, projection), own, plan.folder, plan.extents.events)
+    marks = write_part(trace, devices, host, project_ranges(trace, projection), own, plan.folder, plan.extents.events)
     charts, edges = {}, {}
     for device in devices:
         gaps, edges[device.device] = _split_pieces(device, continues[device.device])
         streams = plan.paired_streams(trace, device.device)
         charts[device.device] = chart_totals(
-            trace, device, gaps, places, whole=plan.whole, streams=streams, slices=plan.slices
+            trace, device, gaps, places, whole=plan.whole, streams=streams, part_count=plan.part_count
         )
     return PagePart(marks, charts, edges)
 
@@ -242,7 +242,7 @@ def _host_without_frames(host: HostUse) -> HostUse:
     return replace(host, sync=sync, implicit_sync=implicit)
 
 
-def pair_streams(part: Slice, extents: Mapping[int, Window], streams: Mapping[int, Sequence[int]]) -> pl.DataFrame:
+def pair_streams(part: PartTrace, extents: Mapping[int, Window], streams: Mapping[int, Sequence[int]]) -> pl.DataFrame:
     """Return the result of stream_pairs for `streams` of devices; the keys are rows of Trace.devices."""
     from traceview.measure.charts.device import stream_pairs
 
@@ -250,34 +250,34 @@ def pair_streams(part: Slice, extents: Mapping[int, Window], streams: Mapping[in
     return pl.concat(stream_pairs(part.trace, row, window, streams[row]) for row, window in windows.items())
 
 
-def _calls_in_slice(trace: Trace) -> CallPart:
+def _calls_in_part(trace: Trace) -> CallPart:
     window = trace.window or EVERYTHING
     own = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
     return CallPart.build(trace.api, trace.operations, trace.failed, slice(*own))
 
 
-def activities_in_slice(part: Slice, extents: Mapping[int, Window]) -> tuple[Activity, ...]:
-    """Return the work of each device whose extent reaches into the slice, also of one that is idle there.
+def activities_in_part(part: PartTrace, extents: Mapping[int, Window]) -> tuple[Activity, ...]:
+    """Return the work of each device whose extent reaches into the part, also of one that is idle there.
 
     The keys of `extents` are rows of Trace.devices.
     """
     outer = part.trace.window or EVERYTHING
     inside = {row: extent.within(outer) for row, extent in extents.items()}
     for row, extent in extents.items():
-        # A device whose work all has no length stays in the slice where its extent starts.
+        # A device whose work all has no length stays in the part where its extent starts.
         if not inside[row].length and (extent.length or not outer.start <= extent.start < outer.end):
             del inside[row]
     works = ((part.work(row), window) for row, window in inside.items())
     return tuple(work.clip(window) for work, window in works if work is not None)
 
 
-def host_in_slice(part: Slice, extents: Mapping[int, Window]) -> HostUse:
-    """Return the blocking calls of a slice; `extents` are those of activities_in_slice."""
+def host_in_part(part: PartTrace, extents: Mapping[int, Window]) -> HostUse:
+    """Return the blocking calls of a part; `extents` are those of activities_in_part."""
 
     def measured() -> HostUse:
         known = part.passed.get("host")
         if known is None or known[0] != dict(extents):
-            known = dict(extents), measure_host(part.trace, activities_in_slice(part, extents))
+            known = dict(extents), measure_host(part.trace, activities_in_part(part, extents))
             part.passed["host"] = known
         host: HostUse = known[1]
         return host
@@ -291,7 +291,7 @@ def _gap_continues(work: Activity, extent: Window) -> bool:
 
 
 def _split_pieces(device: DeviceUse, continues: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps inside a slice, and the pieces at its edges with the column `continues`."""
+    """Return the gaps inside a part, and the pieces at its edges with the column `continues`."""
     frame = device.gaps.frame.select("start", "end", *CAUSES)
     is_piece = np.zeros(len(frame), np.bool_)
     is_piece[_edge_rows(device, continues)] = True
@@ -299,26 +299,26 @@ def _split_pieces(device: DeviceUse, continues: bool) -> tuple[pl.DataFrame, pl.
 
 
 def _candidates(trace: Trace, device: DeviceUse, top: int, continues: bool) -> pl.DataFrame:
-    """Return the gaps that may be among the longest, and the pieces at the slice's edges."""
+    """Return the gaps that may be among the longest, and the pieces at the part's edges."""
     chosen = gap_candidates(trace, device, top, _edge_rows(device, continues))
     return _with_continues(chosen, device, continues)
 
 
 def _edge_rows(device: DeviceUse, continues: bool) -> list[int]:
-    """Return the rows of the gaps that cross an edge of the slice."""
+    """Return the rows of the gaps that cross an edge of the part."""
     start, last = device.gaps.frame["start"], device.gaps.frame.height - 1
     starts_before = last >= 0 and start[0] == device.window.start
     return sorted({*([0] if starts_before else []), *([last] if continues else [])})
 
 
 def _with_continues(gaps: pl.DataFrame, device: DeviceUse, continues: bool) -> pl.DataFrame:
-    """Return gaps with the column `continues`, which marks the one that goes on in the next slice."""
+    """Return gaps with the column `continues`, which marks the one that goes on in the next part."""
     is_last = pl.col("end") == device.window.end
     return gaps.with_columns((is_last & pl.lit(continues)).alias("continues"))
 
 
 def _without_frames(device: DeviceUse, steady: Window, continues: bool) -> DeviceUse:
-    """Return the device without frames. A gap that continues is counted by the slice in which it ends."""
+    """Return the device without frames. A gap that continues is counted by the part in which it ends."""
 
     def small(part: DeviceFigures, extent: Window) -> dict[str, Any]:
         beyond = continues and part.window.length > 0 and extent.end > part.window.end == device.window.end

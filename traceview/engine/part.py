@@ -1,4 +1,4 @@
-"""A slice of a capture: its trace, and what several passes over slices derive from it."""
+"""A part of a capture: its trace, and what several passes over parts derive from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from traceview.measure.host import HostIdle
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import EVERYTHING, Trace, Window
 
-FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first slice begins before, and the last ends after, any event
+FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first part begins before, and the last ends after, any event
 
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
@@ -32,10 +32,10 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What one pass over slices leaves for later passes, by name: small results that take long to compute.
+    """What one pass over parts leaves for later passes, by name: small results that take long to compute.
 
-    It is in files beside `file`, that of the slice's trace, where no other user can write. Without a file nothing is
-    passed on: a slice that is kept still has its results.
+    It is in files beside `file`, that of the part's trace, where no other user can write. Without a file nothing is
+    passed on: a part that is kept still has its results.
     """
 
     file: Path | None = None
@@ -61,8 +61,8 @@ def has_room(file: Path, size: int) -> bool:
 NOTHING_PASSED = Passed()
 
 
-class Slice:
-    """The trace of a slice, whose window is that of the slice. Derived parts are made once, when they are needed.
+class PartTrace:
+    """The trace of a part, whose window is that of the part. Derived parts are made once, when they are needed.
 
     `passed` has what earlier passes left.
     """
@@ -81,15 +81,15 @@ class Slice:
 
     @cached_property
     def complete(self) -> Trace:
-        """The trace without its window: it has operations around the slice."""
+        """The trace without its window: it has operations around the part."""
         return replace(self.trace, window=None)
 
     def work(self, device: int) -> Activity | None:
-        """Return the work of a device, also around the slice; None if it has none."""
+        """Return the work of a device, also around the part; None if it has none."""
         return self.once(("work", device), lambda: device_activity(self.complete, device))
 
     def keep_gaps(self, device: int, window: Window, gaps: Gaps) -> None:
-        """Keep the measured gaps of a device in the part of its time that the slice has, for later passes."""
+        """Keep the measured gaps of a device in the part of its time that the part has, for later passes."""
         self._gaps[device] = window, gaps
 
     def gaps(self, work: Activity) -> Gaps:
@@ -161,15 +161,15 @@ class Runner(Protocol):
 
     count: int
 
-    def over_slices(self, function: Callable[[Slice], Result], /) -> Iterable[Result]:
+    def over_parts(self, function: Callable[[PartTrace], Result], /) -> Iterable[Result]:
         """Return the results for all parts in the order of time."""
 
-    def in_slice(self, number: int, function: Callable[[Slice], Result], /) -> Result:
+    def in_part(self, number: int, function: Callable[[PartTrace], Result], /) -> Result:
         """Return the result for the part with this number, from 0 in the order of time."""
 
 
-class OverSlices(Protocol):
-    """Runs a function over all slices."""
+class OverParts(Protocol):
+    """Runs a function over all parts."""
 
-    def __call__(self, function: Callable[[Slice], Result], /) -> Iterable[Result]:
+    def __call__(self, function: Callable[[PartTrace], Result], /) -> Iterable[Result]:
         """Return the results in the order of time."""

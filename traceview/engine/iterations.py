@@ -1,7 +1,7 @@
-"""Iterations of a capture that is analysed in slices.
+"""Iterations of a capture that is analysed in parts.
 
-Light passes over the slices find where the iterations are. Then each slice measures its part of each iteration, and the
-parts add up. An operation belongs to the slice in which it starts.
+Light passes over the parts find where the iterations are. Then each part measures its part of each iteration, and the
+parts add up. An operation belongs to the part in which it starts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial, reduce
 import numpy as np
 import polars as pl
 
+from traceview.engine.part import OverParts, PartTrace
 from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -26,12 +27,11 @@ from traceview.measure.nvtx.projection import project_operations
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window
-from traceview.slices.slice import OverSlices, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class SliceLaunches:
-    """What a slice launches. `times` is the result of gpu_times, `counts` that of compute_counts.
+class PartLaunches:
+    """What a part launches. `times` is the result of gpu_times, `counts` that of compute_counts.
 
     `ranges` are the rows of the ranges that launch; `count` and `gpu_ns` are those of LaunchSums for these rows, and
     `processes` is that of LaunchSums. `ends` has for each process starts of ranges, and the last end of the compute and
@@ -49,23 +49,23 @@ class SliceLaunches:
 
 
 def own_operations(trace: Trace) -> Trace:
-    """Return a slice without the operations that belong to other slices."""
+    """Return a part without the operations that belong to other parts."""
     return trace if trace.window is None else replace(trace, operations=trace.operations[own_rows(trace)])
 
 
 def own_rows(trace: Trace) -> slice:
-    """Return the rows of the operations that belong to a slice."""
+    """Return the rows of the operations that belong to a part."""
     window = trace.window
-    assert window is not None, "a slice has a window"
+    assert window is not None, "a part has a window"
     return slice(*np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist())
 
 
-def measure_launches(part: Slice, devices: Collection[int]) -> SliceLaunches:
-    """Return what a slice launches; `devices` are the measured ones, rows of Trace.devices."""
+def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
+    """Return what a part launches; `devices` are the measured ones, rows of Trace.devices."""
     trace, own = part.trace, own_operations(part.trace)
     sums = LaunchSums.from_trace(own, project_operations(own))
     ranges, starts, counts = np.flatnonzero(sums.count), _starts_among_calls(trace), compute_counts(own)
-    return SliceLaunches(
+    return PartLaunches(
         known=own.operations["launch"].null_count() < len(own.operations),
         ranges=ranges,
         count=sums.count[ranges],
@@ -92,7 +92,7 @@ def _known_ends(starts: Times, ends: Times) -> tuple[Times, Times]:
 
 
 class _Launches:
-    """What the slices launch together; parts are added as they arrive.
+    """What the parts launch together; parts are added as they arrive.
 
     `ends` has for each process the last end after each of `starts`, the distinct starts of all ranges.
     """
@@ -105,8 +105,8 @@ class _Launches:
         self.counts: dict[int, tuple[int, int]] = {}
         self.ends: dict[int, Times] = {}
 
-    def add(self, part: SliceLaunches) -> None:
-        """Add what a slice launches."""
+    def add(self, part: PartLaunches) -> None:
+        """Add what a part launches."""
         self.known |= part.known
         self.count[part.ranges] += part.count
         self.gpu_ns[part.ranges] += part.gpu_ns
@@ -133,10 +133,10 @@ def _sums_by_process(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return every.group_by("process").agg(pl.exclude("process").sum())
 
 
-def find_iterations_in_slices(
+def find_iterations_in_parts(
     resident: Trace,
     devices: Sequence[int],
-    over_slices: OverSlices,
+    over_parts: OverParts,
     *,
     pattern: str | None = None,
     skip: int | None = None,
@@ -147,21 +147,21 @@ def find_iterations_in_slices(
     measured ones. The other parameters and errors are those of choose_iterations.
     """
     launches = _Launches(resident)
-    for part in over_slices(partial(measure_launches, devices=devices)):
+    for part in over_parts(partial(measure_launches, devices=devices)):
         launches.add(part)
 
     def sequence(process: int) -> LaunchSequence:
         launched, total = launches.counts[process]
-        parts = over_slices(partial(_launches_of_process, process=process, calls=2 * launched >= total))
+        parts = over_parts(partial(_launches_of_process, process=process, calls=2 * launched >= total))
         return join_launches(list(parts))
 
     where = choose_iterations(resident, devices, launches.source(sequence), pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return where
-    return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_slices))
+    return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_parts))
 
 
-def _launches_of_process(part: Slice, process: int, calls: bool) -> LaunchPart:
+def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPart:
     return launch_part(own_operations(part.trace), process, calls)
 
 
@@ -170,7 +170,7 @@ def _last_ends(
     devices: Sequence[int],
     launches: _Launches,
     where: IterationRanges,
-    over_slices: OverSlices,
+    over_parts: OverParts,
 ) -> Times:
     """Return the last end of the work that each iteration launches; see last_ends."""
     starts = launches.starts
@@ -178,17 +178,17 @@ def _last_ends(
     known = where.process in launches.ends and len(starts) > 0
     if known and np.array_equal(starts.take(place, mode="clip"), where.start) and (np.diff(place) > 0).all():
         return np.maximum.reduceat(launches.ends[where.process], place)
-    function = partial(_ends_in_slice, process=where.process, start=where.start, devices=devices)
-    return reduce(np.maximum, over_slices(function))
+    function = partial(_ends_in_part, process=where.process, start=where.start, devices=devices)
+    return reduce(np.maximum, over_parts(function))
 
 
-def _ends_in_slice(part: Slice, process: int, start: Times, devices: Collection[int]) -> Times:
+def _ends_in_part(part: PartTrace, process: int, start: Times, devices: Collection[int]) -> Times:
     return last_ends(own_operations(part.trace), process, start, devices)
 
 
 @dataclass(frozen=True, slots=True)
 class IterationPart:
-    """The figures of a slice's part of the iterations from number `first` on."""
+    """The figures of a part's part of the iterations from number `first` on."""
 
     first: int
     parts: Breakdown
@@ -197,9 +197,9 @@ class IterationPart:
 def measure_iteration_part(
     trace: Trace, threads: ThreadStates, measured: MeasuredDevices, devices: Collection[int], where: IterationRanges
 ) -> IterationPart:
-    """Measure the part of the iterations that lies in a slice. `devices` are those that any slice measures."""
+    """Measure the part of the iterations that lies in a part. `devices` are those that any part measures."""
     window = trace.window
-    assert window is not None, "a slice has a window"
+    assert window is not None, "a part has a window"
     inside = np.flatnonzero((where.start < window.end) & (where.end > window.start))
     if len(inside) == 0:
         return IterationPart(0, Breakdown({}, np.zeros((len(CAUSES), 0), np.int64)))
@@ -213,15 +213,15 @@ def measure_iteration_part(
 def _with_idle_devices(
     trace: Trace, threads: ThreadStates, measured: MeasuredDevices, devices: Collection[int]
 ) -> MeasuredDevices:
-    """Return the measured devices, and those that do nothing in a slice."""
+    """Return the measured devices, and those that do nothing in a part."""
     idle = [idle_activity(trace, device) for device in devices if device not in measured.devices]
     gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in idle}
     return MeasuredDevices((*measured.activities, *idle), {**measured.gaps, **gaps})
 
 
 def idle_activity(trace: Trace, device: int) -> Activity:
-    """Return the activity of a device that does nothing in a slice: without work, at the end of the slice."""
-    assert trace.window is not None, "a slice has a window"
+    """Return the activity of a device that does nothing in a part: without work, at the end of the part."""
+    assert trace.window is not None, "a part has a window"
     end, none, rows = trace.window.end, EMPTY.start, np.empty(0, np.int32)
     whole = device_activity(replace(trace, window=None), device)
     later = (rows, none) if whole is None else (whole.nonempty_rows, whole.nonempty_start)

@@ -1,4 +1,4 @@
-"""The figures of a capture from those of its slices. How each column merges stands at its declaration."""
+"""The figures of a capture from those of its parts. How each column merges stands at its declaration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from traceview.engine.measure import PartPlan, PartResult
 from traceview.measure import all_measures
 from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
@@ -22,15 +23,14 @@ from traceview.model.rows import ApiTotal, StreamUse
 from traceview.model.sums import sum_mappings
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.normalise.sizes import unknown_messages
-from traceview.slices.measure import SlicePlan, SliceResult
 
 
-def merge_slices(
+def merge_parts(
     resident: Trace,
     host_idle: HostIdle | None,
-    plan: SlicePlan,
+    plan: PartPlan,
     iterations: Iterations | NotMeasured,
-    results: Sequence[SliceResult],
+    results: Sequence[PartResult],
 ) -> Analysis:
     """Return the analysis of a capture without findings, with the notes on what its tables and the capture lack.
 
@@ -89,14 +89,14 @@ def _notes(
         yield Note("no_iterations", iterations.reason, affects=("iterations",))
 
 
-def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> tuple[DeviceUse, ...]:
-    """Return the devices of a capture (see merge_slices)."""
-    slices: dict[int, list[DeviceUse]] = {}
+def merge_devices(resident: Trace, results: Sequence[PartResult], top: int) -> tuple[DeviceUse, ...]:
+    """Return the devices of a capture (see merge_parts)."""
+    device_uses: dict[int, list[DeviceUse]] = {}
     for result in results:
         for device in result.devices:
-            slices.setdefault(device.device, []).append(device)
+            device_uses.setdefault(device.device, []).append(device)
     merged = []
-    for row, uses in sorted(slices.items()):
+    for row, uses in sorted(device_uses.items()):
         context = PartContext(resident, row)
         device = replace(uses[0], **_merge_parts(context, uses))
         steady = [use.steady for use in uses if use.steady.window.length] or [uses[0].steady]
@@ -107,7 +107,7 @@ def merge_devices(resident: Trace, results: Sequence[SliceResult], top: int) -> 
     return tuple(merged)
 
 
-def merge_steady_streams(results: Sequence[SliceResult]) -> dict[int, tuple[StreamUse, ...]]:
+def merge_steady_streams(results: Sequence[PartResult]) -> dict[int, tuple[StreamUse, ...]]:
     """Return the streams of each device in its steady part (see steady_streams)."""
     rows: dict[int, list[StreamUse]] = {}
     for result in results:
@@ -119,7 +119,7 @@ def merge_steady_streams(results: Sequence[SliceResult]) -> dict[int, tuple[Stre
 
 
 def join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
-    """Return gap_candidates or edge_gaps of all slices, in order of time, with the pieces of a gap joined."""
+    """Return gap_candidates or edge_gaps of all parts, in order of time, with the pieces of a gap joined."""
     begins = ~candidates["continues"].shift(1, fill_value=False)
     last = [name for name in ("end", "thread", "next_operation", "launched") if name in candidates.columns]
     return (
@@ -130,7 +130,7 @@ def join_pieces(candidates: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merge_parts(context: PartContext, parts: Sequence[DeviceFigures]) -> dict[str, Any]:
-    """Return the fields of DeviceFigures, of all slices together."""
+    """Return the fields of DeviceFigures, of all parts together."""
     figures: dict[str, Any] = {
         field.name: sum(getattr(part, field.name) for part in parts)
         for field in fields(DeviceFigures)
@@ -152,19 +152,19 @@ def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
 
 
 def merge_host_states(states: Sequence[HostStates]) -> HostStates:
-    """Return the states of all slices together."""
+    """Return the states of all parts together."""
     waits = sum_mappings(each.waits for each in states)
     longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
     return HostStates(sum_mappings(each.ns for each in states), longest)
 
 
-def _merge_tables(context: Any, slices: Sequence[Mapping[str, Table]]) -> dict[str, Table]:
+def _merge_tables(context: Any, parts: Sequence[Mapping[str, Table]]) -> dict[str, Table]:
     measures = {measure.table.name: measure for measure in all_measures()}
-    return {name: merge_table(measures[name], context, [tables[name] for tables in slices]) for name in slices[0]}
+    return {name: merge_table(measures[name], context, [tables[name] for tables in parts]) for name in parts[0]}
 
 
 def merge_table(measure: Measure, context: Any, tables: Sequence[Table]) -> Table:
-    """Return the table of a capture from those of its slices, in order of time."""
+    """Return the table of a capture from those of its parts, in order of time."""
     measured = [table for table in tables if table.not_measured is None]
     if not measured or any(table.failed for table in tables):
         return next((table for table in tables if table.failed), tables[0])

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceview.engine import ledgers
+from traceview.engine.ledgers import compact_ledger
 from traceview.intervals import Intervals, union
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing.ledger import Claim, GapClaim, KernelClaim, Ledger, TimeClaim
-from traceview.slices import ledgers
-from traceview.slices.ledgers import compact_ledger
 
 GAPS, OPERATIONS, SPAN = 12, 10, 60
 KEYS = ("communication", "h2d pageable")

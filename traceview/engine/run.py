@@ -14,6 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
+from traceview.engine.findings import find
+from traceview.engine.iterations import find_iterations_in_parts, merge_iteration_parts
+from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
+from traceview.engine.merge import merge_parts, merge_steady_streams
+from traceview.engine.model import model_capture
+from traceview.engine.part import OverParts, PartTrace
+from traceview.engine.runner import PartRunner, ProcessRunner, TraceInMemory
 from traceview.intervals import Times
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle
@@ -29,16 +36,9 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.rules.answer import with_answer
-from traceview.slices.findings import find
-from traceview.slices.iterations import find_iterations_in_slices, merge_iteration_parts
-from traceview.slices.measure import Extents, PagePart, SlicePlan, SliceResult, measure_slice
-from traceview.slices.merge import merge_slices, merge_steady_streams
-from traceview.slices.model import model_capture
-from traceview.slices.runner import ProcessRunner, SliceRunner, TraceInMemory
-from traceview.slices.slice import OverSlices, Slice
 from traceview.whatif.prediction import with_known_predictions
 
-Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_slices
+Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Decide(Protocol):
 
 @dataclass(frozen=True)
 class AnalyzedCapture:
-    """An analysis, and the parts that it comes from, which a page needs (slices/page.py).
+    """An analysis, and the parts that it comes from, which a page needs (engine/page.py).
 
     `undecided` is the analysis without findings. `pages` has what each part measured for a page; it is empty for a
     capture in memory. `host_idle` knows the resident tables.
@@ -72,9 +72,9 @@ class AnalyzedCapture:
 
     analysis: Analysis
     undecided: Analysis
-    plan: SlicePlan
+    plan: PartPlan
     pages: Sequence[PagePart]
-    over_slices: OverSlices
+    over_parts: OverParts
     host_idle: HostIdle | None
     decide: Decide
 
@@ -88,8 +88,8 @@ class AnalyzedCapture:
         return with_answer(replace(other, findings=known, notes=(*other.notes, *notes)))
 
 
-def analyze_slices(
-    runner: SliceRunner | ProcessRunner,
+def analyze_parts(
+    runner: PartRunner | ProcessRunner,
     resident: Trace,
     extents: Extents,
     options: AnalysisOptions,
@@ -107,7 +107,7 @@ def analyze_slices(
     """
     located = _find_iterations(runner, resident, extents, options, complete)
     plan = _plan(resident, extents, located, options, folder, runner.count, complete)
-    results = list(runner.over_slices(partial(measure_slice, plan=plan)))
+    results = list(runner.over_parts(partial(measure_part, plan=plan)))
     merged, host_idle = _merge(runner, resident, plan, located, results, complete)
     decide = partial(find, steady=merge_steady_streams(results), parts=runner, host_idle=host_idle)
     modelled = started_beside(partial(model_capture, merged, trace_of, options.costs, options.unprofiled_ns))
@@ -115,20 +115,20 @@ def analyze_slices(
     findings, undecided = modelled().with_predictions(findings), modelled().analysis
     analysis = with_answer(replace(undecided, findings=findings, notes=(*undecided.notes, *notes)))
     pages = [result.page for result in results if result.page is not None]
-    return AnalyzedCapture(analysis, undecided, plan, pages, runner.over_slices, host_idle, decide)
+    return AnalyzedCapture(analysis, undecided, plan, pages, runner.over_parts, host_idle, decide)
 
 
 def _find_iterations(
-    runner: SliceRunner | ProcessRunner,
+    runner: PartRunner | ProcessRunner,
     resident: Trace,
     extents: Extents,
     options: AnalysisOptions,
     complete: Trace | None,
 ) -> Located:
     if complete is not None and complete.window is not None:  # what ranges launch outside the window counts, too
-        runner = SliceRunner(TraceInMemory(replace(complete, window=None)), (EVERYTHING,))
-    return find_iterations_in_slices(
-        resident, sorted(extents.devices), runner.over_slices, pattern=options.iteration, skip=options.skip
+        runner = PartRunner(TraceInMemory(replace(complete, window=None)), (EVERYTHING,))
+    return find_iterations_in_parts(
+        resident, sorted(extents.devices), runner.over_parts, pattern=options.iteration, skip=options.skip
     )
 
 
@@ -138,25 +138,25 @@ def _plan(
     located: Located,
     options: AnalysisOptions,
     folder: Path | None,
-    slices: int,
+    part_count: int,
     complete: Trace | None,
-) -> SlicePlan:
-    return SlicePlan(
+) -> PartPlan:
+    return PartPlan(
         resident.window or EVERYTHING,
         extents,
         None if isinstance(located, NotMeasured) else replace(located[0], names=()),
-        located if isinstance(located, NotMeasured) else _for_slices(*located, resident),
+        located if isinstance(located, NotMeasured) else _for_parts(*located, resident),
         options.top,
         options.whole,
         options.flops_per_iteration,
         folder,
-        slices,
+        part_count,
         keeps_rows=complete is not None,
     )
 
 
-def _for_slices(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
-    """Return the iterations that each slice gets, without figures.
+def _for_parts(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
+    """Return the iterations that each part gets, without figures.
 
     A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.
     """
@@ -169,11 +169,11 @@ def _for_slices(where: IterationRanges, finish: Times | None, resident: Trace) -
 
 
 def _merge(
-    runner: SliceRunner | ProcessRunner,
+    runner: PartRunner | ProcessRunner,
     resident: Trace,
-    plan: SlicePlan,
+    plan: PartPlan,
     located: Located,
-    results: Sequence[SliceResult],
+    results: Sequence[PartResult],
     complete: Trace | None,
 ) -> tuple[Analysis, HostIdle | None]:
     """Return the analysis without findings, and what the resident tables show of the host."""
@@ -186,24 +186,24 @@ def _merge(
         iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
     if complete is None:
         calls = [result.calls for result in results if result.calls is not None]
-        resident = _with_event_checks(resident, calls, runner.over_slices)
+        resident = _with_event_checks(resident, calls, runner.over_parts)
     host_idle = HostIdle.build(resident, ThreadStates.from_trace(resident))
-    analysis = merge_slices(resident, host_idle, plan, iterations, results)
+    analysis = merge_parts(resident, host_idle, plan, iterations, results)
     if complete is not None:
         analysis = replace(analysis, trace=replace(complete, info=analysis.info))
     return analysis, host_idle
 
 
-def _with_event_checks(resident: Trace, parts: Sequence[CallPart], over_slices: OverSlices) -> Trace:
+def _with_event_checks(resident: Trace, parts: Sequence[CallPart], over_parts: OverParts) -> Trace:
     """Return the resident tables with the checks for lost events in their info."""
 
     def masks(ranges: Sequence[EarlierRanges]) -> list[Mask]:
-        return reduce(_any_of_each, over_slices(partial(_calling_in_slice, ranges=ranges)))
+        return reduce(_any_of_each, over_parts(partial(_calling_in_part, ranges=ranges)))
 
     return replace(resident, info=with_checks(resident.info, check_events(parts, resident.ranges, masks)))
 
 
-def _calling_in_slice(part: Slice, ranges: Sequence[EarlierRanges]) -> list[Mask]:
+def _calling_in_part(part: PartTrace, ranges: Sequence[EarlierRanges]) -> list[Mask]:
     return [are_calling(part.trace.api, each) for each in ranges]
 
 

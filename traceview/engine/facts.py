@@ -11,6 +11,10 @@ from functools import cache, partial
 
 import numpy as np
 
+from traceview.engine.iterations import idle_activity
+from traceview.engine.measure import host_in_part
+from traceview.engine.part import PartTrace
+from traceview.engine.traces import NEIGHBOURS
 from traceview.intervals import Rows
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx.nesting import Nesting
@@ -25,10 +29,6 @@ from traceview.model.trace import Trace, Window
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart
 from traceview.pricing.packages import AnyRule
 from traceview.pricing.part import steady_use
-from traceview.slices.iterations import idle_activity
-from traceview.slices.measure import host_in_slice
-from traceview.slices.slice import Slice
-from traceview.slices.traces import NEIGHBOURS
 from traceview.speedups import KernelSequence
 
 
@@ -94,14 +94,14 @@ def _without_totals(use: DeviceUse) -> DeviceUse:
     return replace(use, tables=tables, steady=replace(use.steady, tables={}))
 
 
-def capture_part(part: Slice, context: FindingContext) -> CapturePart:
+def capture_part(part: PartTrace, context: FindingContext) -> CapturePart:
     """Return the rows of a part for rules. They are collected once for all passes."""
     return part.once("rows for rules", lambda: _capture_part(part, context), context.windows)
 
 
-def _capture_part(part: Slice, context: FindingContext) -> CapturePart:
+def _capture_part(part: PartTrace, context: FindingContext) -> CapturePart:
     whole, trace = context.analysis.host, part.trace
-    own = host_in_slice(part, {use.device: use.window for use in context.analysis.devices})
+    own = host_in_part(part, {use.device: use.window for use in context.analysis.devices})
     host = replace(
         whole,
         sync=replace(whole.sync, frame=own.sync.frame),
@@ -125,7 +125,7 @@ def _build_nesting(trace: Trace) -> Nesting:
     return Nesting.build(start, end, thread, np.array(edges, np.int64))
 
 
-def _device_part(part: Slice, use: DeviceUse) -> DevicePart:
+def _device_part(part: PartTrace, use: DeviceUse) -> DevicePart:
     trace, steady = part.trace, use.steady.window
     work, every, previous = _own_work(part, use)
     frame = part.gaps(work).frame.rechunk()
@@ -150,7 +150,7 @@ def _device_part(part: Slice, use: DeviceUse) -> DevicePart:
     )
 
 
-def _own_work(part: Slice, use: DeviceUse) -> tuple[Activity, Rows, int]:
+def _own_work(part: PartTrace, use: DeviceUse) -> tuple[Activity, Rows, int]:
     """Return the work of a device in the time that a part accounts for, all of its work, and the operation before it.
 
     The time begins with the first gap of the part. The rows are those of Trace.operations; -1 stands for none.

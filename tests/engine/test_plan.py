@@ -1,4 +1,4 @@
-"""Borders of slices, against a slow search through all events."""
+"""Borders of parts, against a slow search through all events."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 
 from tests.build_export import Kernel, build_export
 from tests.captures import SAMPLES
-from traceview.measure.waits import number_waits
-from traceview.model.trace import Trace, Window
-from traceview.pipeline import open_trace
-from traceview.slices.plan import (
+from traceview.engine.part import FIRST, LAST
+from traceview.engine.plan import (
     KEPT_SHARE,
     _quiet_moment,
     fitting_processes,
     keepable_bytes,
-    plan_slices,
+    part_count,
+    plan_parts,
     quiet_moments,
-    slice_count,
 )
-from traceview.slices.slice import FIRST, LAST
-from traceview.slices.traces import SliceSource
+from traceview.engine.traces import PartSource
+from traceview.measure.waits import number_waits
+from traceview.model.trace import Trace, Window
+from traceview.pipeline import open_trace
 
 EXPORTS = ["ddp2", "dual", "scenarios/many_streams"]
 
@@ -62,17 +62,17 @@ def is_quiet(trace: Trace, waits: Waits, moment: int) -> bool:
 def test_borders_are_quiet(name: str) -> None:
     path = SAMPLES / f"{name}.sqlite"
     trace = open_trace(path)
-    source = SliceSource.open(path, 4)
-    slices = plan_slices(source, 6)
-    assert [window.start for window in slices] == [FIRST, *(window.end for window in slices[:-1])]
-    assert slices[-1].end == LAST
-    borders = [window.end for window in slices[:-1]]
+    source = PartSource.open(path, 4)
+    parts = plan_parts(source, 6)
+    assert [window.start for window in parts] == [FIRST, *(window.end for window in parts[:-1])]
+    assert parts[-1].end == LAST
+    borders = [window.end for window in parts[:-1]]
     assert set(borders) <= set(quiet_moments(trace).tolist()) <= set(trace.operations["start"].to_list())
     waits = waits_of(trace)
     assert all(is_quiet(trace, waits, border) for border in borders)
     assert len(borders) > 1
     first = trace.operations["start"][0]
-    assert _quiet_moment(source, (first, LAST)) in quiet_moments(trace)[1:]  # each slice has GPU work
+    assert _quiet_moment(source, (first, LAST)) in quiet_moments(trace)[1:]  # each part has GPU work
 
 
 def test_quiet_moments() -> None:
@@ -92,22 +92,22 @@ def test_border_lies_outside_loops_of_tiny_operations(tmp_path: Path) -> None:
     starts = [10_000 * at for at in range(1, 601)]
     names = ["loop" if 200 <= at < 400 else f"kernel {at % 7}" for at in range(600)]
     kernels = [Kernel(start, start + 900, name, at) for at, (start, name) in enumerate(zip(starts, names, strict=True))]
-    source = SliceSource.open(build_export(tmp_path / "made.sqlite", kernels=kernels), 1)
-    assert [window.start for window in plan_slices(source, 2)] == [FIRST, starts[400]]
+    source = PartSource.open(build_export(tmp_path / "made.sqlite", kernels=kernels), 1)
+    assert [window.start for window in plan_parts(source, 2)] == [FIRST, starts[400]]
 
 
 def test_count_of_slices() -> None:
-    source = SliceSource.open(SAMPLES / "dual.sqlite")
-    assert slice_count(source, 1 << 30, 2) == 1
-    assert 1 == slice_count(source, 0, 2) <= slice_count(source, 0, 400)  # less than MIN_EVENTS
+    source = PartSource.open(SAMPLES / "dual.sqlite")
+    assert part_count(source, 1 << 30, 2) == 1
+    assert 1 == part_count(source, 0, 2) <= part_count(source, 0, 400)  # less than MIN_EVENTS
 
 
 def test_processes_and_slices_share_the_memory() -> None:
-    source = cast(SliceSource, SimpleNamespace(events=360_000_000, resident=SimpleNamespace(ranges=range(2_000_000))))
+    source = cast(PartSource, SimpleNamespace(events=360_000_000, resident=SimpleNamespace(ranges=range(2_000_000))))
     counts = [fitting_processes(source, memory * 1_000_000_000, 16) for memory in (1, 4, 8, 60)]
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[1] < counts[2] <= counts[3] == 16
-    few, many = slice_count(source, 60_000_000_000, 16), slice_count(source, 4_000_000_000, counts[1])
+    few, many = part_count(source, 60_000_000_000, 16), part_count(source, 4_000_000_000, counts[1])
     assert few < many
     kept = keepable_bytes(source, few, 60_000_000_000, 16)
     assert 20_000_000_000 < kept < 60_000_000_000

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from traceview.engine.facts import FindingContext, capture_part
+from traceview.engine.iterations import own_operations
+from traceview.engine.ledgers import PartLedger, WholeLedger, compact_ledger
+from traceview.engine.part import PartTrace
 from traceview.measure.threads import measuring_threads
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
@@ -16,10 +20,6 @@ from traceview.pricing.claims import Claim, Collected, Group, resolve
 from traceview.pricing.describe import GrantSums
 from traceview.pricing.ledger import Ledger
 from traceview.pricing.packages import Failure, PackageRule, guarded
-from traceview.slices.facts import FindingContext, capture_part
-from traceview.slices.iterations import own_operations
-from traceview.slices.ledgers import PartLedger, WholeLedger, compact_ledger
-from traceview.slices.slice import Slice
 
 NOTHING = GrantSums(0, 0, 0, ())
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
@@ -54,16 +54,16 @@ class _Collection(NamedTuple):
     groups: Mapping[tuple[int, int], Mapping[str, Group]]
 
 
-def collect_in_part(part: Slice, context: FindingContext) -> PartSums:
+def collect_in_part(part: PartTrace, context: FindingContext) -> PartSums:
     """Run the first half of each rule in a part."""
     return _collected(part, context).sums
 
 
-def _collected(part: Slice, context: FindingContext) -> _Collection:
+def _collected(part: PartTrace, context: FindingContext) -> _Collection:
     return part.once("collected", partial(_collect, part, context), context.windows)
 
 
-def _collect(part: Slice, context: FindingContext) -> _Collection:
+def _collect(part: PartTrace, context: FindingContext) -> _Collection:
     rows = capture_part(part, context)
     jobs = [(number, device) for number in range(len(context.rules)) for device in rows.devices]
 
@@ -89,7 +89,7 @@ def _group_names(number: int, groups: Mapping[tuple[int, int], Mapping[str, Grou
     return frozenset(name for (rule, _), own in groups.items() if rule == number for name in own)
 
 
-def _exposed(part: Slice, device: DevicePart) -> Mapping[str, Any]:
+def _exposed(part: PartTrace, device: DevicePart) -> Mapping[str, Any]:
     work = device.activity
     return part.once(("exposed", device.row), lambda: exposed_work(work, device.copies), work.window)
 
@@ -118,7 +118,7 @@ class Request:
     compact: bool
 
 
-def claims_of_part(part: Slice, request: Request, decisions: Sequence[Decision] = ()) -> PartClaims:
+def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decision] = ()) -> PartClaims:
     """Return the ledgers of a part after `decisions` in this order, with the claims of the other drafts."""
     assert part.trace.window is not None, "a part has a window"
     result = PartClaims(part.trace.window, {}, {}, {})
@@ -159,7 +159,7 @@ def _sums(grant: accounts.Grant, ledger: Ledger, claims: Sequence[accounts.Claim
 
 
 def open_part_ledger(
-    part: Slice, request: Request, device: DevicePart
+    part: PartTrace, request: Request, device: DevicePart
 ) -> tuple[Ledger, dict[Key, tuple[accounts.Claim, ...]], dict[int, Failure]]:
     """Return the ledger of a device in a part, the claims on it by draft, and the rules whose claims do not fit."""
     groups = _collected(part, request.context).groups

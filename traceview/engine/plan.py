@@ -1,4 +1,4 @@
-"""Borders of slices: moments at which nothing is in progress, so that each event and each wait lies in one slice."""
+"""Borders of parts: moments at which nothing is in progress, so that each event and each wait lies in one part."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.engine.part import FIRST, LAST
+from traceview.engine.traces import NEIGHBOURS, PartSource
 from traceview.intervals import Times
 from traceview.measure.waits import number_waits
 from traceview.model.trace import ROLES, Trace, Window
 from traceview.normalise.clocks import TIMED_TABLES
 from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, PERIODS, storms
-from traceview.slices.slice import FIRST, LAST
-from traceview.slices.traces import NEIGHBOURS, SliceSource
 from traceview.speedups import FINDABLE, KernelSequence
 from traceview.speedups.steps import Candidates
 from traceview.workers import ThisProcess, Workers
 
-# Memory, measured on 1 to 100 million kernels. Slices are in worker processes, which share their packages.
-BYTES_PER_EVENT = 320  # a slice in progress
-FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # the modelled part, and results of slices
+# Memory, measured on 1 to 100 million kernels. Parts are in worker processes, which share their packages.
+BYTES_PER_EVENT = 320  # a part in progress
+FIRST_PROCESS_BYTES, FIRST_PROCESS_BYTES_PER_EVENT = 200_000_000, 3  # the modelled part, and results of parts
 WORKER_BYTES, WORKER_BYTES_PER_RANGE = 70_000_000, 130  # each process has all NVTX ranges, with arrays about them
-SLICES_PER_PROCESS = 3
-MIN_EVENTS = 200_000  # in a slice: for a smaller one, reading its neighbours takes most of the time
-MAX_EVENTS = 1_500_000  # in a slice: the allocator gives larger arrays back, and the system clears their pages anew
-KEPT_SHARE = 8  # at least an eighth of the memory is for slices that are kept from pass to pass
+PARTS_PER_PROCESS = 3
+MIN_EVENTS = 200_000  # in a part: for a smaller one, reading its neighbours takes most of the time
+MAX_EVENTS = 1_500_000  # in a part: the allocator gives larger arrays back, and the system clears their pages anew
+KEPT_SHARE = 8  # at least an eighth of the memory is for parts that are kept from pass to pass
 NEAR_EVENTS = 10_000  # events on each side of a wanted border that are read at first, and then WIDER times as many
 WIDER = 4
 FARTHEST = 16  # times NEAR_EVENTS: how far the search for a border that cuts no sequence goes
@@ -37,7 +37,7 @@ TRIED_STEP = 1.5  # the search tries the first moment, and each time one that is
 
 
 def quiet_moments(trace: Trace) -> Times:
-    """Return the starts of operations in the trace's window at which a slice may begin, ascending.
+    """Return the starts of operations in the trace's window at which a part may begin, ascending.
 
     All GPUs are idle just before such a moment, and it lies neither inside a wait nor inside a restart gap. Where what
     is outside the window might forbid a moment, it is left out.
@@ -52,42 +52,42 @@ def quiet_moments(trace: Trace) -> Times:
     return moments[~_are_in_restart_gaps(trace, operations, moments)]
 
 
-def fitting_processes(source: SliceSource, memory: int, processes: int) -> int:
-    """Return how many of the worker processes fit into `memory` bytes, each with a slice of MIN_EVENTS or more."""
-    smallest = _bytes_beside_slices(source, 1) - _bytes_beside_slices(source, 0) + MIN_EVENTS * BYTES_PER_EVENT
-    return max(1, min(processes, (memory - memory // KEPT_SHARE - _bytes_beside_slices(source, 0)) // smallest))
+def fitting_processes(source: PartSource, memory: int, processes: int) -> int:
+    """Return how many of the worker processes fit into `memory` bytes, each with a part of MIN_EVENTS or more."""
+    smallest = _bytes_beside_parts(source, 1) - _bytes_beside_parts(source, 0) + MIN_EVENTS * BYTES_PER_EVENT
+    return max(1, min(processes, (memory - memory // KEPT_SHARE - _bytes_beside_parts(source, 0)) // smallest))
 
 
-def slice_count(source: SliceSource, memory: int, processes: int) -> int:
-    """Return how many slices a capture is cut into.
+def part_count(source: PartSource, memory: int, processes: int) -> int:
+    """Return how many parts a capture is cut into.
 
-    Each process measures one slice at a time. These slices, and what the processes hold for all slices, fit into
-    `memory` bytes. Each of several processes gets some slices, so that they end at about the same time.
+    Each process measures one part at a time. These parts, and what the processes hold for all parts, fit into
+    `memory` bytes. Each of several processes gets some parts, so that they end at about the same time.
     """
-    left = memory - memory // KEPT_SHARE - _bytes_beside_slices(source, processes)
+    left = memory - memory // KEPT_SHARE - _bytes_beside_parts(source, processes)
     at_once = max(left // BYTES_PER_EVENT, processes * MIN_EVENTS)
-    balanced = SLICES_PER_PROCESS * processes if processes > 1 else 1
+    balanced = PARTS_PER_PROCESS * processes if processes > 1 else 1
     fitting = math.ceil(source.events * processes / at_once)
     return max(1, fitting, source.events // MAX_EVENTS, min(balanced, source.events // MIN_EVENTS))
 
 
-def keepable_bytes(source: SliceSource, slices: int, memory: int, processes: int) -> int:
-    """Return the bytes of `memory` for slices that are kept from pass to pass.
+def keepable_bytes(source: PartSource, part_count: int, memory: int, processes: int) -> int:
+    """Return the bytes of `memory` for parts that are kept from pass to pass.
 
-    Each process also holds the slice that it measures. Half of the remaining memory stays free, because slices differ
+    Each process also holds the part that it measures. Half of the remaining memory stays free, because parts differ
     in size.
     """
-    used = _bytes_beside_slices(source, processes) + processes * source.events // slices * BYTES_PER_EVENT
+    used = _bytes_beside_parts(source, processes) + processes * source.events // part_count * BYTES_PER_EVENT
     return max((memory - used) // 2, memory // KEPT_SHARE)
 
 
-def _bytes_beside_slices(source: SliceSource, processes: int) -> int:
-    """Return the memory of this process, and of worker processes without their slices."""
+def _bytes_beside_parts(source: PartSource, processes: int) -> int:
+    """Return the memory of this process, and of worker processes without their parts."""
     worker = WORKER_BYTES + WORKER_BYTES_PER_RANGE * len(source.resident.ranges)
     return FIRST_PROCESS_BYTES + FIRST_PROCESS_BYTES_PER_EVENT * source.events + processes * worker
 
 
-def plan_slices(source: SliceSource, count: int, workers: Workers | None = None) -> tuple[Window, ...]:
+def plan_parts(source: PartSource, count: int, workers: Workers | None = None) -> tuple[Window, ...]:
     """Return up to `count` adjoining windows with about the same number of events, whose borders are quiet moments.
 
     With `workers`, these processes find the borders.
@@ -206,7 +206,7 @@ def _are_equal(candidates: Candidates, others: Candidates) -> bool:
     return np.array_equal(place, other) and np.array_equal(labels, own) and same_left
 
 
-def _targets(source: SliceSource, count: int) -> list[int]:
+def _targets(source: PartSource, count: int) -> list[int]:
     """Return the moments at which equal numbers of the capture's events have begun, about, without the first."""
     parts = [survey.parts for name, survey in source.surveys.items() if name in TIMED_TABLES and survey.rows]
     moments = np.unique(np.concatenate([part[name].to_numpy() for part in parts for name in ("first", "last")]))
@@ -220,11 +220,11 @@ def _targets(source: SliceSource, count: int) -> list[int]:
     return sorted(set(np.interp(wanted, begun, moments).astype(np.int64).tolist()))
 
 
-def _quiet_moment(source: SliceSource, stretch: tuple[int, int]) -> int | None:
+def _quiet_moment(source: PartSource, stretch: tuple[int, int]) -> int | None:
     """Return a quiet moment of a stretch of time [target, limit) that cuts no sequence (see whole_moment), or None.
 
-    It lies after the first GPU work, because rules look at the host only in slices with GPU work. Where a sequence is
-    so long that slices could need too much memory, the first quiet moment cuts it.
+    It lies after the first GPU work, because rules look at the host only in parts with GPU work. Where a sequence is
+    so long that parts could need too much memory, the first quiet moment cuts it.
     """
     work, limit = source.whole.work, stretch[1]
     target = max(stretch[0], work.start + 1)

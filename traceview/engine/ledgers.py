@@ -1,6 +1,6 @@
-"""The ledger of a slice in a small form: gaps, exposed times and kernels that all claims treat alike share one entry.
+"""The ledger of a part in a small form: gaps, exposed times and kernels that all claims treat alike share one entry.
 
-What a finding costs is decided over all slices, rule after rule. A decision depends on sums alone, so a slice sends the
+What a finding costs is decided over all parts, rule after rule. A decision depends on sums alone, so a part sends the
 sums of each group of equal members (`CompactLedger`), and the claims as rows of groups.
 """
 

@@ -1,0 +1,1 @@
+"""A capture measured in parts, so that memory does not bound its size (docs/design.md "Parts")."""

@@ -1,1 +1,0 @@
-"""A capture measured in time slices, so that memory does not bound its size (docs/design.md "Parts")."""
