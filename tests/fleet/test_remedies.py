@@ -111,5 +111,5 @@ def test_periods_are_counted() -> None:
     start = np.array([0, 10, 20])
     ranges = IterationRanges("iteration #", "range", 1.0, (), 0, 1, names, start, start + 10, 0, "none")
     assert iteration_numbers(ranges)[1]
-    numbers, named = iteration_numbers(replace(ranges, source="period", names=[f"period {n}" for n in (4, 5, 6)]))
+    numbers, named = iteration_numbers(ranges._replace(source="period", names=[f"period {n}" for n in (4, 5, 6)]))
     assert (numbers.tolist(), named) == ([0, 1, 2], False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -64,7 +63,7 @@ def sequences(draw: st.DrawFn) -> KernelSequence:
     ns = np.random.default_rng(seed).choice([0, 900, 3_001, 47_111, 1_234_567], len(names)).tolist()
     kernels = sequence(names, ns, streams, gpu=draw(st.sampled_from(["NVIDIA H200", "Tesla T4", "unknown"])))
     blocks = {FILL: -(-8192 * columns // 1024), LOSS_BACKWARD: 8192, BF16_GEMM: draw(st.sampled_from([4, 900]))}
-    return replace(kernels, blocks=np.array([float(blocks.get(name, 200)) for name in kernels.full_names]))
+    return kernels._replace(blocks=np.array([float(blocks.get(name, 200)) for name in kernels.full_names]))
 
 
 def in_parts(kernels: KernelSequence, cuts: list[int], speedup: Speedup) -> list[tuple[int, Candidates]]:

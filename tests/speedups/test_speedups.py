@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -120,7 +118,7 @@ def test_vocabulary_from_launch_shapes(columns: int, unpadded: bool) -> None:
     kernels = sequence(names, [1_000_000] * len(names))
     rows = 8192
     blocks = {FILL: -(-rows * columns // 1024), LOSS: rows, LOSS_BACKWARD: rows}
-    kernels = replace(kernels, blocks=np.array([float(blocks.get(name, 4)) for name in kernels.full_names]))
+    kernels = kernels._replace(blocks=np.array([float(blocks.get(name, 4)) for name in kernels.full_names]))
     estimate = TF32.estimate(kernels)
     assert not isinstance(estimate, str)
     slow = estimate.rows[estimate.middle > estimate.middle[0]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.captures import analyzed, sample
@@ -72,7 +70,7 @@ def test_matrix_products_slow_down_at_the_power_cap() -> None:
     graphs = [with_clock(graph, now, graph, now // 2, constants) for constants in (MIDDLE, HIGH)]
     slower = [slowed.edges.weight[run].sum() for slowed in graphs]
     assert work < slower[0] < slower[1] < 1.25 * work
-    unknown = replace(graph, facts=replace(graph.facts, gpu="another"))
+    unknown = graph._replace(facts=graph.facts._replace(gpu="another"))
     assert with_clock(unknown, now, unknown, now // 2, HIGH) is unknown
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -186,8 +187,7 @@ def _ends_in_part(part: PartTrace, process: int, start: Times, devices: Collecti
     return last_ends(own_operations(part.trace), process, start, devices)
 
 
-@dataclass(frozen=True, slots=True)
-class IterationPart:
+class IterationPart(NamedTuple):
     """The figures of a part's part of the iterations from number `first` on."""
 
     first: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from traceview.engine.measure import Extents
 from traceview.engine.memory import MIN_MEMORY, is_sqlite
@@ -25,8 +26,7 @@ MAX_PROCESSES = 16
 MIN_BYTES_FOR_PROCESSES = 50_000_000  # processes take longer to start than they save for a smaller file
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedCapture:
+class LimitedCapture(NamedTuple):
     """A capture that is analyzed within `memory` bytes; `folder` gets what is kept of it on disk.
 
     `workers` are the processes that measure it; None for this process.

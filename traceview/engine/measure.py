@@ -7,7 +7,7 @@ operation and every blocking call lies in one part. Only gaps cross borders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,8 +51,7 @@ MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with m
 NO_ROWS = pl.DataFrame()
 
 
-@dataclass(frozen=True, slots=True)
-class Extents:
+class Extents(NamedTuple):
     """The time from the first start to the last end of each device and each stream in the analyzed window.
 
     The keys are rows of Trace.devices and Trace.streams. `events` is the time of all events (see Trace.span).
@@ -86,8 +85,7 @@ class Extents:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PartPlan:
+class PartPlan(NamedTuple):
     """What all parts of a capture share: they have equal figures of the whole capture, and none of each other.
 
     `window` is that of the capture. `iterations` have their times, but not their figures yet; `where` is the result of
@@ -132,8 +130,7 @@ class PagePart(NamedTuple):
     edge_gaps: Mapping[int, pl.DataFrame]
 
 
-@dataclass(frozen=True, slots=True)
-class PartResult:
+class PartResult(NamedTuple):
     """The figures of a part, which are small: no frame has a row for each event.
 
     `devices` have no frames of gaps. `gaps` has some gaps of each device (see gap_candidates): those that may be among

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import polars as pl
@@ -90,7 +89,7 @@ def _totals_of_parts(capture: AnalyzedCapture) -> dict[int, list[ChartTotals]]:
         parts = [page for page in capture.pages if row in page.charts]
         pieces = join_pieces(pl.concat([page.edge_gaps[row] for page in parts]))
         own.extend(page.charts[row] for page in parts)
-        own[0] = replace(own[0], gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
+        own[0] = own[0]._replace(gaps=pl.concat([own[0].gaps, gap_totals(pieces)]))
     busiest = {
         device.device: busiest_streams(device)
         for device in analysis.devices
@@ -100,5 +99,5 @@ def _totals_of_parts(capture: AnalyzedCapture) -> dict[int, list[ChartTotals]]:
         run = partial(pair_streams, extents=plan.extents.devices, streams=busiest)
         pairs = pl.concat(capture.over_parts(run))
         for row in busiest:
-            totals[row][0] = replace(totals[row][0], streams=pairs)
+            totals[row][0] = totals[row][0]._replace(streams=pairs)
     return totals

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,8 +41,7 @@ from traceview.whatif.prediction import with_known_predictions
 Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_parts
 
 
-@dataclass(frozen=True, slots=True)
-class AnalysisOptions:
+class AnalysisOptions(NamedTuple):
     """Options of an analysis (see pipeline.analyze)."""
 
     device: str | None = None
@@ -144,7 +143,7 @@ def _plan(
     return PartPlan(
         resident.window or EVERYTHING,
         extents,
-        None if isinstance(located, NotMeasured) else replace(located[0], names=()),
+        None if isinstance(located, NotMeasured) else located[0]._replace(names=()),
         located if isinstance(located, NotMeasured) else _for_parts(*located, resident),
         options.top,
         options.whole,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import polars as pl
 
@@ -33,8 +33,7 @@ class CaptureSource(Protocol):
         """Return the trace of a window."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceInMemory:
+class TraceInMemory(NamedTuple):
     """A complete trace as the source of parts."""
 
     complete: Trace

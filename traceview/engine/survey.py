@@ -7,7 +7,6 @@ it needs, also where the rows of a table are not in the order of time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,8 +57,7 @@ class NotInPartsError(Exception):
     """The capture must be read as a whole; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyBlocks:
+class KeyBlocks(NamedTuple):
     """The correlation ids of some rows without their KEY_BITS lowest bits, by process: ascending and distinct."""
 
     blocks: Mapping[int, Times]
@@ -76,8 +74,7 @@ class KeyBlocks:
         return cls(blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class TableSurvey:
+class TableSurvey(NamedTuple):
     """A table's parts.
 
     `ids` has a row for each part (its number, `part`) and for each value of IDENTITY in it: `rows`, the `first` and
@@ -187,8 +184,7 @@ def _firsts(table: Table) -> range:
     return range(0, len(table.parts) if isinstance(table, PartedTable) else 1, PARTS_AT_ONCE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Survey:
+class _Survey(NamedTuple):
     """The survey of `tables`; `store` is the folder for their compact copy, if one is made. `bits`: see clock_rows."""
 
     tables: Mapping[str, PartedTable | pl.DataFrame]
@@ -309,7 +305,7 @@ def with_corrected_times(surveys: Mapping[str, TableSurvey], offset: int) -> dic
     """Return the surveys with the times of GPU work on the host's clock, which their clock is `offset` ns ahead of."""
     times = pl.col("first", "last", "end") - offset
     return {
-        name: replace(survey, ids=survey.ids.with_columns(times), parts=survey.parts.with_columns(times))
+        name: survey._replace(ids=survey.ids.with_columns(times), parts=survey.parts.with_columns(times))
         if name in GPU_TABLES
         else survey
         for name, survey in surveys.items()

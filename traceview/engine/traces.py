@@ -96,7 +96,7 @@ class PartSource:
         surveys, tables = survey_tables(in_parts, store, workers)
         others = {name: frame for name, frame in capture.tables.items() if name not in frames}
         try:
-            whole, rest = WholeCapture.build(replace(capture, tables=others), event_summary(surveys))
+            whole, rest = WholeCapture.build(capture._replace(tables=others), event_summary(surveys))
         except SeveralClocksError as error:
             raise NotInPartsError(str(error)) from None
         rows = {name: surveys[name].rows if name in surveys else len(frame) for name, frame in capture.tables.items()}
@@ -105,7 +105,7 @@ class PartSource:
         info = replace(whole.trace.info, tables=rows)
         offset = common_offset(whole.located.devices.frame) or 0
         surveys = with_corrected_times(surveys, offset) if offset else surveys
-        return cls(tables, surveys, rest, replace(whole, trace=replace(whole.trace, info=info)), offset)
+        return cls(tables, surveys, rest, whole._replace(trace=replace(whole.trace, info=info)), offset)
 
     @property
     def events(self) -> int:
@@ -216,7 +216,7 @@ class WindowReader:
             frames[raw.RUNTIME] = _chosen_rows(calls.rows, calls.chosen)
         tables = dict(self.source.rest.tables) | {name: frame.drop(KEYS) for name, frame in frames.items()}
         shapes = [run.groups for run in self.runs.get(raw.KERNEL, ()) if run.groups is not None]
-        capture = replace(self.source.rest, tables=tables, shapes=pl.concat(shapes) if shapes else None)
+        capture = self.source.rest._replace(tables=tables, shapes=pl.concat(shapes) if shapes else None)
         return normalise(capture, self.source.whole).with_window(self.window)
 
     def _parts_of_work(self, name: str) -> Times:

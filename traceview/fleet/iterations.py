@@ -65,7 +65,7 @@ class CutIterations:
         cut = "range" if finish is None or len(finish) < 2 else "gpu"
         if cut == "gpu" and finish is not None:
             begin, end, number = finish[:-1], finish[1:], number[1:]
-        where = replace(where, start=begin[:MAX_ITERATIONS], end=end[:MAX_ITERATIONS])
+        where = where._replace(start=begin[:MAX_ITERATIONS], end=end[:MAX_ITERATIONS])
         return cls(where, time_ns, named, cut, number[:MAX_ITERATIONS])
 
     def steps(self, parts: Breakdown, skip: int | None) -> Steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,7 @@ from traceview.intervals.arrays import Times, blocks, index_ranges, is_sorted
 MEMBER_SEARCH_RATIO = 32  # when members are this many times fewer than queries, search members in queries
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(NamedTuple):
     """A union with running lengths, for the length of the union before any moment.
 
     `starts` are the members' starts. `running` is the length of all members before each member, and the total as one

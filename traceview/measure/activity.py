@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -24,8 +23,7 @@ MAX_LISTED_NAMES = 5
 Value = TypeVar("Value", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """The GPU work of one device inside its window.
 
     `rows` are the device's rows of Trace.operations, ascending. `start` and `end` are their times, clipped to the
@@ -55,8 +53,7 @@ class Activity:
         start, end = self.start[chosen], self.end[chosen]
         busy = intervals.clip(self.busy, window.start, window.end)
         members = int(np.searchsorted(self.busy.end, window.start, side="right"))
-        return replace(
-            self,
+        return self._replace(
             window=window,
             rows=self.rows[chosen],
             start=np.maximum(start, window.start) if len(start) and start[0] < window.start else start,

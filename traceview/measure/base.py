@@ -77,8 +77,7 @@ class HostTime(Protocol):
         """Return the line of the program where each thread (row of Trace.threads) is at a moment; "" if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureInput:
+class CaptureInput(NamedTuple):
     """The input of a CaptureMeasure."""
 
     trace: Trace

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -25,8 +25,7 @@ TYPES: Mapping[Unit, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultyRow:
+class _FaultyRow(NamedTuple):
     """The row type of a measure that cannot be loaded."""
 
 
@@ -75,8 +74,7 @@ def _faulty(plugin: Plugin, reason: str) -> Measure:
     return CaptureMeasure(table, lambda _given: Failed(reason))
 
 
-@dataclass(frozen=True, slots=True)
-class _Guard:
+class _Guard(NamedTuple):
     """The functions of a measure; their errors and unfit results become the reason that its table states."""
 
     plugin: Plugin

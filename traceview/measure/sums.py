@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,7 @@ from traceview.intervals import Intervals, Times, sorted_unique
 MAX_BATCH = 1 << 18  # pairs in a batch; larger ones take memory and are not faster
 
 
-@dataclass(frozen=True, slots=True)
-class UnionIndex:
+class UnionIndex(NamedTuple):
     """Intervals whose `start` ascends, prepared for union lengths by owner.
 
     `ends` are the ends, ascending; `rank` is the place of each interval's end in `ends`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,7 @@ class ProcessGpus:
     windows: Intervals = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingCalls:
+class BlockingCalls(NamedTuple):
     """Blocking calls in the order of Trace.api: their times inside the window, and when they returned.
 
     `wait` is the number of the wait that each call belongs to, `blocked` the length of the call inside the window.
@@ -53,8 +53,7 @@ class BlockingCalls:
         return int(self.wait.max(initial=-1)) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class WaitCosts:
+class WaitCosts(NamedTuple):
     """When each call's wait returned, the call's `waited` ns, and its shares of the wait's other figures in ns."""
 
     returned: Times

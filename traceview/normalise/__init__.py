@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -91,8 +91,7 @@ class EventSummary(NamedTuple):
     calls_end: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WholeCapture:
+class WholeCapture(NamedTuple):
     """What a part of a capture takes from the whole: a Trace without operations and calls, and ids of its rows.
 
     The rows of threads, devices, streams and ranges mean the same in each part. `work` is the time of GPU work.
@@ -158,7 +157,7 @@ class WholeCapture:
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
         if raw.NVTX in rest:
             rest[raw.NVTX] = without_program_ranges(rest[raw.NVTX])
-        return cls(trace, located, threads, work), replace(capture, tables=rest, problems=tuple(problems.lines))
+        return cls(trace, located, threads, work), capture._replace(tables=rest, problems=tuple(problems.lines))
 
 
 def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:

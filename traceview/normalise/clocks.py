@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -260,8 +259,7 @@ def with_clocks(devices: Devices, clocks: Sequence[ClockBounds]) -> Devices:
     """Return the devices with the columns of model.DEVICES that describe their clocks."""
     values = zip(*clocks, strict=True) if clocks else [()] * len(CLOCK_FIGURES)
     columns = zip(CLOCK_FIGURES.items(), values, strict=True)
-    return replace(
-        devices,
+    return devices._replace(
         frame=devices.frame.with_columns(pl.Series(name, list(own), dtype=kind) for (name, kind), own in columns),
     )
 

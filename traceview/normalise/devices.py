@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -32,8 +31,7 @@ WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT
 RawStreamIds = Mapping[str, pl.DataFrame]
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(NamedTuple):
     """`frame` is model.DEVICES; `pairs` has the row of `frame` for each (process, deviceId)."""
 
     frame: pl.DataFrame

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +61,7 @@ LOSS = re.compile(r"\b(left out|ignored)\b")
 Check = Note | str  # a defect, or a line on a check that found none
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Small frames that the checks need from the raw tables, made before the tables are freed.
 
     Attributes:

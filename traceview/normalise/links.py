@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,8 +17,7 @@ MAX_TABLE_SPAN = 1 << 21  # correlation ids in a block usually differ by less
 Ids = NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """API calls by process and correlation id; if an id repeats, the first call counts."""
 
     lookups: Mapping[int, _CallLookup]
@@ -67,8 +65,7 @@ def only_process(frame: pl.DataFrame) -> int | None:
     return low if low == high else None
 
 
-@dataclass(frozen=True, slots=True)
-class _CallLookup:
+class _CallLookup(NamedTuple):
     """Ascending unique correlation ids, and the row of each call; `call_rows` is None if row i has the i-th id."""
 
     keys: Ids

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,7 @@ MAX_NAME_LETTERS = 60
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class CallPart:
+class CallPart(NamedTuple):
     """What a part of a capture shows of its calls.
 
     `worked` counts the calls with GPU work, by process and kind (a number in KINDS). `missing` counts the launches

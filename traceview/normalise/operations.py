@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -345,8 +344,7 @@ def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
     return marked.filter(~(graph & pl.col("traced").fill_null(False))).drop("traced")
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamLookup:
+class _StreamLookup(NamedTuple):
     """`keys` has the rows of device and stream for each raw key: RAW_KEY, device, stream."""
 
     keys: pl.DataFrame

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -54,8 +53,7 @@ def _is_sorted(start: Times, end: Times) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class MergedEvents:
+class MergedEvents(NamedTuple):
     """The sorted times of several tables' rows; `places` are the new rows of each table's rows."""
 
     start: Times

@@ -9,7 +9,6 @@ events always had their own tables; as ranges they name the construct whose work
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -118,8 +117,7 @@ def _as_enum(texts: pl.Series) -> pl.Series:
     return texts.cast(pl.Enum(texts.unique(maintain_order=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class EventLibrary:
+class EventLibrary(NamedTuple):
     """A library whose calls have tables of their own."""
 
     domain: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ntpath
 import posixpath
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,8 +26,7 @@ def process_ids(global_id: NDArray[np.int64]) -> NDArray[np.int32]:
     return ((global_id >> 24) & 0xFFFFFF).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(NamedTuple):
     """All threads that called CUDA or opened NVTX ranges, by ascending globalTid. A thread's number is its row."""
 
     global_tid: pl.Series

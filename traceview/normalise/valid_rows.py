@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,7 @@ MAX_VALUES = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32)
 MAX_COUNTS = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
 
 
-@dataclass(frozen=True, slots=True)
-class Problems:
+class Problems(NamedTuple):
     """Notes that every report shows; normalising appends to them."""
 
     lines: list[str]

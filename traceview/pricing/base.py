@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -69,7 +69,7 @@ class DevicePart:
     def nearby(self) -> KernelSequence:
         """The compute kernels among `nearby_rows`; their `places` index `activity`, or are outside it."""
         kernels = self.collect_kernels(self.nearby_rows)
-        return replace(kernels, places=kernels.places - self.own_nearby.start)
+        return kernels._replace(places=kernels.places - self.own_nearby.start)
 
     @property
     def counted(self) -> slice:
@@ -124,8 +124,7 @@ class DevicePart:
         return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class CapturePart:
+class CapturePart(NamedTuple):
     """The rows of one part of a capture, for Rule.collect.
 
     `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
@@ -190,8 +189,7 @@ def fold_numbers(name: str) -> str:
     return NUMBER.sub("#", name)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(NamedTuple):
     """The figures of a device in the whole capture, in the part of its window that findings cover.
 
     This is the steady part, or the whole window if Analysis.whole. `steady` is the steady part, or the whole window
@@ -216,8 +214,7 @@ def compute_to_hide(use: DeviceUse, kinds: Collection[str]) -> int:
     return max(use.compute_ns - min(overlapped.values(), default=0), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureFacts:
+class CaptureFacts(NamedTuple):
     """The figures of a whole capture, for Rule.decide.
 
     `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and

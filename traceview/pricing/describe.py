@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from traceview.model.analysis import NotMeasured
@@ -37,8 +37,7 @@ class GrantSums(NamedTuple):
     causes: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 
     `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown.

@@ -22,8 +22,7 @@ from traceview.model.trace import Window
 BLOCK = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class GapClaim:
+class GapClaim(NamedTuple):
     """A claim on the idle ns with these `causes` in the gaps `rows` (ascending rows or a slice; None: all gaps).
 
     `at_most` limits the ns claimed from each of `rows`, summed over the causes (None: no limit).
@@ -34,8 +33,7 @@ class GapClaim:
     at_most: Times | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimeClaim:
+class TimeClaim(NamedTuple):
     """A claim on the exposed ns of the accounts `keys`, limited to the times in `within` (None: no limit)."""
 
     keys: tuple[str, ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -58,7 +57,7 @@ def read_capture(path: str | Path) -> RawCapture:
     """
     path = Path(path)
     with _source_and_reader(path) as (source, reader):
-        return replace(reader.read(source), file=path.name)
+        return reader.read(source)._replace(file=path.name)
 
 
 def check_capture(path: Path) -> None:
@@ -110,7 +109,7 @@ def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
             with reader.as_sqlite(source) as export:
                 yield export, None
         else:
-            capture = replace(reader.read(source), file=source.name)
+            capture = reader.read(source)._replace(file=source.name)
             with private_folder(path) as folder:
                 yield write_sqlite(display_name(path), tables_with_metadata(capture), folder), capture
 

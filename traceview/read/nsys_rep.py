@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
@@ -75,7 +74,7 @@ class NsysReportReader:
             export = export_report(path, folder, "json")
             stacks = python_stacks.json_samples(export) if with_stacks else {}
             calls = nccl_payloads.calls_from_json(export, tables, display_name(path)) if with_calls else {}
-            return replace(capture, tables={**tables, **stacks, **calls})
+            return capture._replace(tables={**tables, **stacks, **calls})
 
     @contextmanager
     def as_sqlite(self, path: Path) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -100,8 +100,7 @@ NOT_A_TIME = -(1 << 63)
 CATEGORICAL = (pl.Categorical, pl.Enum)
 
 
-@dataclass(frozen=True, slots=True)
-class WantedColumns:
+class WantedColumns(NamedTuple):
     """The columns that are read from a table: required, optional, and which of them hold text.
 
     `health` are optional columns whose absence is not noted, because old exports and other readers lack them.
@@ -234,8 +233,7 @@ def as_text(column: pl.Series) -> pl.Series:
 TORCH_PROFILER = "torch.profiler"  # RawCapture.profiler of its traces
 
 
-@dataclass(frozen=True, slots=True)
-class RawCapture:
+class RawCapture(NamedTuple):
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 
     Integers are Int64 and texts String. A value of another type is null, and its row is counted in `problems`; a time

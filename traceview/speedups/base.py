@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,8 +21,7 @@ FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softm
 ODD_PRODUCT = "align[12](_|>|$)"  # in names of products with a dimension that is odd or only a multiple of 2
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSequence:
+class KernelSequence(NamedTuple):
     """The compute kernels of one device in the order of their starts, with their kinds.
 
     `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
@@ -66,7 +65,7 @@ class KernelSequence:
 
     def inside(self, rows: slice) -> KernelSequence:
         """Return some of the kernels, which follow each other."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in ("places", "ns", "stream", "shape")})
+        return self._replace(**{name: getattr(self, name)[rows] for name in ("places", "ns", "stream", "shape")})
 
     def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
         """Return the kernels whose kind is chosen."""

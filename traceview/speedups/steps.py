@@ -22,8 +22,7 @@ Range = tuple[float, float, float]  # a fraction of a time: at best, expected an
 SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an H200
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """The kernels of a sequence that a change may affect, as masks by group; a kernel can be in several groups.
 
     `left` has the fractions that the change leaves of each member (columns) from the best to the worst case (rows), if
@@ -120,8 +119,7 @@ class SpeedupDecision:
     left: Mapping[str, Range] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The kernels that a change may affect: `rows` are ascending indices into a KernelSequence.
 
     `labels` has a bit for each group that a kernel is in. `left` are their own fractions, or None (see Members).
@@ -158,8 +156,7 @@ class Candidates:
         return _counts(each[~np.isnan(each)].astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a change leaves of the time of the kernels `rows`, as fractions: at best, expected and at worst.
 
     `rows` are ascending indices; the other kernels keep their time. `gone` marks those of `rows` that are not launched
@@ -179,8 +176,7 @@ class Estimate:
         return self.low, self.middle, self.high
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
+class Speedup(NamedTuple):
     """A change to the compute.
 
     `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not

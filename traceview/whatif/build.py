@@ -7,8 +7,6 @@ operation at its measured time.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 
@@ -42,7 +40,7 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     begin, end = int(selection.work.edges[selection.begin]), int(selection.work.edges[selection.last])
     calls = calls_of(trace, selection, begin, end)
     ops = operations_of(trace, selection, calls, begin)
-    facts = replace(machine_facts(trace, calls, ops), overhead=_overhead_share(trace, begin, end))
+    facts = machine_facts(trace, calls, ops)._replace(overhead=_overhead_share(trace, begin, end))
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)

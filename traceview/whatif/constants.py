@@ -7,7 +7,7 @@ constant is fitted to a pair of captures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Copies within the device, bytes/ns, read and written: 2026 GB/s in samples/trainer/graph.sqlite.
 DEVICE_RATE = 2000.0
@@ -38,8 +38,7 @@ BUCKET_BYTES = 25 << 20  # bytes: DistributedDataParallel's bucket_cap_mb
 MAX_MODELLED = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLimits:
+class PowerLimits(NamedTuple):
     """Power in W: the cap, at rest, and in addition while matrix products or other kernels run."""
 
     cap: float
@@ -55,8 +54,7 @@ class PowerLimits:
 POWER_LIMITS: Mapping[str, PowerLimits] = {"NVIDIA H200": PowerLimits(700.0, 131.0, 870.0, 436.0)}
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(NamedTuple):
     """The uncertain constants of a prediction. The defaults give the prediction, LOW and HIGH its range."""
 
     rate: float = 1.0  # factor of the pinned rate

@@ -7,7 +7,8 @@ edges. It never removes nodes: removed work takes no time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,7 @@ class GraphCalls:
     memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(NamedTuple):
     """GPU operations, sorted by start. `call` and `iteration` are -1 if the launch is before the modelled time."""
 
     row: Codes
@@ -79,8 +79,7 @@ class Operations:
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(NamedTuple):
     """`weight` is the minimum time in ns from node `source` to node `target`. `kind` is one of GAP to REDUCE."""
 
     source: Codes
@@ -94,7 +93,7 @@ class Edges:
 
     def with_weight(self, weight: Times) -> Edges:
         """Return the same edges with other weights."""
-        return replace(self, weight=weight)
+        return self._replace(weight=weight)
 
     def plus(self, source: Codes, target: Codes, weight: Times | int, kind: int) -> Edges:
         """Return these edges and more edges of one kind."""
@@ -104,8 +103,7 @@ class Edges:
         return Edges(*(np.concatenate([a, b]).astype(np.int64) for a, b in zip(mine, more, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFacts:
+class MachineFacts(NamedTuple):
     """Latencies and rates of the machine, measured in the capture where possible."""
 
     launch_latency: int  # ns
@@ -117,8 +115,7 @@ class MachineFacts:
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
 
 
-@dataclass(frozen=True, slots=True)
-class DependencyGraph:
+class DependencyGraph(NamedTuple):
     """Calls, operations and the edges between them.
 
     The time of iterations [first, last) is counted. Earlier iterations are included to model the lead of the host.
@@ -152,7 +149,7 @@ class DependencyGraph:
 
     def with_edges(self, edges: Edges) -> DependencyGraph:
         """Return the same nodes with other edges."""
-        return replace(self, edges=edges)
+        return self._replace(edges=edges)
 
     def with_weight(self, weight: Times) -> DependencyGraph:
         """Return the same graph with other weights of its edges."""

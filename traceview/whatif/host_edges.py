@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -88,8 +89,7 @@ def _time_before_batches(size: Times, selection: Selection, calls: GraphCalls, r
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
+class _Launched(NamedTuple):
     """What the calls [low, high) of Trace.api launch.
 
     `launches` marks the calls that launch work, `kernels` those that launch kernels. `copied` is the number of bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
     return math.sqrt(max(1.0, needed / limits.cap))
 
 
-@dataclass(frozen=True, slots=True)
-class RunModel:
+class RunModel(NamedTuple):
     """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
 
     For predictions of a run without the profiler, `graphs` has the graph without it for each value of
@@ -78,8 +77,8 @@ class RunModel:
         bounds = range(len(Bounds._fields))
         events = traced_events(trace, self.graph, self.selection.work.slowdown())
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
-        model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns), self.base)
-        return replace(model, graphs=graphs)
+        model = RunModel.build(graphs[MIDDLE.profiler], self.selection._replace(measured_ns=time.mean_ns), self.base)
+        return model._replace(graphs=graphs)
 
     @property
     def measured(self) -> int:
@@ -92,8 +91,7 @@ class RunModel:
         return self.base.per_iteration / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedRun:
+class ChangedRun(NamedTuple):
     """A changed graph, its critical path, and the predicted ns per iteration."""
 
     graph: DependencyGraph

@@ -8,7 +8,7 @@ decides what that gives: a stretch that waits for the host shrinks, one that wai
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -40,8 +40,7 @@ LOADER_THREADS = "^pt_data"  # names that PyTorch's DataLoader gives
 LOW, MIDDLE, HIGH = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class TracedEvents:
+class TracedEvents(NamedTuple):
     """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 
     `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for

@@ -6,7 +6,7 @@ depends on earlier nodes. It covers a few iterations (at most select.MAX_OPERATI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,8 +23,7 @@ class CycleError(ValueError):
     """The edges form a cycle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(NamedTuple):
     """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`.
 
     `positions` are those of the nodes in an order in which every edge leads forward.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between sy
 FEW_OPERATIONS = 400  # in a model of very short iterations, more than MAX_ITERATIONS then
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedWork:
+class LaunchedWork(NamedTuple):
     """The GPU work that a process launches in each iteration. `edges` are the start times of iterations on the host.
 
     `iteration` is that of the launch of each row of Trace.operations, -1 before the first one and for another process.
@@ -52,8 +51,7 @@ class LaunchedWork:
         return cls(process, edges, iteration, *times, cache(lambda: host_slowdown(analysis.trace, process)))
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Iterations [first, last) of the work are counted and [begin, last) modelled.
 
     `thread` annotates the iterations or, without ranges, is the main thread. `measured_ns` is Iterations.time_ns, the

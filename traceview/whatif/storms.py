@@ -6,7 +6,7 @@ already fused. A deep model of small layers is therefore not a storm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -43,8 +43,7 @@ def name_families(names: pl.Series) -> Codes:
     return families
 
 
-@dataclass(frozen=True, slots=True)
-class Storm:
+class Storm(NamedTuple):
     """The operations of a loop, in order: one thread, one stream, one iteration. `kept` marks one round."""
 
     members: Codes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -32,8 +32,7 @@ from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class ChartTotals:
+class ChartTotals(NamedTuple):
     """What charts of one device follow from; rows of several parts of a capture are those of the complete capture.
 
     `streams`, `gaps`, `copies`, `places` and `kernels` are the results of stream_pairs, gap_totals, copy_totals,

@@ -7,7 +7,7 @@ capture, and all figures follow from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,8 +30,7 @@ IN_WINDOW, IN_BOTH, IN_STEADY = range(3)
 KEYS = ("shape", "place", "part")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTotals:
+class KernelTotals(NamedTuple):
     """The kernels of a device in a capture or in a part of it.
 
     `sums` has a row for each launch shape, place, part (IN_WINDOW, ...) and length in ns: shape (row of `shapes`),

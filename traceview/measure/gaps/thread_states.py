@@ -22,8 +22,7 @@ BLOCK = 1 << 14  # calls (an even number) or queries in a block: temporary array
 MAX_CALLS_PER_QUERY = 16  # add up all calls near a block of queries if there are at most this many for each query
 
 
-@dataclass(frozen=True, slots=True)
-class CallTimeIndex:
+class CallTimeIndex(NamedTuple):
     """The CUDA calls of one thread: `rows` of `start` and `end` (None: all), ordered by time, without overlaps.
 
     `running` is the length of all calls before every second call.
@@ -139,8 +138,7 @@ class CountedStates(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadCalls:
+class ThreadCalls(NamedTuple):
     """When a thread was in CUDA calls.
 
     `all` has all calls. Each ns in calls belongs to the profiler (`profiled`), else to the first role that has it:
@@ -189,8 +187,7 @@ class ThreadCalls:
         yield OTHER_CALLS, rows, in_calls[rows]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadStates:
+class ThreadStates(NamedTuple):
     """The states of every thread that called CUDA; all time counts."""
 
     threads: Mapping[int, ThreadCalls]

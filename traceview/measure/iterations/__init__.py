@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -42,8 +42,7 @@ UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
 
 
-@dataclass(frozen=True, slots=True)
-class IterationRanges:
+class IterationRanges(NamedTuple):
     """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 
     `source` is "range" or "period" (model.Iterations). The `skipped` first ones are warm-up; `why` is the reason.
@@ -62,8 +61,7 @@ class IterationRanges:
     why: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSource:
+class LaunchSource(NamedTuple):
     """What is known of the launches of a capture, to find iterations.
 
     `known` is whether any operation has its launch. `sums` returns what ranges launch. `processes` returns the
@@ -118,7 +116,7 @@ def choose_iterations(
     skipped, why = _count_warm_up(trace, where.end - where.start, skip, ratio)
     if where.source == "period" and skip is None and skipped > max(MAX_WARM_UP, len(where.start) // 4):
         return where  # iterations that become shorter and shorter, like those of an elimination
-    return replace(where, skipped=skipped, why=why)
+    return where._replace(skipped=skipped, why=why)
 
 
 def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> IterationRanges | None:
@@ -185,7 +183,7 @@ def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationR
         return where
     inside = overlaps_window(where.start, where.end, window)
     start, end = (np.clip(times[inside], window.start, window.end) for times in (where.start, where.end))
-    return replace(where, start=start, end=end, names=list(compress(where.names, inside)))
+    return where._replace(start=start, end=end, names=list(compress(where.names, inside)))
 
 
 def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction) -> tuple[int, str]:

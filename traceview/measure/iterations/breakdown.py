@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,7 @@ BLOCKED = "blocked_ns"
 Integer = TypeVar("Integer", bound=np.signedinteger)
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(NamedTuple):
     """One value per period: `figures` by the field names of model.Iteration, `idle` by cause.
 
     `idle` has the shape (len(CAUSES), periods). All values are in ns, except kernel_count.
@@ -36,8 +34,7 @@ class Breakdown:
     idle: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredDevices:
+class MeasuredDevices(NamedTuple):
     """The devices that count, and the gaps of each by its row of Trace.devices."""
 
     activities: Sequence[Activity]

@@ -8,7 +8,7 @@ layers something else runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,7 @@ def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A pattern that recurs at regular distances: its length, its hash and where it begins.
 
     `steadier` is a pattern that covers less of the sequence at this distance, but occurs less often elsewhere, such as
@@ -121,8 +120,7 @@ def content_length(hashes: Mapping[int, Patterns]) -> int:
     return next((length for most, length in CONTENT.items() if kinds <= most), MIN_CONTENT)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(NamedTuple):
     """What each part of a sequence contains, as sums of random codes, one code for each pattern.
 
     The mean square of the difference of two sums estimates how many patterns the parts do not share. It counts a
@@ -186,8 +184,7 @@ GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
 MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodLevel:
+class PeriodLevel(NamedTuple):
     """A period of the sequence.
 
     `places` are those of its anchor, `length` is the median number of launches of a repetition. `score` is the share of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +41,7 @@ MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of
 MAX_TALKING_LAYERS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(NamedTuple):
     """The repetitions of a launch sequence at one level.
 
     Repetition i has the launches [first[i], last[i]) and lasts from `start[i]` to `end[i]`. `confidence` is 0 to 1.

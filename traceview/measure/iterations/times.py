@@ -7,7 +7,7 @@ starts of its iterations then say little. The times when the GPU finishes each i
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,8 +20,7 @@ from traceview.model.trace import Trace, Window
 MAX_GPU_LAG = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class IterationTimes:
+class IterationTimes(NamedTuple):
     """When the iterations start and end on the host, and when the GPU finishes each; `skipped` are warm-up.
 
     `finish` is None where an iteration launches no compute, so that its end on the GPU is unknown.

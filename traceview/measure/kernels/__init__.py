@@ -7,8 +7,7 @@ it can.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -191,8 +190,7 @@ SHARED_UNIT, SHARED_UNIT_BEFORE_8 = 128, 256  # bytes
 RESERVED_SHARED = 1024  # bytes per block that CUDA keeps for itself, from compute capability 8.0 on
 
 
-@dataclass(frozen=True, slots=True)
-class SmLimits:
+class SmLimits(NamedTuple):
     """The limits of one SM (Trace.devices), and the number of SMs. `capability` is 90 for 9.0."""
 
     sms: int
@@ -203,8 +201,7 @@ class SmLimits:
     capability: int
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """Resident blocks and warps of one SM. `limit` is what bounds them; None if a launch fills all warps."""
 
     blocks: int

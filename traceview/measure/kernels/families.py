@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import starmap
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -130,8 +129,7 @@ _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 _GENERIC = "elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|^Kernel2?$"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelKind:
+class KernelKind(NamedTuple):
     """The kind of a kernel, from its name; None where the name does not contain it."""
 
     label: str  # a name that differs between the uses of a generic kernel

@@ -7,7 +7,6 @@ need one binary search each.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, sorted_unique
 
 
-@dataclass(frozen=True, slots=True)
-class Nesting:
+class Nesting(NamedTuple):
     """Ranges by (thread, start, longest first). A place is an index in this order.
 
     `rows` are the caller's rows in this order. `before` is, for each place, the latest earlier place of the same thread
@@ -114,8 +112,7 @@ def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Time
     return nesting.rows_at(place)
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
+class Stretches(NamedTuple):
     """The time of every thread, cut where ranges open or close: the same ranges are open throughout a stretch.
 
     Stretches are ordered by (thread, first moment). Stretch 0 stands for all time without open ranges, on thread -1.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,8 +16,7 @@ from traceview.model.sizes import empty_frame
 from traceview.model.trace import PROJECTED, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(NamedTuple):
     """The ranges of each GPU operation, which are the ranges open at its launch.
 
     A run is a sequence of operations that belong to the same stretch. `begin` is the first row of Trace.operations of

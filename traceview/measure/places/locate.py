@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ WRAPPER = r"^autograd::engine::evaluate_function|^Torch-Compiled Region|^Compile
 UNRECORDED = "torch::autograd::CppNode<"
 
 
-@dataclass(frozen=True, slots=True)
-class OpTree:
+class OpTree(NamedTuple):
     """Ops in the order of `nesting`; -1 stands for no op.
 
     `backward` is the innermost op of autograd's backward that encloses an op or is the op included. `forward` is the op
@@ -222,8 +220,7 @@ PLACE = ("range", "module", "op", "inner_op", "line", "direction")
 CODES = ("module", "op", "inner_op", "line")
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """`table` has one row for each place: the columns of PLACE, and `ranges`, all its ranges, the outermost first.
 
     `code` is the row of the place that launches each of Trace.operations. What is unknown is null.

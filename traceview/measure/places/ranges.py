@@ -78,7 +78,7 @@ def _with_captures(trace: Trace, projection: Projection) -> Projection:
     stretches, via_process = np.repeat(projection.stretch, length), np.repeat(projection.via_process, length)
     stretches[operation], via_process[operation] = stretch[inside], False
     begin = np.arange(projection.operations)
-    return replace(projection, begin=begin, stretch=stretches, via_process=via_process)
+    return projection._replace(begin=begin, stretch=stretches, via_process=via_process)
 
 
 def _stacks(projection: Projection, names: pl.Series) -> tuple[Times, pl.DataFrame]:

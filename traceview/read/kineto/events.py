@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -161,8 +161,7 @@ PIECES_AT_ONCE = 2  # a piece takes about ten times its size while it is decoded
 LONG_PIECE_BYTES = 32 << 20  # a piece of this size holds one long event, and is decoded alone
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvents:
+class TraceEvents(NamedTuple):
     """`frames` has a frame per sort of COLUMNS; `name` and `label` are indices into `names`; all columns are Int64."""
 
     frames: Mapping[str, pl.DataFrame]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
 MAX_ID = 0xFFFFFF  # nsys packs a process and a thread into 24 bits each
 
 
-@dataclass(frozen=True, slots=True)
-class TraceIdentity:
+class TraceIdentity(NamedTuple):
     """`processes` and `threads` map the trace's ids to ids of 24 bits; `main` is the most frequent process.
 
     `launched` has the process of each correlation id if the trace has several processes, else it is None.

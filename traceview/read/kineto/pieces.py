@@ -11,8 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -250,8 +249,7 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TraceGpu:
+class TraceGpu(NamedTuple):
     """A GPU of `deviceProperties`; `limits` has those of GPU_LIMITS that are integers."""
 
     ordinal: int
@@ -264,8 +262,7 @@ class TraceGpu:
         return MAX_BLOCKS.get((self.limits.get("computeMajor", 0), self.limits.get("computeMinor", 0)))
 
 
-@dataclass(frozen=True, slots=True)
-class TraceDocument:
+class TraceDocument(NamedTuple):
     """A trace without its events: times count from `base_ns`, 0 for the Unix epoch.
 
     `is_torch` is set if a key of torch.profiler is present.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -251,7 +250,7 @@ def with_missing(capture: RawCapture) -> RawCapture:
     used = tables[raw.STRINGS].join(calls.select(pl.col("nameId").unique().alias("id")), on="id", how="semi")["value"]
     processes = calls.select((pl.col("globalTid") // (1 << 24)).n_unique()).item()
     problems = (*capture.problems, *missing_notes(tables, used.drop_nulls().to_list(), processes))
-    return replace(capture, problems=problems, profiler=raw.TORCH_PROFILER)
+    return capture._replace(problems=problems, profiler=raw.TORCH_PROFILER)
 
 
 def _refusal(name: str, error: NotJsonError) -> ReportError:

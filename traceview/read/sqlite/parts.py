@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -48,8 +47,7 @@ def _series(name: str, column: IntegerColumn) -> pl.Series:
     return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)
 
 
-@dataclass(frozen=True, slots=True)
-class PartedTable:
+class PartedTable(NamedTuple):
     """A table that is read in parts: adjoining ranges of row ids, each on the same number of pages."""
 
     decoder: TableDecoder
@@ -63,7 +61,7 @@ class PartedTable:
 
     def with_columns(self, columns: Sequence[str]) -> PartedTable:
         """Return the table with only these of its columns."""
-        return replace(self, decoder=replace(self.decoder, columns=tuple(columns), grouped=()))
+        return self._replace(decoder=self.decoder._replace(columns=tuple(columns), grouped=()))
 
     def no_rows(self, *, grouped: bool = True) -> pl.DataFrame:
         """Return a frame without rows, and with the table's columns: as in the table, or as `read` returns them."""
@@ -106,8 +104,7 @@ class StoredPart(NamedTuple):
     group: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTable:
+class StoredTable(NamedTuple):
     """A table whose parts were copied to `folder`; it is read as a PartedTable is.
 
     `groups` are those of all parts, each once, and `group_rows` has their rows for each StoredGroup.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +38,7 @@ class DecodedTable(NamedTuple):
     group_rows: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class TableDecoder:
+class TableDecoder(NamedTuple):
     """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
 
     It decodes only the different rows of the columns `grouped`, some of them more than once.

@@ -90,8 +90,7 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _HIGH_BITS = np.int64(0x8080808080808080 - (1 << 64))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The size of a page, and how many bytes of each record are copied.
 
     `width` is the largest distance from a record's first byte to the end of the last wanted column, plus the eight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an in
 MIN_BACKWARD_KERNELS = 10  # a shorter pass is a part of the pass around it
 
 
-@dataclass(frozen=True, slots=True)
-class GraphChange:
+class GraphChange(NamedTuple):
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
     `in_pytorch` replaces `rests_on` for PyTorch programs. `training_only` limits the change to PyTorch programs that
@@ -43,7 +42,7 @@ class GraphChange:
         pytorch = program.kind == "pytorch"
         if self.training_only and not (pytorch and program.training is not False):
             return None
-        return replace(self, rests_on=self.in_pytorch) if pytorch and self.in_pytorch else self
+        return self._replace(rests_on=self.in_pytorch) if pytorch and self.in_pytorch else self
 
 
 def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:

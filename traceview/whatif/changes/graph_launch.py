@@ -8,8 +8,6 @@ once more, into the inputs of the graph. If an iteration has few kernels, a grap
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from traceview.intervals import Times
@@ -54,7 +52,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     changed = graph.with_edges(edges.with_weight(weight).keep(~graph.call_edges(QUEUE, launched)))
     if joined == 1:
         return changed
-    return replace(changed, remarks=(*graph.remarks, f"an iteration has few kernels: each graph holds {joined}"))
+    return changed._replace(remarks=(*graph.remarks, f"an iteration has few kernels: each graph holds {joined}"))
 
 
 def _iterations_per_graph(iteration: Codes) -> int:

@@ -7,8 +7,6 @@ directly follows a copy to the GPU on its thread belongs to it (`tensor.to` make
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from traceview.intervals import Times
@@ -46,13 +44,13 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     weight[launch] = np.minimum(weight[launch], COPY_LATENCY)
     weight[graph.call_edges(CALL, own)] = 0
     gone = graph.call_edges(WAIT, blocking | own)
-    pinned = replace(ops, memory=np.where(chosen, PINNED, ops.memory))
+    pinned = ops._replace(memory=np.where(chosen, PINNED, ops.memory))
     prepared = _prepared_in_loop(graph, chosen)
     if prepared.any():
         gap = graph.call_edges(GAP, prepared > 0)
         weight[gap] += (prepared[edges.target[gap] // 2] * constants.fills).astype(np.int64)
-        graph = replace(graph, remarks=(*graph.remarks, PREPARED))
-    return replace(graph, operations=pinned, edges=edges.with_weight(weight).keep(~gone))
+        graph = graph._replace(remarks=(*graph.remarks, PREPARED))
+    return graph._replace(operations=pinned, edges=edges.with_weight(weight).keep(~gone))
 
 
 def _fill_time(graph: DependencyGraph, chosen: Mask) -> Times:
@@ -79,7 +77,7 @@ def _prepared_in_loop(graph: DependencyGraph, chosen: Mask) -> Times:
 
 def apply_in_loop(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the same, but the loop fills the pinned buffer of each batch itself (`batch.pin_memory()`)."""
-    pinned = apply(graph, replace(constants, fills=0))
+    pinned = apply(graph, constants._replace(fills=0))
     if isinstance(pinned, str):
         return pinned
     ops = graph.operations

@@ -7,8 +7,6 @@ host records an event and continues, and values are read later.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from traceview.whatif.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange, launching_calls
@@ -45,7 +43,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     if count < 2:
         return changed
     remark = f"{count} waits per iteration: at the upper end of the range, only the longest is removed"
-    return replace(changed, remarks=(*graph.remarks, remark))
+    return changed._replace(remarks=(*graph.remarks, remark))
 
 
 def _reading_calls(graph: DependencyGraph) -> Mask:
