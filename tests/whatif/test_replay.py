@@ -17,7 +17,7 @@ from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif.build import build
 from traceview.whatif.graph import RUN, STREAM, DependencyGraph, Edges, GraphCalls, MachineFacts, Operations
 from traceview.whatif.prediction import predict, whatif
-from traceview.whatif.replay import CycleError, path_times, replay
+from traceview.whatif.replay import NoWorkError, UnfitGraphError, path_times, replay
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.
@@ -51,8 +51,14 @@ def test_chain_takes_the_sum(parts: list[tuple[int, int]]) -> None:
 def test_cycle_is_an_error() -> None:
     graph = chain([1, 1], [1])
     back = graph.edges.plus(np.array([3]), np.array([0]), 1, STREAM)
-    with pytest.raises(CycleError, match="cycle"):
+    with pytest.raises(UnfitGraphError, match="cycle"):
         replay(graph.with_edges(back))
+
+
+def test_counted_iterations_without_known_launches_are_an_error() -> None:
+    """Found by generated databases: repeated rows took the launches of all counted iterations."""
+    with pytest.raises(NoWorkError, match="known launch"):
+        replay(chain([1, 1], [1])._replace(first=1, last=2))
 
 
 @cache

@@ -68,7 +68,7 @@ class RunModel(NamedTuple):
 
     @classmethod
     def build(cls, graph: DependencyGraph, selection: Selection, before: Replay | None = None) -> RunModel:
-        """Replay the unchanged graph. Raises CycleError if its times are contradictory."""
+        """Replay the unchanged graph. Raises UnfitGraphError if its times are contradictory."""
         base = replay(graph, before)
         return cls(graph, base, selection, _host_time(path_times(graph, base)))
 

@@ -24,7 +24,7 @@ from traceview.whatif.changes.pin import PIN_HERE
 from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import DependencyGraph
 from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time, min_compute_time, replay_changes
-from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
+from traceview.whatif.replay import COUNTED, NoWorkError, UnfitGraphError, path_spans, path_times
 from traceview.whatif.select import LaunchedWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
@@ -164,7 +164,9 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
             return model
         replayed, mean = (duration(ns) for ns in (model.base.per_iteration, model.measured))
         return f"its iterations differ too much: those that fit a model take {replayed}, the mean is {mean}"
-    except CycleError:
+    except NoWorkError as error:
+        return str(error)
+    except UnfitGraphError:
         ops, calls = graph.operations, graph.calls
         launched = ops.call >= 0
         early = int(np.count_nonzero(ops.start[launched] < calls.start[ops.call[launched]]))
@@ -254,7 +256,7 @@ def _middle_time(model: RunModel, changes: Sequence[GraphChange]) -> int | None:
     try:
         outcome = replay_changes(model, changes, MIDDLE)
         return None if isinstance(outcome, str) else outcome.time
-    except CycleError:
+    except UnfitGraphError:
         return None
 
 
@@ -264,7 +266,7 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     for constants in (LOW, MIDDLE, HIGH):
         try:
             outcome = replay_changes(model, changes, constants)
-        except CycleError as error:
+        except UnfitGraphError as error:
             return f"the order of work in this run does not allow it ({error})"
         if isinstance(outcome, str):
             return outcome

@@ -19,8 +19,12 @@ from traceview.whatif.graph import CALL, GAP, KINDS, QUEUE, RUN, WAIT, Codes, De
 COUNTED = tuple(CLASSES.index(name) for name in ("compute", "communication"))
 
 
-class CycleError(ValueError):
+class UnfitGraphError(ValueError):
     """The edges form a cycle."""
+
+
+class NoWorkError(UnfitGraphError):
+    """No operation of the counted iterations is in the graph."""
 
 
 class Replay(NamedTuple):
@@ -38,7 +42,7 @@ class Replay(NamedTuple):
 
 
 def replay(graph: DependencyGraph, before: Replay | None = None) -> Replay:
-    """Return the time of each node. Raises CycleError if the edges form a cycle.
+    """Return the time of each node. Raises UnfitGraphError.
 
     `before` is a replay of the same nodes with other edges or weights. It saves time, because its order often fits.
     """
@@ -86,7 +90,7 @@ def _node_positions(edges: Edges, count: int) -> Codes:
             if not waiting[other]:
                 ready.append(other)
     if len(order) < count:
-        raise CycleError("the dependencies form a cycle")
+        raise UnfitGraphError("the dependencies form a cycle")
     positions = np.empty(count, np.int64)
     positions[order] = np.arange(count)
     return positions
@@ -94,17 +98,17 @@ def _node_positions(edges: Edges, count: int) -> Codes:
 
 def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
     """Return the end of the GPU work before the counted iterations, and the end of their own GPU work."""
-    rows = np.arange(len(graph.operations.row))
+    rows, iteration = np.arange(len(graph.operations.row)), graph.operations.iteration
+    inside = (iteration >= graph.first) & (iteration < graph.last)
+    if not inside.any():
+        raise NoWorkError("no operation of the counted iterations has a known launch")
     mine = np.isin(graph.operations.code, COUNTED)
-    if not (mine & (graph.operations.iteration >= graph.first)).any():
+    if not (mine & inside).any():
         mine = np.ones(len(rows), np.bool_)
-    iteration = graph.operations.iteration
-    counted = mine & (iteration >= graph.first) & (iteration < graph.last)
     before = mine & (iteration >= 0) & (iteration < graph.first)
-    end = int(time[graph.ends(rows[counted])].max())
+    end = int(time[graph.ends(rows[mine & inside])].max())
     if before.any():
         return int(time[graph.ends(rows[before])].max()), end
-    inside = (iteration >= graph.first) & (iteration < graph.last)
     return int(time[graph.starts(rows[inside])].min()), end
 
 

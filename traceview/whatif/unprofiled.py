@@ -20,7 +20,7 @@ from traceview.whatif.build import build
 from traceview.whatif.constants import CAPTURE_NOISE
 from traceview.whatif.graph import Codes, DependencyGraph
 from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
-from traceview.whatif.replay import CycleError, Replay, replay
+from traceview.whatif.replay import Replay, UnfitGraphError, replay
 from traceview.whatif.select import LaunchedWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
@@ -89,7 +89,7 @@ def _unprofiled_time(
         replays = [replay(without_profiler(trace, graph, events, costs, bound), base) for bound in (LOW, MIDDLE, HIGH)]
         full_speed = events.slowdown == 1
         alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone), base)
-    except CycleError:
+    except UnfitGraphError:
         return None
     shares = _shares_of_others(analysis, selection, costs)
     shares |= _shares_of_process(analysis, graph, base, alone)
@@ -121,7 +121,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         try:
             base = replay(graph)
             run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)
-        except CycleError:
+        except UnfitGraphError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
             shares |= _shares_of_process(analysis, graph, base, run)
