@@ -170,15 +170,15 @@ def test_window_has_its_figures() -> None:
     first = int(uncut.operations["start"][0])
     window = Window(first + 20_000_123, first + 41_000_456)
     contents, analysis = collect(uncut.with_window(window)), analyze(uncut, window=window)
-    parts = decode(contents).slices
-    assert all(window.start <= item.start <= item.end <= window.end for item in parts)
-    idle = [item for item in parts if item.category == "idle"]
+    slices = decode(contents).slices
+    assert all(window.start <= item.start <= item.end <= window.end for item in slices)
+    idle = [item for item in slices if item.category == "idle"]
     sums = add_up(((item.row[0], item.name), item.end - item.start) for item in idle)
     assert {key: ns for key, (_, ns) in sums.items()} == idle_sums(analysis)
     (device,) = analysis.devices
-    assert sum(item.category == "kernel" for item in parts) == device.kernel_count
+    assert sum(item.category == "kernel" for item in slices) == device.kernel_count
     for use in device.streams:
-        mine = [item for item in parts if item.row[-1] == use.label]
+        mine = [item for item in slices if item.row[-1] == use.label]
         assert sum(item.end - item.start for item in mine) == use.busy_ns
 
 

@@ -21,24 +21,24 @@ from traceview.model.fleet import Fleet
 from traceview.pipeline import open_trace
 
 ON_THE_GPU = """
-    SELECT rank.name AS rank, device.name AS device, row.name AS row, part.name AS name, count(*) AS n,
-        sum(part.dur) AS ns
-    FROM part JOIN track row ON part.track_id = row.id JOIN track device ON row.parent_id = device.id
+    SELECT rank.name AS rank, device.name AS device, row.name AS row, slice.name AS name, count(*) AS n,
+        sum(slice.dur) AS ns
+    FROM slice JOIN track row ON slice.track_id = row.id JOIN track device ON row.parent_id = device.id
         JOIN track rank ON device.parent_id = rank.id
-    WHERE part.category IN ('kernel', 'communication', 'graph', 'copy', 'memset')
+    WHERE slice.category IN ('kernel', 'communication', 'graph', 'copy', 'memset')
     GROUP BY 1, 2, 3, 4"""
 CLOCKS = """
     SELECT track.name AS rank, EXTRACT_ARG(arg_set_id, 'debug.offset_ns') AS offset,
         EXTRACT_ARG(arg_set_id, 'debug.uncertainty_ns') AS uncertainty,
         EXTRACT_ARG(arg_set_id, 'debug.trace_begins_ns') AS zero
-    FROM part JOIN track ON part.track_id = track.id WHERE part.category = 'clock' ORDER BY 1"""
+    FROM slice JOIN track ON slice.track_id = track.id WHERE slice.category = 'clock' ORDER BY 1"""
 NUMBER = "EXTRACT_ARG({}.arg_set_id, 'debug.collective')"
 BETWEEN_RANKS = f"""
     SELECT count(*) AS n, sum({NUMBER.format("a")} = {NUMBER.format("b")}) AS same, min(b.ts - a.ts) AS least
-    FROM flow JOIN part a ON a.id = slice_out JOIN part b ON b.id = slice_in WHERE a.category = 'communication'"""
+    FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in WHERE a.category = 'communication'"""
 COLLECTIVES = f"""
-    SELECT {NUMBER.format("part")} AS number, count(*) AS ranks, min(ts) AS first, max(ts + dur) AS last
-    FROM part WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
+    SELECT {NUMBER.format("slice")} AS number, count(*) AS ranks, min(ts) AS first, max(ts + dur) AS last
+    FROM slice WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
 PROCESSES = "SELECT pid, name FROM process WHERE pid > 0 ORDER BY name"
 
 
@@ -94,7 +94,7 @@ def test_known_offset(tmp_path: Path) -> None:
     assert abs(error) <= (fleet.clocks[1].uncertainty or 0)
     complaints, rows = query_rows(
         written(paths, fleet, tmp_path),
-        [COMPLAINTS, "SELECT ts, dur FROM part WHERE category = 'communication' ORDER BY dur, ts"],
+        [COMPLAINTS, "SELECT ts, dur FROM slice WHERE category = 'communication' ORDER BY dur, ts"],
     )
     frame = open_trace(source).operations.filter(open_trace(source).operations["class"] == "communication")
     zero = min(int(clock.to_common(np.zeros(1, np.int64))[0]) for clock in fleet.clocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ TYPES: Mapping[Unit, tuple[type, ...]] = {
 }
 
 
-class _FaultyRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _FaultyRow:
     """The row type of a measure that cannot be loaded."""
 
 

@@ -46,7 +46,7 @@ def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> 
 def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> None:
     [root] = [node for node in inputs_of(analysis).charts.stacks.nodes if node.parent < 0 and node.idle_ns]
     figure = chart(page, "GPU idle time by stack")
-    figure.locator(".part").first.hover()
+    figure.locator(".slice").first.hover()
     tip = figure.locator(".hoverlayer").text_content() or ""
     assert f"{root.idle_samples} samples" in tip and "100%" in tip and root.place in tip
     figure.get_by_role("button", name="Table").click()
