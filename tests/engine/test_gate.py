@@ -34,7 +34,7 @@ SOME = (
 SMALL_COPIES = ("openacc/heat_as_2024.2.sqlite",)  # have the finding of docs/extending.md
 WANTED = os.environ.get("TRACEVIEW_GATE", "")
 EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.gz") for path in SAMPLES.rglob(kind))
-SEEDS = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (0, 1, 4, 5, 7, 10, 11, 13, 15, 20, 25, 47))
+SEEDS = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (0, 1, 4, 5, 7, 10, 11, 13, 15, 20, 25, 47, 90))
 SMALL_LIMITS = {
     "timeline.stored.BLOCK_MARKS": 300,
     "timeline.stored.MIN_LEVEL_MARKS": 50,

@@ -15,7 +15,7 @@ Measures count only what is inside Trace.window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,7 @@ from traceview.model.trace import Trace, Window
 from traceview.normalise import SeveralClocksError, WholeCapture, normalise
 from traceview.normalise.clocks import TIMED_TABLES, common_offset
 from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
-from traceview.normalise.links import Links
+from traceview.normalise.links import KEYS, Links, with_keys, without_traced_graphs
 from traceview.normalise.operations import stream_keys
 from traceview.normalise.threads import process_of
 from traceview.read import raw
@@ -57,7 +57,6 @@ from traceview.workers import Workers
 # Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
 NEIGHBOURS = 128
 DEVICE_COLUMNS = ("globalPid", "deviceId")
-KEYS = {"process": pl.Int32, "correlation": pl.UInt32}
 
 
 @dataclass(frozen=True)
@@ -142,34 +141,21 @@ def _without_traced_graphs(
 ) -> tuple[PartedTable | pl.DataFrame, int]:
     """Return a table without the graphs whose kernels were also traced, and their number.
 
-    All parts must agree on them, and a part need not have their kernels (normalise.operations leaves them out).
+    All parts must agree on them, and a part need not have their kernels.
     """
     rows = graphs if isinstance(graphs, pl.DataFrame) else graphs.read(0, len(graphs.parts))[0]
-    if rows.is_empty():
-        return graphs, 0
-    keys = _with_keys(rows).select(list(KEYS))
-    traced = pl.concat([keys.clear(), *(keys.join(some, on=list(KEYS), how="semi") for some in _kernel_keys(kernels))])
-    if traced.is_empty():
-        return graphs, 0
-    kept = _with_keys(rows).join(traced.unique(), on=list(KEYS), how="anti", maintain_order="left").drop(KEYS)
-    return kept, len(rows) - len(kept)
+    kept = without_traced_graphs(rows, _key_columns(kernels))
+    return (graphs, 0) if len(kept) == len(rows) else (kept, len(rows) - len(kept))
 
 
-def _kernel_keys(kernels: PartedTable | pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the distinct KEYS of kernels, without those that no call launched."""
+def _key_columns(kernels: PartedTable | pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the columns that identify launches, some parts of a table at a time."""
     if isinstance(kernels, pl.DataFrame):
-        frames: Iterable[pl.DataFrame] = [kernels]
+        yield kernels
     else:
         some, count = kernels.with_columns(("globalPid", CORRELATION)), len(kernels.parts)
-        frames = (some.read(first, min(first + PARTS_AT_ONCE, count))[0] for first in range(0, count, PARTS_AT_ONCE))
-    for frame in frames:
-        yield _with_keys(frame).select(list(KEYS)).filter(pl.col("correlation") != 0).unique()
-
-
-def _with_keys(rows: pl.DataFrame, process: str = "globalPid") -> pl.DataFrame:
-    """Return rows with the columns KEYS; the column `process` has their process."""
-    correlation = pl.col(CORRELATION).cast(pl.UInt32, strict=False).fill_null(0)
-    return rows.with_columns(process_of(process).alias("process"), correlation.alias("correlation"))
+        for first in range(0, count, PARTS_AT_ONCE):
+            yield some.read(first, min(first + PARTS_AT_ONCE, count))[0]
 
 
 class _Run(NamedTuple):
@@ -248,7 +234,7 @@ class WindowReader:
                 frame = frame.with_columns(pl.col(raw.SHAPE) + before)
             if self.source.offset and name in GPU_TABLES:
                 frame = frame.with_columns(pl.col(raw.TIMES) - self.source.offset)
-            runs.append(_Run(first, stop, _with_keys(frame, process), groups))
+            runs.append(_Run(first, stop, with_keys(frame, process), groups))
         return len(missing) > 0
 
     def _rows(self, name: str) -> pl.DataFrame:

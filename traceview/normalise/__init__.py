@@ -38,7 +38,7 @@ from traceview.normalise.health import (
     with_profiler_overhead,
 )
 from traceview.normalise.host_events import host_evidence
-from traceview.normalise.links import Links
+from traceview.normalise.links import Links, without_traced_graphs
 from traceview.normalise.lost_events import CallPart, are_calling, check_events
 from traceview.normalise.operations import (
     empty_shapes,
@@ -106,7 +106,7 @@ class WholeCapture(NamedTuple):
     def build(cls, capture: RawCapture, events: EventSummary) -> tuple[WholeCapture, RawCapture]:
         """Return what parts of a capture share, and the valid tables that each part reads again.
 
-        `capture` lacks GPU work and calls, of which `events` is the summary. Raises SeveralClocksError.
+        `capture` has no GPU work and no calls; `events` summarizes them. Raises SeveralClocksError.
         """
         problems = Problems(list(capture.problems))
         tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
@@ -170,6 +170,8 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
     tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
     if whole is None:
         refuse_invalid_work(capture.file, capture.tables, tables, problems)
+        if raw.GRAPH in tables and raw.KERNEL in tables:
+            tables[raw.GRAPH] = without_traced_graphs(tables[raw.GRAPH], [tables[raw.KERNEL]])
     evidence = collect_evidence(tables)
     info = whole.trace.info if whole else _info(capture, problems)
     # Memory use peaks here: free each raw table once its frame is built.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,30 @@ from numpy.typing import NDArray
 
 from traceview.intervals import blocks
 from traceview.normalise.codes import distinct
+from traceview.normalise.threads import process_of
 
 MAX_TABLE_SPAN = 1 << 21  # correlation ids in a block usually differ by less
 
 Ids = NDArray[np.uint32]
+
+
+KEYS = {"process": pl.Int32, "correlation": pl.UInt32}
+
+
+def with_keys(rows: pl.DataFrame, process: str = "globalPid") -> pl.DataFrame:
+    """Return rows of an export's table with the columns KEYS; the column `process` has their process."""
+    correlation = pl.col("correlationId").cast(pl.UInt32, strict=False).fill_null(0)
+    return rows.with_columns(process_of(process).alias("process"), correlation.alias("correlation"))
+
+
+def without_traced_graphs(graphs: pl.DataFrame, kernels: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Leave out graphs whose kernels were also traced: their time would count twice. `kernels` are parts of a table."""
+    if graphs.is_empty():
+        return graphs
+    keys = with_keys(graphs).select(list(KEYS)).filter(pl.col("correlation") != 0)
+    rows = (with_keys(part.select("globalPid", "correlationId")).select(list(KEYS)).unique() for part in kernels)
+    traced = pl.concat([keys.clear(), *(keys.join(part, on=list(KEYS), how="semi") for part in rows)])
+    return with_keys(graphs).join(traced.unique(), on=list(KEYS), how="anti", maintain_order="left").drop(KEYS)
 
 
 class Links(NamedTuple):

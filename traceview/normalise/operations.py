@@ -245,7 +245,7 @@ def operations_frame(
         "name": _merged_names(merged, [part.names for part in parts]),
     }
     joined = pl.DataFrame(columns).with_columns(merged.int32_column([part.process for part in parts]).alias("process"))
-    return _without_traced_graphs(joined) if "graph" in by_source else joined, shapes
+    return joined, shapes
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
@@ -329,19 +329,6 @@ def _memory_codes(column: pl.Series) -> NDArray[np.uint8]:
     value = column.fill_null(7).to_numpy()
     codes = np.array([MEMORIES.index(name) for name in COPY_MEMORIES], np.uint8)
     return codes[np.where((value >= 0) & (value < len(codes)), value, 7)]
-
-
-def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
-    """Leave out graphs whose kernels were also traced: their time would count twice."""
-    graph = pl.col("source").to_physical() == SOURCES.index("graph")
-    graphs = joined.filter(graph)
-    if graphs.is_empty() or len(graphs) == len(joined):
-        return joined
-    kernels = joined.filter(pl.col("source").to_physical() == SOURCES.index("kernel"), pl.col("correlation") != 0)
-    key = ["process", "correlation"]
-    traced = graphs.join(kernels, on=key, how="semi").select(key).unique().with_columns(pl.lit(True).alias("traced"))
-    marked = joined.join(traced, on=key, how="left", maintain_order="left")
-    return marked.filter(~(graph & pl.col("traced").fill_null(False))).drop("traced")
 
 
 class _StreamLookup(NamedTuple):
