@@ -104,7 +104,7 @@ def test_formulas_inside_of_texts_are_escaped(text: str, written: str) -> None:
 
 @given(st.text("=+-@;\t\n\r ',\"a1|", max_size=12))
 def test_no_spreadsheet_reads_a_formula(text: str) -> None:
-    """A cell begins after any of the separators of spreadsheets, in quotes or not, and no cell is a formula."""
+    """No cell is a formula, whichever separator the spreadsheet uses, with and without quotes."""
     line = escape_formulas(pl.DataFrame({"a": ["x"], "b": [text]})).write_csv(quote_style="non_numeric")
     for separator in (";", "\t"):
         for row in line.splitlines():

@@ -49,4 +49,4 @@ def unnamed(result: dict[str, Any], export: Path) -> Iterator[str]:
         connection.close()
     counted = any(note["id"] == "missing_names" and "kernel" in note["text"] for note in result["notes"])
     if count and result["devices"] and not counted and sum(device["kernel_count"] for device in result["devices"]):
-        yield f"{count} kernels have no name, and no note counts them"
+        yield f"{count} kernels have no name, but no note counts them"

@@ -70,8 +70,8 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
     """Check the outputs of a command before it does any work (files.check_outputs).
 
     Commands also read the calibrations beside the inputs and the settings of the project, so these count as inputs.
-    An output replaces no other capture, and no part of one. `exported` is an output that may replace an earlier trace,
-    and whose format checks the rest. Raises OutputError.
+    An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
+    trace, and its format checks the rest. Raises OutputError.
     """
     given = [path for path in inputs if path is not None]
     files.check_different([*given, *_read_besides(given)], (exported, *outputs))

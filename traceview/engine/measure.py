@@ -86,7 +86,7 @@ class Extents(NamedTuple):
 
 
 class PartPlan(NamedTuple):
-    """What all parts of a capture share: they have equal figures of the whole capture, and none of each other.
+    """What all parts of a capture share. A part knows figures of the whole capture, but none of another part.
 
     `window` is that of the capture. `iterations` have their times, but not their figures yet; `where` is the result of
     find_iterations_in_parts. The others are options of `analyze`.

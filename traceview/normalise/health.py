@@ -236,7 +236,7 @@ MEANING: Mapping[str, str] = {
 
 
 class Named(NamedTuple):
-    """How many rows have no name, of how many."""
+    """The number of rows, and of those without a name."""
 
     missing: int
     total: int

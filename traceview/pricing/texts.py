@@ -11,7 +11,7 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     known                   The advice, without code, if the capture shows where the host was.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
-fix, code and known; without one that fits, there is no such finding for the program. Other tables are cases that a rule
+fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
 names in FindingDraft.case; they have what differs, and can have tables of kinds. Other texts are phrases.
 
 `like` names another entry that has what this one lacks, `fixes` the entry whose tables of kinds a case has. `{NAME}`
@@ -73,7 +73,7 @@ class FindingTexts:
 
     @property
     def missing(self) -> set[str]:
-        """The placeholders of the texts that have no value; code has none."""
+        """The placeholders without a value. Code has no placeholders."""
         texts = [text for name, text in self.templates.items() if name != "code"]
         return {name for text in texts for name in PLACEHOLDER.findall(text)} - self.values.keys()
 

@@ -79,8 +79,8 @@ def _kernels_apart(analysis: Analysis) -> str | None:
 class Quantity:
     """A quantity: what its figures are, and a function that yields a value for each device or for the capture.
 
-    Each of `needs` returns why the figures were not measured, or None. `absent` says why there is no value although the
-    figures were measured.
+    Each function in `needs` returns the reason why the figures were not measured, or None. `absent` is the reason why
+    measured figures give no value.
     """
 
     kind: Literal["time", "count", "share"]

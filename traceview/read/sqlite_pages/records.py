@@ -54,7 +54,8 @@ def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
 class RowGroups:
     """Columns with few different rows, which are decoded once for each chunk of records that holds them.
 
-    `places` are the columns. `rows` has for each record its row in the columns `values`, of which there are `count`.
+    `places` are the numbers of the columns. `values` has the decoded rows of these columns; there are `count`. `rows`
+    has the number of each record's row.
     """
 
     places: tuple[int, ...]
