@@ -170,7 +170,7 @@ def test_documents_fit_the_schema(extended: Analysis) -> None:
 
 
 def test_search_agrees_with_importlib(folder: Path) -> None:
-    for group in (plugins.RULES, plugins.MEASURES):
+    for group in (plugins.RULE_GROUP, plugins.MEASURE_GROUP):
         expected = {(entry.name, entry.value) for entry in entry_points(group=group)}
         assert {(plugin.name, plugin.target) for plugin in plugins.plugins(group)} == expected
         assert {plugin.package for plugin in plugins.plugins(group)} == {"faulty 1.0", "traceview_example 1.0"}

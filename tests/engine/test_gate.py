@@ -21,7 +21,7 @@ from tests.docs_examples import examples
 from tests.engine.gate import Shown, shown_in_memory, shown_in_parts
 from tests.engine.made_captures import make_capture
 from tests.test_plugins import EXAMPLE, example_entry_points, install
-from traceview.model.plugins import MEASURES, RULES
+from traceview.model.plugins import MEASURE_GROUP, RULE_GROUP
 
 SOME = (
     "cudagraph.sqlite",
@@ -45,8 +45,8 @@ SMALL_LIMITS = {
 }
 LOSSES = ("lost_launches", "cuda_ends_early")
 DOCS_EXAMPLES = (
-    ("longest_kernels", "A measure", MEASURES, "LONGEST_KERNELS"),
-    ("small_copies", "A finding", RULES, "small_copies"),
+    ("longest_kernels", "A measure", MEASURE_GROUP, "LONGEST_KERNELS"),
+    ("small_copies", "A finding", RULE_GROUP, "small_copies"),
 )
 
 

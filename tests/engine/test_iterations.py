@@ -14,8 +14,8 @@ from traceview.engine.iterations import find_iterations_in_parts, measure_iterat
 from traceview.engine.part import PartTrace
 from traceview.errors import RequestError
 from traceview.measure.activity import active_devices
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations.figures import build_iterations
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.iterations import build_iterations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace

@@ -23,7 +23,7 @@ from traceview.engine.plan import (
     quiet_moments,
 )
 from traceview.engine.traces import PartSource
-from traceview.measure.waits import number_waits
+from traceview.measure.sync import number_waits
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.captures import sample
 from traceview.engine.part import PartTrace
 from traceview.measure.activity import device_activity
-from traceview.measure.gaps.causes import find_idle_gaps
+from traceview.measure.gaps import find_idle_gaps
 from traceview.model.trace import Window
 from traceview.pipeline import open_trace
 

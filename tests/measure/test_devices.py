@@ -14,9 +14,9 @@ from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.devices import measure_devices, with_steady_part
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import Places, locate_operations
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import Places, locate_operations
 from traceview.model.analysis import Iterations
 from traceview.model.devices import DeviceFigures, DeviceUse
 from traceview.model.trace import CLASSES, ROLES, Trace, Window

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.captures import sample, shared
 from tests.made_trace import made_trace
-from traceview.measure.rates.collectives import bus_factor, parallelism
-from traceview.measure.rates.speed_of_light import NO_FLOPS, NO_SHAPES
+from traceview.measure.rates import NO_FLOPS, NO_SHAPES, bus_factor, parallelism
 from traceview.model.sizes import FLOPS, MARKS, MESSAGES, WorkSizes
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace

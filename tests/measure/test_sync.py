@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import touches, traces
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.sync import measure_host
-from traceview.measure.waits import _scale_exactly
+from traceview.measure.sync import _scale_exactly, measure_host
 from traceview.model.analysis import HostUse
 from traceview.model.trace import Trace, Window
 

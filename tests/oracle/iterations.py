@@ -14,7 +14,7 @@ from tests.oracle.gaps import CAUSES, Causes, ending
 from tests.oracle.host import Open, annotating
 from tests.oracle.spans import Span, free, length, union, without
 from tests.oracle.waits import Window
-from traceview.measure.nvtx.names import COUNTER_WORDS, LIBRARY_NAMES, PART_WORDS
+from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, PART_WORDS
 from traceview.model.trace import LIBRARY_DOMAINS
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
-from traceview.measure.nvtx.names import LIBRARY_NAMES, NUMBER
+from traceview.measure.nvtx import LIBRARY_NAMES, NUMBER
 from traceview.normalise.codes import short_names
 from traceview.redact.environment import is_private, words_of_environment
 from traceview.redact.secrets import NameRedactor, Secrets

@@ -13,7 +13,7 @@ import polars as pl
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.throughput import Series, mean_change
 from traceview.intervals import Times
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import FigureChange, LineChange

@@ -13,8 +13,8 @@ from traceview.comparison.kernels import KernelSamples, sample_kernels
 from traceview.errors import RequestError
 from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.model.analysis import Analysis, Iterations, SyncUse
 from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.trace import KINDS, SOURCES, Trace

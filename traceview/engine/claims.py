@@ -11,7 +11,7 @@ from traceview.engine.facts import FindingContext, capture_part
 from traceview.engine.iterations import own_operations
 from traceview.engine.ledgers import PartLedger, WholeLedger, compact_ledger
 from traceview.engine.part import PartTrace
-from traceview.measure.threads import measuring_threads
+from traceview.measure.shared_work import measuring_threads
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
 from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends

@@ -17,8 +17,7 @@ from traceview.engine.part import PartTrace
 from traceview.engine.traces import NEIGHBOURS
 from traceview.intervals import Rows
 from traceview.measure.activity import Activity
-from traceview.measure.nvtx.nesting import Nesting
-from traceview.measure.nvtx.projection import annotating_threads
+from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.devices import DeviceUse

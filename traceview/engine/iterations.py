@@ -17,14 +17,12 @@ import polars as pl
 from traceview.engine.part import OverParts, PartTrace
 from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.iterations import IterationRanges, LaunchSource, busiest_first, choose_iterations, gpu_times
-from traceview.measure.iterations.breakdown import Breakdown, MeasuredDevices, breakdown
 from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, compute_counts, join_launches, launch_part
-from traceview.measure.iterations.times import finish_from_ends, last_ends
-from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.iterations.times import Breakdown, MeasuredDevices, breakdown, finish_from_ends, last_ends
+from traceview.measure.nvtx import project_operations
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window

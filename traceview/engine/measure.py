@@ -28,9 +28,9 @@ from traceview.measure.devices import (
 )
 from traceview.measure.host import with_host_states
 from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.breakdown import MeasuredDevices
-from traceview.measure.nvtx.projection import project_operations, project_ranges
-from traceview.measure.places.locate import locate_operations
+from traceview.measure.iterations.times import MeasuredDevices
+from traceview.measure.nvtx import project_operations, project_ranges
+from traceview.measure.places import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
@@ -43,8 +43,8 @@ from traceview.pricing.part import streams_in_part
 
 if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals
-    from traceview.measure.nvtx.projection import Projection
-    from traceview.measure.places.locate import Places
+    from traceview.measure.nvtx import Projection
+    from traceview.measure.places import Places
     from traceview.timeline.parts import PartMarks
 
 MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
@@ -241,7 +241,7 @@ def _host_without_frames(host: HostUse) -> HostUse:
 
 def pair_streams(part: PartTrace, extents: Mapping[int, Window], streams: Mapping[int, Sequence[int]]) -> pl.DataFrame:
     """Return the result of stream_pairs for `streams` of devices; the keys are rows of Trace.devices."""
-    from traceview.measure.charts.device import stream_pairs
+    from traceview.measure.charts import stream_pairs
 
     windows = {row: extents[row].within(part.trace.window or EVERYTHING) for row in streams}
     return pl.concat(stream_pairs(part.trace, row, window, streams[row]) for row, window in windows.items())

@@ -13,7 +13,7 @@ from traceview.measure import all_measures
 from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
 from traceview.measure.host import HostIdle
-from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.nvtx import project_operations
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
 from traceview.model.analysis import Analysis, HostUse, Iterations, NotMeasured, SyncUse, Unmatched

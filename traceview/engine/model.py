@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import device_activity
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import DeviceUse
 from traceview.model.findings import Finding

@@ -12,11 +12,10 @@ from traceview.engine.merge import join_pieces
 from traceview.engine.run import AnalyzedCapture
 from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
-from traceview.measure.charts import ChartTotals, chart_totals, merged_charts
-from traceview.measure.charts.device import busiest_streams, gap_totals
+from traceview.measure.charts import ChartTotals, busiest_streams, chart_totals, gap_totals, merged_charts
 from traceview.measure.host import THREAD_STACKS
-from traceview.measure.nvtx.projection import project_operations, project_ranges
-from traceview.measure.places.locate import locate_operations
+from traceview.measure.nvtx import project_operations, project_ranges
+from traceview.measure.places import locate_operations
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
 from traceview.timeline.events import PageInputs, TimelineEvents

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.devices import clip_gaps
-from traceview.measure.gaps.causes import IdleGaps, attribute, device_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gaps
 from traceview.measure.host import HostIdle
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import EVERYTHING, Trace, Window

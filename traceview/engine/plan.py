@@ -14,7 +14,7 @@ from traceview import intervals
 from traceview.engine.part import FIRST, LAST
 from traceview.engine.traces import NEIGHBOURS, PartSource
 from traceview.intervals import Times
-from traceview.measure.waits import number_waits
+from traceview.measure.sync import number_waits
 from traceview.model.trace import ROLES, Trace, Window
 from traceview.normalise.clocks import TIMED_TABLES
 from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, PERIODS, storms

@@ -22,12 +22,11 @@ from traceview.engine.model import model_capture
 from traceview.engine.part import OverParts, PartTrace
 from traceview.engine.runner import PartRunner, ProcessRunner, TraceInMemory
 from traceview.intervals import Times
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
-from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.breakdown import Breakdown
-from traceview.measure.iterations.figures import FIGURES, build_iterations
-from traceview.measure.threads import started_beside
+from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
+from traceview.measure.iterations.times import Breakdown
+from traceview.measure.shared_work import started_beside
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.findings import Finding

@@ -19,8 +19,8 @@ from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.devices import measure_devices
 from traceview.measure.host import LINES, HostIdle
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import locate_operations
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import locate_operations
 from traceview.model.columns import Table, Unit, columns, field_names
 from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.rows import size_text

@@ -19,8 +19,7 @@ from traceview.fleet.collectives import BEFORE_ALL
 from traceview.fleet.partials import SharedColumns
 from traceview.intervals import Times
 from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.breakdown import Breakdown
-from traceview.measure.iterations.times import IterationTimes
+from traceview.measure.iterations.times import Breakdown, IterationTimes
 from traceview.model.collectives import PackedColumn
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import STEP_FIGURES, RankResult, Steps

@@ -33,9 +33,9 @@ from traceview.fleet.iterations import CutIterations, iteration_numbers
 from traceview.fleet.work import WorkBins, compute_times
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps import device_gaps, find_idle_gaps
 from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.breakdown import MeasuredDevices
+from traceview.measure.iterations.times import MeasuredDevices
 from traceview.model.analysis import NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import RankResult, ReportResult

@@ -15,11 +15,10 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, ShapeSums
-from traceview.measure.gaps.causes import IdleGaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.nvtx.projection import Projection
-from traceview.measure.places.locate import Places
-from traceview.measure.threads import measuring_threads
+from traceview.measure.gaps import IdleGaps, ThreadStates
+from traceview.measure.nvtx import Projection
+from traceview.measure.places import Places
+from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import HostUse, Iterations, NotMeasured
 from traceview.model.columns import METADATA_KEY, Merge, Table, TableTotals
 from traceview.model.devices import DeviceUse

@@ -18,11 +18,10 @@ from traceview.intervals import BEFORE_ALL, Times, sorted_unique
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
-from traceview.measure.gaps.causes import IdleGaps, attribute, device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.nvtx.nesting import innermost_ranges
+from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gaps, find_idle_gaps
+from traceview.measure.nvtx import innermost_ranges
 from traceview.measure.overlap import Copies
-from traceview.measure.places.locate import Places
+from traceview.measure.places import Places
 from traceview.model.analysis import Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps

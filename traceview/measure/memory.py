@@ -8,9 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.base import CaptureInput, CaptureMeasure
-from traceview.measure.nvtx.names import fold_numbers, without_library_ranges
-from traceview.measure.nvtx.nesting import innermost_ranges
-from traceview.measure.nvtx.projection import annotating_threads
+from traceview.measure.nvtx import annotating_threads, fold_numbers, innermost_ranges, without_library_ranges
 from traceview.model.columns import Table
 from traceview.model.counters import CounterSeries, MemoryUse
 from traceview.model.trace import Trace, Window

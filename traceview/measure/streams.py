@@ -19,9 +19,8 @@ from traceview import intervals
 from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps.causes import IdleGaps, attribute
-from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
-from traceview.measure.threads import measuring_threads
+from traceview.measure.gaps import IdleGaps, IdleThreadStates, ThreadStates, attribute
+from traceview.measure.shared_work import measuring_threads
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, Gaps
 from traceview.model.rows import StreamUse

@@ -1,20 +1,229 @@
-"""Calls that block the host, and the GPU idle time that they cause (docs/definitions.md "Synchronization")."""
+"""Calls that block the host, and the GPU idle time that they cause (docs/definitions.md "Synchronization").
+
+A wait is blocking calls of one thread without a launch between them. A moment inside several calls belongs to the call
+that began first, and a restart gap does not include moments inside calls, so each idle ns counts once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview import intervals
+from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, overlaps_window
 from traceview.measure.base import CaptureMeasure
-from traceview.measure.waits import BlockingCalls, measure_waits, number_waits
+from traceview.measure.shared_work import launch_rows
+from traceview.measure.sums import covered_length_few_queries, sums_by_owner
 from traceview.model.analysis import HostUse, SyncUse
 from traceview.model.columns import Table
 from traceview.model.rows import ApiTotal
 from traceview.model.trace import ROLES, Trace
+
+
+@dataclass(slots=True)
+class ProcessGpus:
+    """The GPUs that a process uses: their work, their windows, and when any of them is busy.
+
+    `group` is the same for processes that share a GPU.
+    """
+
+    group: int
+    devices: list[Activity] = field(default_factory=list)
+    busy: Intervals = EMPTY
+    windows: Intervals = EMPTY
+
+
+class BlockingCalls(NamedTuple):
+    """Blocking calls in the order of Trace.api: their times inside the window, and when they returned.
+
+    `wait` is the number of the wait that each call belongs to, `blocked` the length of the call inside the window.
+    """
+
+    process: NDArray[np.int32]
+    start: Times
+    end: Times
+    returned: Times
+    wait: Times
+    blocked: Times
+
+    @property
+    def wait_count(self) -> int:
+        """The number of waits."""
+        return int(self.wait.max(initial=-1)) + 1
+
+
+class WaitCosts(NamedTuple):
+    """When each call's wait returned, the call's `waited` ns, and its shares of the wait's other figures in ns."""
+
+    returned: Times
+    waited: Times
+    idle_in_wait: Times
+    refill: Times
+    cost: Times
+
+
+def number_waits(trace: Trace, rows: Times) -> Times:
+    """Return the number of the wait of each blocking call (`rows` of Trace.api, ascending).
+
+    A call begins a new wait unless its thread made a blocking call before and has launched nothing since.
+    """
+    launches = np.zeros(len(trace.api) + 1, np.bool_)
+    launches[launch_rows(trace.operations)] = True  # -1 marks the entry after the last row
+    blocking = np.zeros(len(trace.api), np.bool_)
+    blocking[rows] = True
+    thread = trace.api["thread"].to_numpy()
+    relevant = np.flatnonzero(launches[:-1] | blocking)
+    by_thread = relevant[np.argsort(thread[relevant], kind="stable")]
+    at = np.flatnonzero(blocking[by_thread])
+    calls = by_thread[at]
+    # A launch lies between two calls of a thread that are not neighbours.
+    begins = (np.diff(thread[calls], prepend=-1) != 0) | (np.diff(at, prepend=-2) != 1)
+    wait = np.empty(len(rows), np.int64)
+    wait[np.searchsorted(rows, calls)] = np.cumsum(begins) - 1
+    return wait
+
+
+def measure_waits(trace: Trace, activities: Sequence[Activity], calls: BlockingCalls) -> WaitCosts:
+    """Measure the cost of each wait, and share it between its calls in proportion to its blocked time."""
+    gpus = _gpus_by_process(trace, activities)
+    own = _own_parts(calls, gpus)
+    waited = np.zeros(len(calls.start), np.int64)
+    idle = np.zeros(calls.wait_count, np.int64)
+    for process, used in gpus.items():
+        some = np.flatnonzero(calls.process == process)
+        start, end = own.start[some], own.end[some]
+        waited[some] = busy = covered_length_few_queries(used.busy, calls.start[some], calls.end[some])
+        if not np.array_equal(start, calls.start[some]):
+            busy = covered_length_few_queries(used.busy, start, end)
+        np.add.at(idle, calls.wait[some], covered_length_few_queries(used.windows, start, end) - busy)
+    returned = np.full(calls.wait_count, intervals.BEFORE_ALL, np.int64)
+    np.maximum.at(returned, calls.wait, calls.returned)
+    refill = np.zeros(calls.wait_count, np.int64)
+    for device in activities:
+        wait, start, end = _restart_gaps(trace, device, calls, returned)
+        ns = end - start - _idle_in_calls(trace, device, gpus, calls, own, start, end)
+        refill[wait] = np.maximum(refill[wait], ns)
+    blocked = sums_by_owner(calls.wait, calls.blocked, calls.wait_count)
+    shares = (_shares(calls, blocked, total) for total in (idle, refill, np.minimum(idle + refill, blocked)))
+    return WaitCosts(returned[calls.wait], waited, *shares)
+
+
+def _gpus_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, ProcessGpus]:
+    gpus: dict[int, ProcessGpus] = {}
+    for device in activities:
+        sharing = [gpus.setdefault(process, ProcessGpus(process)) for process in _processes(trace, device)]
+        joined = {used.group for used in sharing}
+        for used in gpus.values():
+            used.group = min(joined) if used.group in joined else used.group
+        for used in sharing:
+            used.devices.append(device)
+    for used in gpus.values():
+        used.busy = _merge([device.busy for device in used.devices])
+        edges = np.array([(device.window.start, device.window.end) for device in used.devices], np.int64)
+        used.windows = intervals.union(edges[:, 0], edges[:, 1])
+    return gpus
+
+
+def _lost_ns(used: ProcessGpus, start: Times, end: Times) -> Times:
+    """Return the ns of each [start, end), inside the windows of a process's GPUs, in which none of them is busy."""
+    inside, busy = (covered_length_few_queries(members, start, end) for members in (used.windows, used.busy))
+    return inside - busy
+
+
+def _processes(trace: Trace, device: Activity) -> list[int]:
+    processes: list[int] = trace.devices["processes"][device.device].to_list()
+    return processes
+
+
+def _merge(unions: list[Intervals]) -> Intervals:
+    if len(unions) == 1:
+        return unions[0]
+    return intervals.union(*(np.concatenate(sides) for sides in zip(*unions, strict=True)))
+
+
+def _own_parts(calls: BlockingCalls, gpus: dict[int, ProcessGpus]) -> Intervals:
+    """Return the part of each call that no earlier call of its group of processes covers."""
+    start, end = calls.start.copy(), calls.end.copy()
+    groups: dict[int, list[int]] = {}
+    for process, used in gpus.items():
+        groups.setdefault(used.group, []).append(process)
+    for processes in groups.values():
+        some = np.flatnonzero(np.isin(calls.process, processes))
+        reach = np.maximum.accumulate(end[some])
+        start[some[1:]] = np.maximum(start[some[1:]], reach[:-1])
+    return Intervals(start, np.maximum(start, end))
+
+
+def _restart_gaps(trace: Trace, device: Activity, calls: BlockingCalls, returned: Times) -> tuple[Times, Times, Times]:
+    """Return the waits with a restart gap on this device, and the start and end of each restart gap.
+
+    It belongs to the last wait of the process that returned before the launch that ends the gap.
+    """
+    process = np.zeros(calls.wait_count, np.int32)
+    process[calls.wait] = calls.process
+    gaps, operation = device.idle_gaps()
+    gap = np.searchsorted(gaps.start, returned, side="right") - 1
+    wait = np.flatnonzero(gap >= 0)
+    wait = wait[operation[gap[wait]] >= 0]
+    ending = trace.operations.select("start", "launch")[operation[gap[wait]]]
+    launch = ending["launch"].fill_null(-1).to_numpy()
+    call_start, call_process = (trace.api[name].gather(launch.clip(0)).to_numpy() for name in ("start", "process"))
+    before_launch = returned[wait] <= np.minimum(call_start, ending["start"].to_numpy())
+    wait = wait[(launch >= 0) & (call_process == process[wait]) & before_launch]
+    wait = wait[np.lexsort((returned[wait], gap[wait]))]
+    wait = wait[np.diff(gap[wait], append=-1) != 0]  # the last wait of each gap
+    wait = wait[returned[wait] < gaps.end[gap[wait]]]
+    return wait, returned[wait], gaps.end[gap[wait]]
+
+
+def _idle_in_calls(
+    trace: Trace,
+    device: Activity,
+    gpus: dict[int, ProcessGpus],
+    calls: BlockingCalls,
+    own: Intervals,
+    start: Times,
+    end: Times,
+) -> Times:
+    """Return the part of each restart gap of a device that counts as idle_in_wait of a call."""
+    inside = np.zeros(len(start), np.int64)
+    groups = {gpus[process].group for process in _processes(trace, device)}
+    for process, used in gpus.items():
+        if used.group in groups and len(start):
+            some = np.flatnonzero((calls.process == process) & (own.end > own.start))
+            parts = intervals.parts_in_queries(Intervals(own.start[some], own.end[some]), start, end)
+            ns = _lost_ns(used, parts.start, parts.end)
+            np.add.at(inside, parts.query, ns)
+    return inside
+
+
+def _shares(calls: BlockingCalls, blocked_in_wait: Times, total: Times) -> Times:
+    """Share the total of each wait between its calls, in proportion to the time that each blocks the host."""
+    order = np.argsort(calls.wait, kind="stable")
+    wait, blocked = calls.wait[order], calls.blocked[order]
+    running = np.cumsum(blocked)
+    first = np.flatnonzero(np.diff(wait, prepend=-1))
+    before = (running[first] - blocked[first])[wait]
+    whole = np.maximum(blocked_in_wait, 1)[wait]
+    until, since = (_scale_exactly(total[wait], part, whole) for part in (running - before, running - before - blocked))
+    shares = np.empty(len(wait), np.int64)
+    shares[order] = until - since
+    return shares
+
+
+def _scale_exactly(total: Times, part: Times, whole: Times) -> Times:
+    """Return total * part // whole. The products may overflow; their difference, which corrects a guess, does not."""
+    fraction: NDArray[np.float64] = part / whole
+    guess = (total * fraction).astype(np.int64)
+    rest: Times = total * part - guess * whole
+    return guess + np.floor_divide(rest, whole)
+
 
 TOTALS = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
 

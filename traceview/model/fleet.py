@@ -13,7 +13,7 @@ from traceview.model.display import Drawn
 from traceview.model.program import Program
 from traceview.model.trace import Note
 
-# The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
+# The figures of a rank's iteration (traceview.measure.iterations.times), in ns except kernels.
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
 
 

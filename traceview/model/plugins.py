@@ -19,7 +19,7 @@ from typing import Any
 
 from traceview.errors import is_out_of_memory
 
-RULES, MEASURES = "traceview.rules", "traceview.measures"
+RULE_GROUP, MEASURE_GROUP = "traceview.rules", "traceview.measures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +72,7 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 @lru_cache(maxsize=1)
 def _all_plugins(_folders: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Return the plugins of all groups. The folders of sys.path are an argument, because they can change."""
-    every = (Plugin.from_entry_point(point) for group in (RULES, MEASURES) for point in entry_points(group=group))
+    every = (
+        Plugin.from_entry_point(point) for group in (RULE_GROUP, MEASURE_GROUP) for point in entry_points(group=group)
+    )
     return tuple(sorted(every, key=lambda plugin: (plugin.package, plugin.name)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Rows, Times
 from traceview.measure.activity import Activity
-from traceview.measure.nvtx.nesting import Nesting
+from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse

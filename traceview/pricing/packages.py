@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from traceview.model.plugins import RULES, Plugin, is_fault, plugins
+from traceview.model.plugins import RULE_GROUP, Plugin, is_fault, plugins
 from traceview.model.program import Program
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
@@ -98,7 +98,7 @@ def guarded(rule: AnyRule, run: Callable[[], Result]) -> Result | Failure:
 
 def rules_of_packages() -> tuple[PackageRule, ...]:
     """Return the rules of other packages, by package and name."""
-    return tuple(map(PackageRule, plugins(RULES)))
+    return tuple(map(PackageRule, plugins(RULE_GROUP)))
 
 
 def entry_of(rule: AnyRule, finding: str) -> Entry:

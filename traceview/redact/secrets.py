@@ -10,7 +10,7 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.nvtx.names import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
+from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.health import READ_DIAGNOSTICS

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.measure.per_frame import launch_rows
+from traceview.measure.shared_work import launch_rows
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.rules.launch_bound import MAX_SHORT_GAP

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
-from traceview.measure.per_frame import launch_rows
+from traceview.measure.shared_work import launch_rows
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times, clip, length, union
-from traceview.measure.per_frame import launch_rows
+from traceview.measure.shared_work import launch_rows
 from traceview.model.peaks import pinned_rate
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.whatif.constants import KERNEL_GAP, LAUNCH_LATENCY, STAGING_RATE

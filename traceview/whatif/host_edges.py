@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, clip, covered_length, union
-from traceview.measure.per_frame import launch_rows
+from traceview.measure.shared_work import launch_rows
 from traceview.model.trace import ROLES, Trace, enum_texts
 from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
 from tests.pages import inputs_of
-from traceview.measure.charts.device import LENGTH_EDGES, copy_groups, copy_totals, stream_pairs, streams_at_once
+from traceview.measure.charts import LENGTH_EDGES, copy_groups, copy_totals, stream_pairs, streams_at_once
 from traceview.model.analysis import Analysis, Iteration
 from traceview.model.charts import Charts, CopyGroup, iteration_bars
 from traceview.model.trace import CopyKind, Memory, Trace, Window

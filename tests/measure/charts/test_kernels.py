@@ -29,8 +29,8 @@ from traceview.measure.charts.kernels import (
     sum_kernels,
 )
 from traceview.measure.kernels.families import kernel_kind
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import PLACE, locate_operations
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import PLACE, locate_operations
 from traceview.model.charts import KernelGrouping, KernelInstance, SimilarKernels
 from traceview.model.trace import SHAPES, Window
 

@@ -9,8 +9,8 @@ import pytest
 from tests.captures import sample
 from traceview.measure.charts import trees
 from traceview.measure.charts.trees import place_trees, tree_totals
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import locate_operations
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import locate_operations
 from traceview.model.trace import Window
 from traceview.pipeline import open_trace
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview.measure.activity import device_activity
 from traceview.measure.base import DeviceInput
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import locate_operations
+from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import locate_operations
 from traceview.measure.streams import stream_uses
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceview import intervals
-from traceview.measure.gaps import thread_states
-from traceview.measure.gaps.thread_states import CallTimeIndex
+from traceview.measure import gaps
+from traceview.measure.gaps import CallTimeIndex
 
 # Mostly one after the other, like calls; sometimes nested.
 CALLS = st.lists(st.tuples(st.sampled_from([0, 1, 3, 3, 9, -2]), st.integers(0, 4), st.integers(0, 1)), max_size=40)
@@ -29,8 +29,8 @@ def test_lookups_equal_counted_nanoseconds(
     start, end, thread = (np.array([span[side] for span in spans], np.int64) for side in range(3))
     first, lasting = (np.array([one[side] for one in questions], np.int64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thread_states, "MAX_CALLS_PER_QUERY", near)
-        patch.setattr(thread_states, "BLOCK", 2 * at_once)
+        patch.setattr(gaps, "MAX_CALLS_PER_QUERY", near)
+        patch.setattr(gaps, "BLOCK", 2 * at_once)
         for rows in (None, intervals.rows_where(thread == 1)):
             own = [span[:2] for span in spans if rows is None or span[2]]
             moments = {moment for begin, stop in own for moment in range(begin, stop)}

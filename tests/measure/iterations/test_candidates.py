@@ -9,8 +9,8 @@ import pytest
 
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.nvtx.names import phase_names
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.nvtx import phase_names
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 

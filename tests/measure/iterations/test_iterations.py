@@ -18,10 +18,10 @@ from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
 from tests.measure.iterations.whole_trace import measure_iterations, measured_devices
 from traceview.errors import RequestError
 from traceview.measure.activity import device_activity
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations.breakdown import MeasuredDevices
-from traceview.measure.iterations.figures import spread
-from traceview.measure.nvtx.names import fold_numbers
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.iterations import spread
+from traceview.measure.iterations.times import MeasuredDevices
+from traceview.measure.nvtx import fold_numbers
 from traceview.model.analysis import Iteration, Iterations, NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window

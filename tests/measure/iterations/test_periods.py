@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.captures import H200, PUBLIC, SAMPLES, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
 from traceview.measure.iterations.periods import Period, find_periods
 from traceview.model.analysis import Iterations, NotMeasured

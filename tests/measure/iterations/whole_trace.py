@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from traceview.measure.activity import device_activity
-from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
-from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.iterations import LaunchSource, busiest_first, choose_iterations, gpu_times
-from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
+from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.iterations import LaunchSource, build_iterations, busiest_first, choose_iterations, gpu_times
 from traceview.measure.iterations.candidates import LaunchSums
-from traceview.measure.iterations.figures import build_iterations
 from traceview.measure.iterations.launches import launch_sequence
-from traceview.measure.iterations.times import finish_times
-from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.iterations.times import MeasuredDevices, breakdown, finish_times
+from traceview.measure.nvtx import project_operations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.measure.nvtx.names import without_library_ranges
+from traceview.measure.nvtx import without_library_ranges
 
 
 def test_compiled_programs_of_jax_may_be_iterations() -> None:

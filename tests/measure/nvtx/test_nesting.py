@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceview.measure.nvtx.nesting import Nesting, innermost_ranges
+from traceview.measure.nvtx import Nesting, innermost_ranges
 
 RANGE = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 2))
 QUERY = st.tuples(st.integers(-2, 45), st.integers(-1, 3))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.pages import inputs_of
-from traceview.measure.nvtx.projection import project_ranges
+from traceview.measure.nvtx import project_ranges
 from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window
 

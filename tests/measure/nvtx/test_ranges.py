@@ -13,8 +13,8 @@ from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from traceview.intervals import Times
 from traceview.measure.base import CaptureInput
-from traceview.measure.nvtx.projection import Projection, project_operations
-from traceview.measure.nvtx.ranges import RANGES
+from traceview.measure.nvtx import Projection, project_operations
+from traceview.measure.nvtx_ranges import RANGES
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import NotMeasured
 from traceview.model.rows import RangeUse

@@ -10,7 +10,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceview.measure.places.locate import locate_launches
+from traceview.measure.places import locate_launches
 from traceview.model.stacks import SCOPE_KINDS, SCOPES
 
 FORWARD_OPS = ("aten::linear", "aten::mm")

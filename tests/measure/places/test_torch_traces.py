@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from tests.captures import sample
-from traceview.measure.nvtx.projection import project_operations
-from traceview.measure.places.locate import OpTree, Places, locate_operations
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import OpTree, Places, locate_operations
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
 

@@ -15,7 +15,7 @@ import polars as pl
 from traceview.intervals import BEFORE_ALL, Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.kernels.families import shape_kinds
-from traceview.measure.places.locate import PLACE, Places
+from traceview.measure.places import PLACE, Places
 from traceview.model.charts import KernelGrouping, KernelInstance, LaunchShape, SimilarKernels
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import SHAPES, Trace

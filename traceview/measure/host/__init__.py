@@ -12,7 +12,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Times
 from traceview.measure.base import CaptureInput, CaptureMeasure
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.host.lines import (
     IdleStacks,
     StackTimes,

@@ -12,7 +12,7 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals
-from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.host.stack_cells import StackCells, StackIndex, sampled_cells
 from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.nvtx.names import fold_numbers, phase_names, without_library_ranges
-from traceview.measure.nvtx.projection import Projection
+from traceview.measure.nvtx import Projection, fold_numbers, phase_names, without_library_ranges
 from traceview.model.analysis import IterationCandidate
 from traceview.model.patterns import names_with_match
 from traceview.model.trace import Trace

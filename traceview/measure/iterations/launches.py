@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
-from traceview.measure.per_frame import launch_rows
+from traceview.measure.shared_work import launch_rows
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
 MAX_NODES = 1000  # CUDA graphs with different numbers of nodes, up to this number, are different launches

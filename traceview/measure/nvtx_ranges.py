@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from traceview.intervals import BEFORE_ALL, Times, index_ranges, sorted_unique
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.base import CaptureInput, CaptureMeasure
-from traceview.measure.nvtx.names import phase_names
-from traceview.measure.nvtx.projection import Projection
-from traceview.measure.per_frame import once_per_frame
+from traceview.measure.nvtx import Projection, phase_names
+from traceview.measure.shared_work import once_per_frame
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Merge, Table, field_names

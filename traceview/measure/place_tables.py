@@ -8,7 +8,7 @@ import polars as pl
 from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import rounded_share
 from traceview.measure.kernels.families import shape_kinds
-from traceview.measure.places.locate import PLACE
+from traceview.measure.places import PLACE
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
 from traceview.model.rows import KernelPlace, ModuleUse

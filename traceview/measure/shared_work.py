@@ -1,4 +1,4 @@
-"""Results that follow from one frame, kept as long as the frame exists.
+"""Work that measures share: results that follow from one frame are kept, and parts of a measure run on threads.
 
 The parts of a capture share the frame of NVTX ranges: what follows from it alone is computed once in each process.
 Most measures need the launches of operations.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import wraps
+from threading import Thread
 from typing import TypeVar
 
 import polars as pl
 
 from traceview.intervals import Rows
+from traceview.workers import ThisProcess
 
 Result = TypeVar("Result")
 
@@ -40,3 +43,30 @@ def launch_rows(operations: pl.DataFrame) -> Rows:
     """Return the row of Trace.api of the call that launched each operation, -1 for none. Do not change the result."""
     launch = operations["launch"]
     return (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
+
+
+THREADS = 2  # more share the same memory bus
+FEW_ROWS = 1 << 15
+
+
+def measuring_threads(rows: int) -> Executor:
+    """Return an executor for what is measured of `rows`. It has THREADS threads, or none if they gain nothing.
+
+    With few rows, threads wait for the interpreter. polars has one thread in processes that measure parts side by
+    side. They share the processors, and threads would add a fifth to their time.
+    """
+    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else ThisProcess()
+
+
+def started_beside(function: Callable[[], Result]) -> Callable[[], Result]:
+    """Start a function in a thread of its own. Return a function that waits for its result."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future.result

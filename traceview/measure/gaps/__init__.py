@@ -1,1 +1,0 @@
-"""Idle gaps of devices and streams, and the cause of each nanosecond."""

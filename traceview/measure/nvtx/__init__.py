@@ -1,1 +1,0 @@
-"""NVTX ranges: their nesting, and the GPU work that belongs to them."""

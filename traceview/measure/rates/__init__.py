@@ -1,1 +1,0 @@
-"""Rates of computation and communication, where the capture states the amount of work."""
