@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from traceview.engine.limited import plan_parts, quiet_moments, whole_moment
 from traceview.engine.measure import Extents
 from traceview.engine.page import page_inputs
-from traceview.engine.part import FIRST, LAST
-from traceview.engine.plan import plan_parts, quiet_moments, whole_moment
+from traceview.engine.part import FIRST, LAST, PartRunner, TraceInMemory
 from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
-from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window

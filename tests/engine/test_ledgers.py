@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.engine import ledgers
-from traceview.engine.ledgers import compact_ledger
+from traceview.engine import claims as ledgers
+from traceview.engine.claims import compact_ledger
 from traceview.intervals import Intervals, union
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Window

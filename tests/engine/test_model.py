@@ -9,8 +9,8 @@ import pytest
 
 from tests.captures import sample
 from tests.whatif.test_unprofiled import unprofiled
-from traceview.engine import model
-from traceview.engine.model import Modelled, model_capture
+from traceview.engine import run
+from traceview.engine.run import Modelled, model_capture
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE
@@ -56,7 +56,7 @@ def test_small_capture_is_modelled_whole(name: str) -> None:
 
 
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "MAX_MODELLED", 5_000)
+    monkeypatch.setattr(run, "MAX_MODELLED", 5_000)
     trace, analysis = analyzed("dual.sqlite")
     whole, part, _ = modelled(trace, analysis)
     assert isinstance(analysis.iterations, Iterations)

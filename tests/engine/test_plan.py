@@ -12,8 +12,7 @@ import pytest
 
 from tests.build_export import Kernel, build_export
 from tests.captures import SAMPLES
-from traceview.engine.part import FIRST, LAST
-from traceview.engine.plan import (
+from traceview.engine.limited import (
     KEPT_SHARE,
     _quiet_moment,
     fitting_processes,
@@ -22,6 +21,7 @@ from traceview.engine.plan import (
     plan_parts,
     quiet_moments,
 )
+from traceview.engine.part import FIRST, LAST
 from traceview.engine.traces import PartSource
 from traceview.measure.sync import number_waits
 from traceview.model.trace import Trace, Window

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tests.build_export import Call, Kernel, Record, build_export
 from tests.captures import sample
+from traceview.engine.limited import plan_parts
 from traceview.engine.measure import Extents
-from traceview.engine.part import FIRST, LAST
-from traceview.engine.plan import plan_parts
+from traceview.engine.part import FIRST, LAST, PartRunner, ProcessRunner
 from traceview.engine.run import AnalysisOptions, analyze_parts
-from traceview.engine.runner import PartRunner, ProcessRunner
 from traceview.engine.traces import PartSource
 from traceview.model.analysis import Analysis
 from traceview.model.trace import Window

@@ -11,7 +11,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tests.captures import SAMPLES
-from traceview.engine.plan import plan_parts
+from traceview.engine.limited import plan_parts
 from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace

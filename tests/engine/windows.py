@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from traceview.engine.limited import quiet_moments
 from traceview.engine.part import FIRST, LAST, PartTrace
-from traceview.engine.plan import quiet_moments
 from traceview.model.trace import Trace, Window
 
 

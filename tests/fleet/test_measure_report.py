@@ -9,9 +9,9 @@ import pytest
 
 from tests.captures import sample
 from traceview.engine import memory
+from traceview.engine.limited import plan_parts
 from traceview.engine.measure import Extents
-from traceview.engine.plan import plan_parts
-from traceview.engine.runner import PartRunner
+from traceview.engine.part import PartRunner
 from traceview.engine.traces import PartSource
 from traceview.fleet import measure_report as module
 from traceview.fleet.measure_report import measure_parts, measure_report, measure_trace

@@ -15,8 +15,8 @@ from tests.fuzz.made_databases import make_database
 from tests.fuzz.page_damage import damage_pages
 from tests.read.sqlite_pages.decoded import read_integers
 from traceview.errors import ReportError
+from traceview.read import sqlite_pages
 from traceview.read.sqlite.database import open_export
-from traceview.read.sqlite_pages import decoder
 
 CASES_PER_DATABASE = 8  # the first one is undamaged
 OTHER = "other rows than before the damage"
@@ -93,7 +93,10 @@ def compare_tables(path: Path, sound: Sound, pages_at_once: int) -> Iterator[tup
 
     The result is "decoded", "left" to SQLite, "empty", "refused" by SQLite and not decoded, or "different".
     """
-    with mock.patch.object(decoder, "MIN_TABLE_BYTES", 0), mock.patch.object(decoder, "PAGES_PER_CHUNK", pages_at_once):
+    with (
+        mock.patch.object(sqlite_pages, "MIN_TABLE_BYTES", 0),
+        mock.patch.object(sqlite_pages, "PAGES_PER_CHUNK", pages_at_once),
+    ):
         try:
             with open_export(path) as export:
                 for table in export.tables:

@@ -19,7 +19,7 @@ from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.captures import ROOT, change
 from tests.fuzz.invariants import parsed
 from traceview.pipeline import analyze
-from traceview.read.sqlite.check import schema_excess
+from traceview.read.sqlite.database import schema_excess
 
 FOREVER = 300  # seconds; each takes a few
 MEMORY = 4 << 30

@@ -23,7 +23,7 @@ from traceview.comparison import compare
 from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
-from traceview.read.parquet.directory import suppressed_stderr
+from traceview.read.parquet import suppressed_stderr
 from traceview.report.analysis.document import document
 from traceview.report.analysis.page import render
 from traceview.report.comparison.document import document as compare_document

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from traceview.read import raw
 from traceview.read.formats import read_capture
-from traceview.read.kineto.op_flops import COUNTS, op_flops
+from traceview.read.kineto.sizes import COUNTS, op_flops
 
 
 def random(*shape: int) -> torch.Tensor:

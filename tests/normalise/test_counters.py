@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview.model.counters import GPU_METRICS
+from traceview.normalise.api import Links
 from traceview.normalise.counters import gpu_metric_frame, memory_frame, metric_column
 from traceview.normalise.devices import Devices
-from traceview.normalise.links import Links
 from traceview.normalise.threads import Threads
 from traceview.pipeline import open_trace
 from traceview.read import raw

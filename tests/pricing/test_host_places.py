@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from traceview.pricing import host_places
-from traceview.pricing.host_places import ADVICE, MAKES_BATCHES, _advice
+from traceview.pricing import describe
+from traceview.pricing.describe import ADVICE, MAKES_BATCHES, _advice
 
 PLACES = {
     "fetch (torch/utils/data/_utils/fetch.py:54)": "The main process loads",
@@ -69,10 +69,10 @@ def test_functions_that_make_batches_are_known_by_name(function: str, makes: boo
 
 
 def test_short_gaps_count_if_they_have_much_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_places, "MAX_GAPS", 10)
+    monkeypatch.setattr(describe, "MAX_GAPS", 10)
     idle = np.array([0] + [1] * 95 + [100] * 5)
-    assert host_places._sample_gaps(idle[:8]).tolist() == list(range(1, 8))
-    few_long = host_places._sample_gaps(idle * np.where(idle == 100, 10, 1))
+    assert describe._sample_gaps(idle[:8]).tolist() == list(range(1, 8))
+    few_long = describe._sample_gaps(idle * np.where(idle == 100, 10, 1))
     assert len(few_long) == 10 and set(range(96, 101)) <= set(few_long.tolist())
-    spread = host_places._sample_gaps(idle)
+    spread = describe._sample_gaps(idle)
     assert spread.tolist() == list(range(1, 101, 10))

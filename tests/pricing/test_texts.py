@@ -12,11 +12,11 @@ import pytest
 from tests.captures import ROOT
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.trace import KINDS as COPY_KINDS
+from traceview.pricing.speedups import FINDABLE, SPEEDUPS
 from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
 from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
 from traceview.rules.slow_kernels import PYTORCH
 from traceview.rules.slow_kernels import TRAINING as NEED_TRAINING
-from traceview.speedups import FINDABLE, SPEEDUPS
 from traceview.whatif.changes import CHANGES
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "shared")

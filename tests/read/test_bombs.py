@@ -21,7 +21,7 @@ from tests.fuzz.test_hostile import interior
 from traceview.cli import cli
 from traceview.mcp.captures import Captures
 from traceview.mcp.tools import Tools
-from traceview.read.limits import MAX_DECODED
+from traceview.read.source import MAX_DECODED
 
 MEGABYTE = 1 << 20
 LIMIT, MEMORY = "50MB", 3 << 30

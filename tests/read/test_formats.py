@@ -23,7 +23,7 @@ from traceview.pipeline import analyze, open_trace
 from traceview.read import nsys_rep
 from traceview.read.formats import READERS, Reader
 from traceview.read.nsys_rep import NsysReportReader
-from traceview.read.parquet.directory import TableFolderReader
+from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import STRINGS, TABLES
 from traceview.read.source import read_head
 from traceview.redact import redact
@@ -143,14 +143,14 @@ def test_truncated_compressed_exports(
 def test_decompression_bombs_are_refused(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceview.read.compressed.MIN_SUSPICIOUS", 1 << 20)
+    monkeypatch.setattr("traceview.read.formats.MIN_SUSPICIOUS", 1 << 20)
     path = tmp_path / f"bomb.sqlite.{suffix}"
     path.write_bytes(pack(b"SQLite format 3\x00" + bytes(40 << 20)))
     says(ReportError, path, "200 times its size", f"bomb.sqlite.{suffix}")
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.read.compressed.MIN_FREE", 1 << 60)
+    monkeypatch.setattr("traceview.read.formats.MIN_FREE", 1 << 60)
     path = tmp_path / "dual.sqlite.gz"
     path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
     says(ReportError, path, "TMPDIR", "gunzip -k dual.sqlite.gz")
@@ -173,7 +173,7 @@ def test_zstd_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("traceview.read.compressed.importlib.import_module", absent)
+    monkeypatch.setattr("traceview.read.formats.importlib.import_module", absent)
     says(ReportError, path, "traceview[zstd]", "unzstd dual.sqlite.zst")
 
 

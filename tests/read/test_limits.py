@@ -21,10 +21,10 @@ from tests.fuzz.odd_databases import share_overflow
 from tests.read.kineto.test_hostile import CALL, KERNEL, trace
 from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
-from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
-from traceview.read.parquet import file_checks
-from traceview.read.parquet.file_checks import decoded_size
+from traceview.read import parquet
+from traceview.read.parquet import decoded_size
 from traceview.read.raw import as_text
+from traceview.read.source import MAX_DECODED, DecodedSize, size_text
 from traceview.read.sqlite.database import open_export
 
 MEGABYTE, PAGE = 1 << 20, 4096
@@ -105,10 +105,10 @@ def test_tables_above_the_limit(tmp_path: Path, suffix: str, options: dict[str, 
 def test_shared_prefixes_count_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"value": ["ab"] * 1000}).write_parquet(path, compression="uncompressed")
-    plainly = file_checks.check_pages(path)["value"]
-    monkeypatch.setattr(file_checks, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
+    plainly = parquet.check_pages(path)["value"]
+    monkeypatch.setattr(parquet, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
     assert plainly == 8 * 1000
-    assert file_checks.check_pages(path)["value"] > 1000 * 10
+    assert parquet.check_pages(path)["value"] > 1000 * 10
 
 
 def test_decoded_size_of_arrow_streams(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_disk_space_is_checked_first(traceview: Command, tmp_path: Path, monkeyp
     path = tmp_path / "run.sqlite.gz"
     path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
     usage = shutil.disk_usage(tmp_path)._replace(free=(256 << 20) + path.stat().st_size - 1)
-    monkeypatch.setattr("traceview.read.compressed.shutil.disk_usage", lambda _: usage)
-    monkeypatch.setattr("traceview.read.compressed._copy", None)  # nothing may be written
+    monkeypatch.setattr("traceview.read.formats.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("traceview.read.formats._copy", None)  # nothing may be written
     code, _, message = traceview("analyze", path)
     assert (code, message.count("\n")) == (2, 1) and "no room for it; set TMPDIR" in message
 

@@ -19,8 +19,8 @@ from tests.profiling import profiled, run
 from traceview.model.stacks import CallTree, node_levels
 from traceview.normalise import normalise
 from traceview.read import nsys_json, raw, read_capture
-from traceview.read.limits import DecodedSize
 from traceview.read.python_stacks import DOMAIN, json_samples, stack_tables
+from traceview.read.source import DecodedSize
 
 Frame = tuple[int, int, int]
 MARK = {"Type": 34, "Category": "1", "GlobalTid": str(5 << 24 | 9), "DomainId": "1"}

@@ -13,7 +13,7 @@ from traceview.engine.facts import FindingContext, capture_part
 from traceview.engine.findings import find
 from traceview.engine.measure import Extents, PartPlan, measure_part
 from traceview.engine.merge import merge_steady_streams
-from traceview.engine.runner import PartRunner, TraceInMemory
+from traceview.engine.part import PartRunner, TraceInMemory
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis

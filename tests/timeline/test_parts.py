@@ -13,8 +13,8 @@ from tests.engine.gate import quiet_windows
 from tests.pages import inputs_of
 from traceview.engine.measure import Extents
 from traceview.engine.page import page_inputs
+from traceview.engine.part import PartRunner, TraceInMemory
 from traceview.engine.run import AnalysisOptions, analyze_parts
-from traceview.engine.runner import PartRunner, TraceInMemory
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze, open_trace
 from traceview.serve import answers

@@ -10,8 +10,8 @@ from tests.captures import CAPTURES, H200, SAMPLES, analyzed, sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
 from traceview.whatif.build import build
+from traceview.whatif.graph import replay
 from traceview.whatif.prediction import measured, predict, whatif
-from traceview.whatif.replay import replay
 from traceview.whatif.select import Selection, select
 
 TRAINER = ["serial", "pinned", "prefetch", "staged", "graph", "ddp"]

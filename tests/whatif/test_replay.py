@@ -15,9 +15,20 @@ from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif.build import build
-from traceview.whatif.graph import RUN, STREAM, DependencyGraph, Edges, GraphCalls, MachineFacts, Operations
+from traceview.whatif.graph import (
+    RUN,
+    STREAM,
+    DependencyGraph,
+    Edges,
+    GraphCalls,
+    MachineFacts,
+    NoWorkError,
+    Operations,
+    UnfitGraphError,
+    path_times,
+    replay,
+)
 from traceview.whatif.prediction import predict, whatif
-from traceview.whatif.replay import NoWorkError, UnfitGraphError, path_times, replay
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.

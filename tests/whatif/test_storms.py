@@ -16,7 +16,7 @@ from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
 from traceview.whatif.build import build
-from traceview.whatif.changes.fuse import shorter_host_gaps
+from traceview.whatif.changes.kernels import shorter_host_gaps
 from traceview.whatif.graph import GAP, DependencyGraph
 from traceview.whatif.prediction import predict
 from traceview.whatif.select import Selection, select

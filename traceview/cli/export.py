@@ -145,8 +145,8 @@ def _export_many(
         from traceview.fleet.analyze_reports import analyze_reports
         from traceview.fleet.merged_trace import merged_trace
         from traceview.fleet.worker import Job
-        from traceview.read.limits import MAX_DECODED
         from traceview.read.nsys_rep import CHOSEN
+        from traceview.read.source import MAX_DECODED
 
         job = Job(nsys=CHOSEN.get(), max_decoded=MAX_DECODED.get())
         fleet = analyze_reports(paths, job, max_shown=None, progress=lambda text, done: step(text, done / 2))

@@ -140,8 +140,8 @@ def fleet(
     from traceview.fleet.analyze_reports import analyze_reports
     from traceview.fleet.sources import find_reports
     from traceview.fleet.worker import Job
-    from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
+    from traceview.read.source import MAX_DECODED
     from traceview.report.fleet import render
     from traceview.report.fleet.document import to_json
 

@@ -188,7 +188,7 @@ def _choose_nsys(context: click.Context, _option: click.Parameter, name: str | N
 def _limit_decoded(context: click.Context, _option: click.Parameter, limit: int | None) -> None:
     """Set the limit on decoded data for this command."""
     if limit is not None:
-        from traceview.read.limits import MAX_DECODED
+        from traceview.read.source import MAX_DECODED
 
         context.call_on_close(partial(MAX_DECODED.reset, MAX_DECODED.set(limit)))
 

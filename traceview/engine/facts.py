@@ -28,7 +28,7 @@ from traceview.model.trace import Trace, Window
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart
 from traceview.pricing.packages import AnyRule
 from traceview.pricing.part import steady_use
-from traceview.speedups import KernelSequence
+from traceview.pricing.speedups import KernelSequence
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ from traceview.engine.survey import (
 from traceview.intervals import Times
 from traceview.model.trace import Trace, Window
 from traceview.normalise import SeveralClocksError, WholeCapture, normalise
+from traceview.normalise.api import KEYS, Links, with_keys, without_traced_graphs
 from traceview.normalise.clocks import TIMED_TABLES, common_offset
 from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
-from traceview.normalise.links import KEYS, Links, with_keys, without_traced_graphs
 from traceview.normalise.operations import stream_keys
 from traceview.normalise.threads import process_of
 from traceview.read import raw

@@ -25,8 +25,7 @@ from traceview.engine.iterations import (
 from traceview.engine.limited import LimitedCapture
 from traceview.engine.measure import Extents, activities_in_part
 from traceview.engine.memory import memory_limit
-from traceview.engine.part import PartTrace
-from traceview.engine.runner import PartRunner, TraceInMemory
+from traceview.engine.part import PartRunner, PartTrace, TraceInMemory
 from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, CollectivePart, merge_collectives
 from traceview.fleet.iterations import CutIterations, iteration_numbers

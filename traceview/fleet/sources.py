@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from traceview.errors import NotFoundError
-from traceview.read.parquet import directory
+from traceview.read import parquet
 
 SQLITE = (".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst")
 REPORT = ".nsys-rep"
@@ -34,7 +34,7 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
 
 def _reports_of(argument: str) -> list[Path]:
     path = Path(argument)
-    if _is_folder(path) and directory.table_suffix(path) is None:
+    if _is_folder(path) and parquet.table_suffix(path) is None:
         # What cannot be searched is left out. Links to folders are not followed.
         entries = (Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files))
         return _without_exported(entry for entry in entries if _is_report(entry))
@@ -58,7 +58,7 @@ def _is_folder(path: Path) -> bool:
 
 def _is_report(path: Path) -> bool:
     if _is_folder(path):
-        return directory.table_suffix(path) is not None
+        return parquet.table_suffix(path) is not None
     return path.name.endswith((*SQLITE, REPORT))
 
 

@@ -154,9 +154,8 @@ def work(path: str, job: Job) -> ReportResult | str:
     use_one_thread()
     from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.fleet.measure_report import measure_report
-    from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
-    from traceview.read.source import display_name
+    from traceview.read.source import MAX_DECODED, display_name
 
     limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)

@@ -13,7 +13,7 @@ import polars as pl
 from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes, empty_frame
 from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
-from traceview.normalise.api import api_frame, with_pageable_copies
+from traceview.normalise.api import Links, api_frame, with_pageable_copies, without_traced_graphs
 from traceview.normalise.clocks import (
     clock_notes,
     clock_tables,
@@ -38,7 +38,6 @@ from traceview.normalise.health import (
     with_profiler_overhead,
 )
 from traceview.normalise.host_events import host_evidence
-from traceview.normalise.links import Links, without_traced_graphs
 from traceview.normalise.lost_events import CallPart, are_calling, check_events
 from traceview.normalise.operations import (
     empty_shapes,

@@ -16,8 +16,8 @@ import polars as pl
 
 from traceview.model.counters import CLOCKS, GPU_METRICS, MEMORY, METRICS, SHARES
 from traceview.model.sizes import empty_frame
+from traceview.normalise.api import Links
 from traceview.normalise.devices import DEVICE_KEY, Devices
-from traceview.normalise.links import Links
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw

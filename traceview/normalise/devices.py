@@ -9,8 +9,8 @@ import polars as pl
 
 from traceview.model.sizes import empty_frame
 from traceview.model.trace import STREAM_EVENTS
+from traceview.normalise.api import Links
 from traceview.normalise.codes import distinct_rows
-from traceview.normalise.links import Links
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 

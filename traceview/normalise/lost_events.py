@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.trace import Note
+from traceview.normalise.api import Links, only_process
 from traceview.normalise.codes import categories, translate
 from traceview.normalise.health import GPU_FIGURES, MIN_LOST_SHARE, Check
-from traceview.normalise.links import Links, only_process
 from traceview.units import share
 
 LAUNCHES = {"kernel": re.compile(r"(cuda|cu)Launch(?!Host)\w*"), "CUDA graph": re.compile(r"(cuda|cu)GraphLaunch")}

@@ -31,6 +31,7 @@ from traceview.model.trace import (
     OperationClass,
     Source,
 )
+from traceview.normalise.api import Links
 from traceview.normalise.codes import (
     MAX_LOOKUP_SPAN,
     UNNAMED,
@@ -42,10 +43,8 @@ from traceview.normalise.codes import (
     texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
-from traceview.normalise.links import Links
-from traceview.normalise.order import MergedEvents, Part
 from traceview.normalise.threads import Threads, process_ids, process_of
-from traceview.normalise.valid_rows import MAX_TIME
+from traceview.normalise.valid_rows import MAX_TIME, MergedEvents, Part
 from traceview.read import raw
 from traceview.read.raw import SHAPE_COLUMNS, TIMES
 

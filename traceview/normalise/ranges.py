@@ -18,9 +18,8 @@ from traceview.model.sizes import empty_frame
 from traceview.model.stacks import MODULE, OP, SCOPE_KINDS, SCOPES
 from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES, TORCH_OPS
 from traceview.normalise.codes import UNNAMED, categories, enum_column, name_column, texts_of
-from traceview.normalise.order import sort_by_time
 from traceview.normalise.threads import Threads, process_of
-from traceview.normalise.valid_rows import MAX_TIME
+from traceview.normalise.valid_rows import MAX_TIME, sort_by_time
 from traceview.read import raw
 
 OP_MARK = r", (?:op_id|seq) = \d"

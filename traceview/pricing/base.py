@@ -28,8 +28,8 @@ from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.claims import Claim, Collected, Sums
 from traceview.pricing.ledger import sum_columns
+from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import Entry
-from traceview.speedups import KernelSequence
 
 Mask = NDArray[np.bool_]
 NUMBER = re.compile(r"-?\d+(?![A-Za-z])")

@@ -1,24 +1,236 @@
-"""The finding of a draft that costs enough: its price, texts, places and doubts, and equal ones of several devices."""
+"""The finding of a draft that costs enough: its price, texts, places and doubts, and equal ones of several devices.
+
+A place in idle time is where the host was: a source line or a system call, with what helps there.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+import polars as pl
+
+from traceview.intervals import Times
 from traceview.model.analysis import NotMeasured
-from traceview.model.devices import DeviceUse, Gaps
+from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.findings import Finding, Place
 from traceview.model.program import Program
+from traceview.model.rows import SourceLine, place_text
+from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MIN_SHARE, CaptureFacts, FindingDraft, severity_from_share
-from traceview.pricing.claims import ComputeClaim, IdleClaim
-from traceview.pricing.host_places import IdleHost, name_place
+from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
+from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
+from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 from traceview.units import SIZES, TIMES, duration, share
+
+MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
+MOSTLY = 0.5
+MAX_GAPS = 30_000  # gaps of a finding that are looked at
+MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
+NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
+# What helps where the host was, by the functions of libraries below its line, or by the system call or state.
+ADVICE: Mapping[str, str] = {
+    r"torch/utils/data/_utils/(?:fetch|collate)": "The main process loads the data: set `num_workers` and "
+    "`pin_memory=True` in the DataLoader.",
+    r"torch/utils/data/dataloader": "The DataLoader's workers are not ready in time: add workers, raise "
+    "`prefetch_factor`, make samples cheaper.",
+    r"json/": "JSON: encode in a thread or process of its own, or every N steps, or with `orjson`.",
+    r"logging/": "Log every N steps, or through `logging.handlers.QueueHandler`, and write in a thread.",
+    r"\((?:wandb|tensorboard|torch/utils/tensorboard|mlflow)": "Log metrics every N steps, not in each one.",
+    r"tqdm/": "Progress bars: set `mininterval=1`, and update them every N steps.",
+    r"torch/_tensor_str": "Printing a tensor copies it from the GPU element by element: print every N steps.",
+    r"\((?:re|regex|sre_\w+)(?:/|\.py)": "Regular expressions: compile them once, prepare texts before the run, or "
+    "use workers.",
+    r"tokeniz": "Tokenize before the run or in DataLoader workers; fast tokenizers take whole batches.",
+    r"\(PIL/|cv2|torchvision/(?:io|transforms)": "Decode and transform images in DataLoader workers or on the GPU.",
+    r"torch/serialization|pickle": "Save checkpoints in a thread or process, from a copy in host memory.",
+    r"torch/nn/utils/clip_grad": "Clip gradients with `foreach=True`, or compile the step.",
+    r"torch/optim/": "Use `fused=True`, or `torch.compile` the optimizer's step.",
+    r"torch/autograd/": "The backward pass launches too slowly: `torch.compile`, a CUDA graph, or larger batches.",
+    r"\(importlib|<frozen importlib": "Imports: import modules before the loop.",
+    r"\(copy\.py": "`copy.deepcopy` copies Python objects one by one: copy tensors on the GPU with `clone()`.",
+    r"PMPI_|libmpi|^MPI_": "The thread waits in MPI for another rank: start transfers earlier, without blocking, and "
+    "give the ranks equal work.",
+    r"libgomp|libi?omp": "The thread waits for other OpenMP threads: give them equal work, or launch the GPU's work "
+    "outside the parallel region.",
+    r"^GIL": "Another Python thread holds the interpreter lock: move its work to a process.",
+    r"threading\.py|pthread_mutex|pthread_rwlock": "A lock: find the thread that holds it, and hold it for less time.",
+    r"nanosleep|usleep": "The thread sleeps: remove the sleep, or wait for an event.",
+    r"^(?:sem_|pthread_cond|futex)": "The thread waits for another thread or process, such as a queue: feed it "
+    "earlier.",
+    r"^(?:waitpid|fork|posix_spawn|system$)": "Processes: start them before the loop, and do not wait for them in it.",
+    r"^(?:p?write|fwrite|fput|putc|puts|v?f?printf|fflush|fsync|fclose)": "Output: print and write every N steps, or "
+    "in another thread.",
+    r"^(?:p?read|fread|fget|getc|open|fopen|mmap|stat)": "Files: read ahead in another thread.",
+    r"^(?:poll|select|epoll|recv|accept|connect|send)": "Sockets and pipes: fetch the data in another thread.",
+    r"^garbage_collection": "Call `gc.disable()` or `gc.freeze()` before the loop, and `gc.collect()` every N steps.",
+    r"^compiling": "Compile before the loop: warm up every shape, and keep shapes the same.",
+    r"^off_cpu": "The thread is not scheduled: it waits in the system or for a free CPU core.",
+}
+# The program's own functions that make batches, by name.
+MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
+BATCHES_AHEAD = "The loop makes its next batch here: make it in DataLoader workers or a thread while the GPU works. "
+UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
+STATE_WORDS = {
+    "garbage_collection": "in garbage collections",
+    "compiling": "in compilation",
+    "off_cpu": "off the CPU",
+}
+
+STATE_REMEDIES = {
+    "garbage_collection": "Collect garbage every N steps, not in the loop.",
+    "compiling": "Compile before the loop: warm up every shape.",
+    "off_cpu": "Find why the thread is not scheduled: a wait, or busy CPU cores.",
+}
+SLEEPS = re.compile(r"nanosleep|usleep")
+
+# The part of a line's idle time that a finding can be about: outside CUDA calls, inside them, or both.
+LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
+    "host": lambda line: line.host_ns,
+    "calls": lambda line: line.idle_ns - line.host_ns,
+    "both": lambda line: line.idle_ns,
+}
+
+
+class FindingPlace(NamedTuple):
+    """Words at the end of a title, advice on the place (also in one line), and the place; all may be empty."""
+
+    where: str = ""
+    advice: str = ""
+    place: HostPlace | None = None
+    remedy: str = ""
+
+
+NOWHERE = FindingPlace()
+
+
+class IdleHost(NamedTuple):
+    """What the host did in the idle time of a finding: its ns, and those that were looked at, by source line.
+
+    `states` returns the states of threads in the looked-at time with the cause `host`, or in the part at a line.
+    """
+
+    idle_ns: int
+    looked_ns: int
+    lines: tuple[SourceLine, ...]
+    states: Callable[[SourceLine | None], HostStates]
+
+
+def ask_for_host(claims: Sequence[Claim]) -> bool:
+    """Return whether a finding claims idle time that lines of the program can explain."""
+    return not claimed_causes(claims) <= NOT_OF_THE_HOST
+
+
+def claimed_causes(claims: Sequence[Claim]) -> set[str]:
+    """Return the causes of idle time that a finding claims."""
+    return {cause for claim in claims if isinstance(claim, IdleClaim) for cause in claim.causes}
+
+
+def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
+    """Return the gaps of a grant to look at, rows of Gaps.frame, and the ns that are granted of them."""
+    positions = _sample_gaps(grant.idle)
+    rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
+    return device.use.gaps.frame[rows], int(grant.idle[positions].sum())
+
+
+def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:
+    """Return where the host was in the idle time of a finding, if the capture shows it.
+
+    `whole` is the word for the cost of the finding.
+    """
+    if host is None:
+        return NOWHERE
+    total, scale = host.looked_ns, host.idle_ns / host.looked_ns
+    first, causes = next(claim for claim in claims if isinstance(claim, IdleClaim)), claimed_causes(claims)
+    share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
+    line = max(filter(_names_who, host.lines), key=share, default=None)
+    if line is not None and share(line) >= MIN_LINE_SHARE * total:
+        time_ns = int(min(share(line), total) * scale)
+        if causes == {"host"}:
+            return _host_line(line, time_ns, host.states(line), evidence, whole)
+        mostly = share(line) > MOSTLY * sum(map(share, host.lines))
+        where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of {whole} at {_words(line)}"
+        return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, evidence))
+    return _state_place(host.states(None), total, scale, whole) if causes == {"host"} else NOWHERE
+
+
+def _sample_gaps(idle: Times) -> Times:
+    """Return the positions of at most MAX_GAPS gaps: the longest ones if they have MOST_TIME, else every n-th one."""
+    positions = np.flatnonzero(idle)
+    if len(positions) <= MAX_GAPS:
+        return positions
+    longest = np.argpartition(idle[positions], -MAX_GAPS)[-MAX_GAPS:]
+    if idle[positions[longest]].sum() >= MOST_TIME * idle.sum():
+        return positions[np.sort(longest)]
+    return positions[:: -(-len(positions) // MAX_GAPS)]
+
+
+def _names_who(line: SourceLine) -> bool:
+    """Return whether a line shows more than the C library, the system, or an unknown function."""
+    return bool(line.line) or not (line.function.startswith("(") or re.search(SYSTEM_MODULE, line.file))
+
+
+def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence, whole: str) -> FindingPlace:
+    """Return a line with the state that the thread has there."""
+    state = max(states.ns, key=states.ns.__getitem__)
+    if state == "unattributed" or states.ns[state] < MOSTLY * sum(states.ns.values()):
+        state = ""
+    call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
+    where = f", {duration(time_ns)} of {whole} at {_words(line)}" + (f", waiting in `{call}`" if call else "")
+    makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
+    advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
+    place = replace(_host_place(line, time_ns, evidence), state=state, waits_in=call)
+    return FindingPlace(where, advice, place, "" if state == "off_cpu" else _remedy(state, call))
+
+
+def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostPlace:
+    stack = evidence.stack(line.node)
+    keys = [(frame.file, frame.line, line.line or frame.function) for frame in stack]
+    own = [at for at, key in enumerate(keys) if key == (line.file, line.line, line.line or line.function)]
+    return HostPlace(time_ns, stack, own[-1] if own else 0)
+
+
+def _words(line: SourceLine) -> str:
+    if line.until:
+        return f"code that holds the interpreter lock between {place_text(line.file, line.line)} and {line.until}"
+    return f"{line.place} ({line.function})" if line.line else line.place
+
+
+def _state_place(states: HostStates, total: int, scale: float, whole: str) -> FindingPlace:
+    """Return the longest system call or another state that explains the time, if one does."""
+    longest = max(states.waits, key=states.waits.__getitem__, default="")
+    times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATE_WORDS}}
+    name = max(times, key=times.__getitem__)
+    if times[name] < MIN_WAIT_SHARE * total:
+        return NOWHERE
+    time_ns = int(min(times[name], total) * scale)
+    where = STATE_WORDS.get(name, f"in `{name}`")
+    state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
+    place = HostPlace(time_ns, state=state, waits_in=call)
+    return FindingPlace(f", {duration(time_ns)} of {whole} {where}", _advice(name), place, _remedy(state, call))
+
+
+def _remedy(state: str, call: str) -> str:
+    """Return the advice on a state of the host in one line; "" if the place needs none of its own."""
+    if call:
+        return (
+            "Remove the sleep, or wait for an event."
+            if SLEEPS.search(call)
+            else f"Find what ends the wait in `{call}`."
+        )
+    return STATE_REMEDIES.get(state, "")
+
+
+def _advice(place: str) -> str:
+    """Return what helps at library functions, as SourceLine.stack has them, in a call or in a state; or ""."""
+    return next((f"{text} " for pattern, text in ADVICE.items() if re.search(pattern, place)), "")
+
 
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
 UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))

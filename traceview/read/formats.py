@@ -1,25 +1,158 @@
 """Chooses the reader of a capture by its content, never by its name.
 
 A new format takes one module with a class that implements `Reader`, and one entry in READERS.
+
+A compressed capture (gzip, xz or zstd) is decompressed into a private folder, within limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import gzip
+import importlib
+import lzma
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
-from traceview.errors import NotAnExportError
-from traceview.read import compressed
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
-from traceview.read.parquet.directory import TableFolderReader
+from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import RawCapture
-from traceview.read.source import display_name, private_folder, read_head, refuse_pointer, unchanged
-from traceview.read.sqlite.reader import SqliteReader
-from traceview.read.sqlite.write import tables_with_metadata, write_sqlite
+from traceview.read.source import (
+    MAX_DECODED,
+    display_name,
+    private_folder,
+    read_head,
+    refuse_pointer,
+    size_text,
+    unchanged,
+)
+from traceview.read.sqlite.reader import SqliteReader, tables_with_metadata, write_sqlite
+
+CHUNK_BYTES = 1 << 20
+MIN_SUSPICIOUS = 64 << 20  # bytes; smaller results may have any ratio
+MAX_RATIO = 200  # real exports shrink 4 to 10 times
+MIN_FREE = 256 << 20  # bytes left free on the disk that holds temporary files
+
+
+class Packing(NamedTuple):
+    """A compression format: its first bytes, file suffix, decompression command and Python reader."""
+
+    magic: bytes
+    suffix: str
+    command: str
+    open: Callable[[IO[bytes]], Any]
+
+
+def _open_gzip(file: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file)
+
+
+def _open_zstd(file: IO[bytes]) -> Any:
+    """Open zstd with the standard library (Python 3.14 and later) or with the package zstandard."""
+    try:
+        return importlib.import_module("compression.zstd").ZstdFile(file)
+    except ImportError:
+        pass
+    zstandard = importlib.import_module("zstandard")
+    # Like zstd itself, read consecutive frames as one file.
+    return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True)
+
+
+PACKINGS = (
+    Packing(b"\x1f\x8b", ".gz", "gunzip -k", _open_gzip),
+    Packing(b"\xfd7zXZ\x00", ".xz", "unxz -k", lzma.LZMAFile),
+    Packing(b"\x28\xb5\x2f\xfd", ".zst", "unzstd", _open_zstd),
+)
+
+
+def is_packed(head: bytes) -> bool:
+    """Return whether a file with these first bytes is compressed."""
+    return head.startswith(tuple(packing.magic for packing in PACKINGS))
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Decompress a file into `folder` under its name without .gz, .xz or .zst, and return the new path.
+
+    Raises ReportError above --max-decoded, above MAX_RATIO times the compressed size, and if the disk has no room,
+    which is checked before the first byte is written; DamagedExportError if the data is cut off or damaged.
+    """
+    name = display_name(path)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(path.open("rb"))
+            head = source.read(8)
+            source.seek(0)
+            packing = next(packing for packing in PACKINGS if head.startswith(packing.magic))
+            unpacked = stack.enter_context(packing.open(source))
+        except OSError as error:
+            raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
+        except ImportError:
+            raise ReportError(
+                f"{name}: zstd needs the package zstandard; pip install 'traceview[zstd]', or unpack it: unzstd {name}"
+            ) from None
+        out = folder / (path.name.removesuffix(packing.suffix) or "capture")
+        packed_size = path.stat().st_size
+        _check_room(folder, packed_size, name, packing.command)
+        _copy(unpacked, stack.enter_context(out.open("xb")), packed_size, name, packing.command)
+    return out
+
+
+def _check_room(folder: Path, size: int, name: str, command: str) -> None:
+    """Raise ReportError if the folder's disk has no room for `size` more bytes with MIN_FREE left."""
+    if shutil.disk_usage(folder).free < size + MIN_FREE:
+        raise ReportError(
+            f"{name}: the folder for temporary files has no room for it; set TMPDIR to a folder with room, "
+            f"or unpack it yourself: {command} {name}"
+        )
+
+
+def _copy(source: Any, out: IO[bytes], packed_size: int, name: str, command: str) -> None:
+    limit, suspicious = MAX_DECODED.get(), max(MIN_SUSPICIOUS, MAX_RATIO * packed_size)
+    written = 0
+    while chunk := _read_chunk(source, name, command):
+        written += len(chunk)
+        if written > limit:
+            raise ReportError(
+                f"{name}: unpacks to more than {size_text(limit)}; if you trust it, raise the limit: "
+                f"--max-decoded {size_text(2 * limit)}"
+            )
+        if written > suspicious:
+            raise ReportError(
+                f"{name}: unpacks to more than {size_text(suspicious)}, {MAX_RATIO} times its size; "
+                f"if you trust it, unpack it yourself: {command} {name}"
+            )
+        _check_room(Path(out.name).parent, len(chunk), name, command)
+        try:
+            out.write(chunk)
+        except OSError as error:
+            raise ReportError(f"{name}: cannot be unpacked ({error.strerror}); set TMPDIR to another folder") from None
+    if written == 0:
+        raise NotAnExportError(f"{name}: is empty inside; compress the .sqlite file again")
+
+
+def _read_chunk(source: Any, name: str, command: str) -> bytes:
+    try:
+        chunk: bytes = source.read(CHUNK_BYTES)
+    except MemoryError:
+        raise
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise _damaged_error(name, command) from error
+    except Exception as error:
+        # ZstdError cannot be imported if the package zstandard is absent.
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise _damaged_error(name, command) from error
+    return chunk
+
+
+def _damaged_error(name: str, command: str) -> DamagedExportError:
+    return DamagedExportError(f"{name}: cut off or damaged ({command} cannot unpack it); copy it again")
 
 
 class Reader(Protocol):
@@ -62,7 +195,7 @@ def read_capture(path: str | Path) -> RawCapture:
 
 def check_capture(path: Path) -> None:
     """Refuse a capture that cannot be read before time is spent on it. Raises ReportError."""
-    if not compressed.is_packed(read_head(path)):
+    if not is_packed(read_head(path)):
         _reader_of(path)
 
 
@@ -91,7 +224,7 @@ def captures_in(folder: Path) -> list[tuple[Path, str]]:
 def kind_of(path: Path) -> str:
     """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
     head = read_head(path)
-    if compressed.is_packed(head):
+    if is_packed(head):
         return "compressed" if Path(path.stem).suffix in (".sqlite", ".json", ".nsys-rep") else ""
     reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     is_other_json = isinstance(reader, KinetoReader) and not any(word in head for word in TRACE_WORDS)
@@ -117,14 +250,14 @@ def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
 @contextmanager
 def _source_and_reader(path: Path) -> Iterator[tuple[Path, Reader]]:
     """Yield the capture, decompressed if necessary, and its reader; check that `path` does not change meanwhile."""
-    if not compressed.is_packed(read_head(path)):
+    if not is_packed(read_head(path)):
         reader = _reader_of(path)
         with unchanged(path):
             yield path, reader
         return
     with private_folder(path) as folder, unchanged(path):
-        inner = compressed.unpack(path, folder)
-        if compressed.is_packed(read_head(inner)):
+        inner = unpack(path, folder)
+        if is_packed(read_head(inner)):
             raise NotAnExportError(f"{display_name(path)}: compressed twice; decompress it once")
         yield inner, _reader_of(inner)
 

@@ -19,8 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.read import raw
-from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import records
+from traceview.read.source import DecodedSize
 
 if TYPE_CHECKING:
     from traceview.read.sqlite.database import Export

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read import nccl_payloads, python_stacks, raw
-from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import is_export
 from traceview.read.raw import RawCapture
-from traceview.read.source import display_name, private_folder, read_head
+from traceview.read.source import DecodedSize, display_name, private_folder, read_head
 from traceview.read.sqlite.reader import read_sqlite
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report "

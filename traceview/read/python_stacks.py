@@ -18,9 +18,8 @@ import polars as pl
 
 from traceview.model.stacks import CallTree, Numbers
 from traceview.read import raw
-from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import records
-from traceview.read.source import display_name
+from traceview.read.source import DecodedSize, display_name
 
 if TYPE_CHECKING:
     from traceview.read.sqlite.database import Export

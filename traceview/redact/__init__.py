@@ -18,8 +18,7 @@ from urllib.parse import quote
 from traceview.errors import OutputError
 from traceview.files import check_outputs, new_file, refused_as_present
 from traceview.read.formats import as_sqlite
-from traceview.read.limits import DecodedSize
-from traceview.read.source import display_name
+from traceview.read.source import DecodedSize, display_name
 from traceview.read.sqlite.database import Export, open_export
 from traceview.redact.copier import CaptureCopier, Redacted, Step
 from traceview.units import quantity

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from traceview.model.stacks import OP, SCOPE_KINDS
 from traceview.read import raw
-from traceview.read.limits import MAX_NAME
+from traceview.read.source import MAX_NAME
 from traceview.read.sqlite.database import Export
 from traceview.redact import keep
 from traceview.redact.environment import words_of_settings

@@ -16,7 +16,7 @@ from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.health import READ_DIAGNOSTICS
 from traceview.normalise.operations import COMMUNICATION
 from traceview.normalise.program import BACKWARD, NAMESPACES
-from traceview.normalise.source_paths import INSTALLED, is_library
+from traceview.normalise.stacks import INSTALLED, is_library
 from traceview.redact.environment import (
     OTHER_VARIABLE,
     VARIABLE,

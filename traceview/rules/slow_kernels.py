@@ -6,8 +6,8 @@ convert or set data, chains of memory-bound kernels.
 Cause: defaults of libraries, or a model written operation by operation.
 Remedy: one change each; `traceview whatif` predicts what most of them give.
 
-Claims the part of the kernels' compute time that the change is expected to save (traceview.speedups). bfloat16 is an
-alternative of TF32 and has no finding of its own unless TF32 is already on.
+Claims the part of the kernels' compute time that the change is expected to save (traceview.pricing.speedups). bfloat16
+is an alternative of TF32 and has no finding of its own unless TF32 is already on.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
+from traceview.pricing.speedups import FINDABLE, Speedup
+from traceview.pricing.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
 from traceview.rules.shared_gpu import metric_sentence
-from traceview.speedups import FINDABLE, Speedup
-from traceview.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
 from traceview.units import duration
 
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup

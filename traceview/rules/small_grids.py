@@ -23,7 +23,7 @@ from traceview.measure.kernels.families import MATRIX
 from traceview.model.sums import KeyedSums
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
-from traceview.speedups.base import KernelSequence
+from traceview.pricing.speedups.steps import KernelSequence
 from traceview.units import duration, quantity, share
 
 MIN_NS = 10_000

@@ -3,24 +3,43 @@
 The GPU's edges are launches, the order on streams, shared copy engines and waits for other streams. The latest edge of
 an operation determines its start. The remaining slack is added to that edge, so that the unchanged graph starts each
 operation at its measured time.
+
+The host's edges are calls on threads, hand-overs between threads, and waits for the GPU and for room in a queue.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from traceview.intervals import Times, clip, length, union
+from traceview.intervals import Intervals, Times, clip, covered_length, length, union
 from traceview.measure.shared_work import launch_rows
 from traceview.model.peaks import pinned_rate
-from traceview.model.trace import KINDS, MEMORIES, Trace
-from traceview.whatif.constants import KERNEL_GAP, LAUNCH_LATENCY, STAGING_RATE
+from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts
+from traceview.rules.host_bound import DATA
+from traceview.whatif.constants import (
+    ASYNC_CALL,
+    KERNEL_GAP,
+    LAUNCH_CALL,
+    LAUNCH_LATENCY,
+    QUEUE_DEPTH,
+    STAGING_RATE,
+    SYNC_RETURN,
+)
 from traceview.whatif.graph import (
+    CALL,
     ENGINE,
     EVENT,
+    GAP,
     LAUNCH,
+    QUEUE,
     RUN,
     STREAM,
+    WAIT,
     Codes,
     DependencyGraph,
     Edges,
@@ -28,9 +47,234 @@ from traceview.whatif.graph import (
     MachineFacts,
     Operations,
 )
-from traceview.whatif.host_edges import calls_of, host_edges, queue_edges
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import name_families
+
+LOADING = f"(?i){DATA.pattern}"
+BACKWARD = r"(?i)backward"
+MAX_GAP_OF_CALLS = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
+MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
+MIN_LOADING = 0.05  # share of an iteration; a shorter pause before a copy is the loop's own code, not a loader
+CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
+LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
+QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many
+
+
+def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphCalls:
+    """Return the outermost calls in [begin, end) that launch, synchronize, block, allocate or wait for an event."""
+    low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
+    frame = trace.api[low:high].with_row_index("row", low).filter(pl.col("process") == selection.work.process)
+    launched = _Launched.between(trace, low, high)
+    role = frame["role"].to_physical()
+    frame = frame.filter(
+        role.is_in([ROLES.index(name) for name in ("sync", "blocking_copy", "memory")])
+        | pl.Series(launched.launches[frame["row"].to_numpy() - low])
+        | frame["name"].cast(pl.String).str.contains("StreamWaitEvent")
+    )
+    frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
+    start, stop, thread = (frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread"))
+    codes = frame["role"].to_physical().to_numpy()
+    iteration = np.searchsorted(selection.work.edges[:-1], start, side="right") - 1
+    returned = _predecessors(start, stop, thread)[1]
+    backward = covered_length(_ranges_matching(trace, selection, BACKWARD), start, start + 1) > 0
+    calls = GraphCalls(
+        frame["row"].to_numpy().astype(np.int64),
+        start,
+        stop,
+        thread,
+        iteration,
+        codes == ROLES.index("sync"),
+        codes == ROLES.index("blocking_copy"),
+        np.zeros(len(start), np.int64),
+        (thread != selection.thread) | backward,
+        codes == ROLES.index("memory"),
+    )
+    kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
+    named = _loading_ranges(trace, selection, begin, end, kernels)
+    if len(named.start):
+        return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
+    copied = launched.copied[calls.row - low]
+    return replace(calls, loading=_time_before_batches(copied, selection, calls, returned))
+
+
+def _time_before_batches(size: Times, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
+    """Return the host time that precedes the copies of each iteration's batch, beyond the thread's usual gaps.
+
+    A batch is all that a thread copies to the GPU without other calls between, MIN_BATCH bytes or more. The longest
+    pause before a batch in each iteration is that of the loader. `size` is the number of bytes that each call copies to
+    the GPU.
+    """
+    chosen = np.zeros(len(size), np.int64)
+    rows = np.flatnonzero((calls.thread == selection.thread) & (calls.iteration >= 0))
+    if not len(rows) or not (size[rows] >= MIN_BATCH).any():
+        return chosen
+    pause = np.maximum(calls.start - returned, 0)[rows]
+    copies = size[rows] > 0
+    heads = np.flatnonzero(copies & ~np.concatenate([[False], copies[:-1]]))
+    batch = np.add.reduceat(np.where(copies, size[rows], 0), heads)
+    heads = heads[batch >= MIN_BATCH]
+    # The longest pause of each iteration, found as the last of the heads sorted by iteration and pause.
+    iteration = calls.iteration[rows[heads]]
+    order = np.lexsort((pause[heads], iteration))
+    last = order[np.append(np.diff(iteration[order]) != 0, True)]
+    beyond = pause[heads[last]] - int(np.median(pause))
+    chosen[rows[heads[last]]] = np.where(beyond >= MIN_LOADING * selection.measured_ns, beyond, 0)
+    return chosen
+
+
+class _Launched(NamedTuple):
+    """What the calls [low, high) of Trace.api launch.
+
+    `launches` marks the calls that launch work, `kernels` those that launch kernels. `copied` is the number of bytes
+    that each call copies to the GPU.
+    """
+
+    launches: NDArray[np.bool_]
+    kernels: NDArray[np.bool_]
+    copied: Times
+
+    @classmethod
+    def between(cls, trace: Trace, low: int, high: int) -> _Launched:
+        """Collect the operations of these calls."""
+        launch = launch_rows(trace.operations)
+        rows = np.flatnonzero((launch >= low) & (launch < high))
+        work = trace.operations.select("class", "kind", "bytes")[rows]
+        call, size = launch[rows] - low, np.zeros(high - low, np.int64)
+        launches, kernels = np.zeros(high - low, np.bool_), np.zeros(high - low, np.bool_)
+        launches[call] = True
+        kernels[call[(work["class"] == "compute").to_numpy()]] = True
+        copies = (work["kind"] == "h2d").fill_null(False).to_numpy()
+        np.add.at(size, call[copies], work["bytes"].to_numpy()[copies])
+        return cls(launches, kernels, size)
+
+
+def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, launches: Times) -> Intervals:
+    """Return the ranges in [begin, end) named after loading in which no kernel is launched.
+
+    An iteration may be called `batch 7`. `launches` are the times of the launches of kernels.
+    """
+    named = clip(_ranges_matching(trace, selection, LOADING), begin, end)
+    idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
+    return Intervals(named.start[idle], named.end[idle])
+
+
+def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:
+    matches = enum_texts(trace.ranges["name"]).str.contains(pattern).to_numpy()
+    chosen = matches[trace.ranges["name"].to_physical().to_numpy()]
+    ranges = trace.ranges.filter(chosen & (trace.ranges["thread"].to_numpy() == selection.thread))
+    return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())
+
+
+def _predecessors(start: Times, end: Times, thread: Codes) -> tuple[Codes, Times]:
+    """Return the call that each call follows (-1 for none), and the time that call returned.
+
+    It is the previous call on the same thread. After a long gap on the thread, it is the last call of another thread
+    that began in the gap: a call of autograd's thread if this thread waits for the backward pass, or the reverse.
+    """
+    count = len(start)
+    own = np.full(count, -1, np.int64)
+    for number in np.unique(thread):
+        rows = np.flatnonzero(thread == number)
+        own[rows[1:]] = rows[:-1]
+    returned = np.where(own >= 0, end[own], start)
+    ordered = np.argsort(end, kind="stable")
+    last = np.searchsorted(end[ordered], start, side="right") - 1
+    other = np.where(last >= 0, ordered[last], -1)
+    silent = (own < 0) | (start - returned > MAX_GAP_OF_CALLS)
+    handed_over = silent & (other >= 0) & (thread[other] != thread) & ((own < 0) | (start[other] >= returned))
+    before = np.where(handed_over, other, own)
+    return before, np.where(before >= 0, end[before], start)
+
+
+def host_edges(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Edges, Codes]:
+    """Return the edges into calls, and the calls without a predecessor."""
+    rows = np.arange(len(calls.row))
+    before, returned = _predecessors(calls.start, calls.end, calls.thread)
+    follows = before >= 0
+    base = 2 * len(rows)
+    target, tail = _awaited_with_tails(trace, calls, ops)
+    waits = target >= 0
+    own = calls.end - calls.start
+    held = waits & (tail < own)
+    least = np.where(calls.blocking, ASYNC_CALL, SYNC_RETURN)
+    tail = np.where(waits & ~held, np.minimum(tail, least), tail)
+    none = np.zeros(0, np.int64)
+    edges = Edges(none, none, none, none)
+    edges = edges.plus(2 * before[follows] + 1, 2 * rows[follows], (calls.start - returned)[follows], GAP)
+    edges = edges.plus(2 * rows, 2 * rows + 1, np.where(held, np.minimum(own, least), own), CALL)
+    edges = edges.plus(base + 2 * target[waits] + 1, 2 * rows[waits] + 1, tail[waits], WAIT)
+    return edges, rows[~follows]
+
+
+def _awaited_with_tails(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Codes, Times]:
+    """Return the operation that each call waits for (-1 for none), and the ns from its end to the call's return."""
+    target = np.full(len(calls.row), -1, np.int64)
+    launched_ops = np.flatnonzero(ops.call >= 0)
+    blocking = launched_ops[calls.blocking[ops.call[launched_ops]]]
+    target[ops.call[blocking]] = blocking
+    call_stream = _synchronized_streams(trace, calls)
+    launched = np.where(ops.call >= 0, calls.start[ops.call], ops.start)
+    for stream in np.unique(call_stream[calls.sync]):
+        rows = np.flatnonzero(calls.sync & (call_stream == stream))
+        chosen = np.arange(len(ops.row))
+        if stream >= 0:
+            chosen = chosen[ops.stream == stream]
+        chosen = chosen[np.argsort(ops.end[chosen], kind="stable")]
+        at = np.searchsorted(ops.end[chosen], calls.end[rows] + CLOCK_ERROR, side="right") - 1
+        valid = at >= 0
+        last = chosen[at[valid]]
+        early = launched[last] <= calls.start[rows[valid]]
+        target[rows[valid][early]] = last[early]
+    ends = np.where(target >= 0, ops.end[target], 0) if len(ops.end) else target
+    return target, calls.end - ends
+
+
+def _synchronized_streams(trace: Trace, calls: GraphCalls) -> Codes:
+    """Return the row of Trace.streams that each call synchronizes; -1 for the device, or if unknown."""
+    streams = trace.streams.with_row_index("stream").select("stream", "stream_id", "process", "context")
+    synchronized = (
+        trace.stream_events.filter(pl.col("kind") == "synchronize", pl.col("launch").is_in(calls.row))
+        .join(streams, on=["stream_id", "process", "context"])
+        .unique("launch")
+    )
+    lookup = dict(zip(synchronized["launch"].to_list(), synchronized["stream"].to_list(), strict=True))
+    return np.array([lookup.get(row, -1) for row in calls.row.tolist()], np.int64)
+
+
+def queue_edges(calls: GraphCalls, ops: Operations, edges: Edges) -> Edges:
+    """Return the edges with the launch queues of streams added.
+
+    A stream holds about a thousand launched operations; the next launch call waits for room. A host that runs ahead
+    therefore waits inside launch calls. Such a call returns when the operation QUEUE_DEPTH places earlier starts, and
+    its own work becomes as long as that of other launch calls.
+    """
+    for stream in np.unique(ops.stream[ops.call >= 0]):
+        rows = np.flatnonzero((ops.stream == stream) & (ops.call >= 0))
+        edges = _with_stream_queue(calls, ops, edges, rows[np.argsort(ops.call[rows], kind="stable")])
+    return edges
+
+
+def _with_stream_queue(calls: GraphCalls, ops: Operations, edges: Edges, rows: Codes) -> Edges:
+    call = ops.call[rows]
+    end, own = calls.end[call], (calls.end - calls.start)[call]
+    begun = np.searchsorted(np.sort(ops.start[rows]), end, side="right") - 1
+    place = np.arange(len(rows))
+    depth = place - begun
+    held = (own > LONG_LAUNCH) & (depth > QUEUE_DEPTH - QUEUE_MARGIN) & (begun >= 0) & ~calls.blocking[call]
+    usual = int(np.median(depth[held])) if held.any() else QUEUE_DEPTH
+    before = np.where(held, begun, place - usual)
+    valid = before >= 0
+    since = end - ops.start[rows[np.maximum(before, 0)]]
+    tail = np.where(held, since, np.minimum(since, 0))
+    weight = edges.weight.copy()
+    shorter = np.zeros(len(calls.row), np.bool_)
+    shorter[call[held]] = True
+    mine = (edges.kind == CALL) & shorter[np.minimum(edges.target // 2, len(calls.row) - 1)]
+    weight[mine] = np.minimum(weight[mine], LAUNCH_CALL)
+    base = 2 * len(calls.row)
+    source = base + 2 * rows[before[valid]]
+    return edges.with_weight(weight).plus(source, 2 * call[valid] + 1, tail[valid], QUEUE)
+
 
 NEVER = np.iinfo(np.int64).min // 4  # before any time
 

@@ -18,9 +18,8 @@ from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
 from traceview.read import raw
 from traceview.whatif.build import build
 from traceview.whatif.constants import CAPTURE_NOISE
-from traceview.whatif.graph import Codes, DependencyGraph
+from traceview.whatif.graph import Codes, DependencyGraph, Replay, UnfitGraphError, replay
 from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
-from traceview.whatif.replay import Replay, UnfitGraphError, replay
 from traceview.whatif.select import LaunchedWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traceview.errors import DamagedExportError
-from traceview.read.limits import DecodedSize
-from traceview.read.parquet import directory
-from traceview.read.parquet.file_checks import check_pages
+from traceview.read import parquet
+from traceview.read.parquet import check_pages
+from traceview.read.source import DecodedSize
 
 ROWS = 261
 AS_WRITTEN, BELOW_ZERO = b"\x8a\x04", b"\x8b\x04"  # 261 and -262, zigzag, as a varint
@@ -56,7 +56,7 @@ def test_negative_number_of_values(tmp_path: Path) -> None:
     alone = subprocess.run([sys.executable, "-c", f"import polars; polars.read_parquet({str(path)!r})"], check=False)
     assert alone.returncode != 0
     with pytest.raises(DamagedExportError, match="cut off or damaged"):
-        directory._read_columns(path, ["start"], DecodedSize("report"))
+        parquet._read_columns(path, ["start"], DecodedSize("report"))
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,8 +22,8 @@ from traceview.read.kineto.sizes import (
     MESSAGE_COLUMNS,
     sized_events,
 )
-from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
+from traceview.read.source import MAX_NAME, DecodedSize
 
 SCOPE = "scope"
 SCOPE_CATEGORY = r'"cat"\s*:\s*"(?:cpu_op|Operator|python_function)"'

@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.read.limits import MAX_TEXT
 from traceview.read.raw import NOT_A_TIME
+from traceview.read.source import MAX_TEXT
 
 BLOCK_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 16 << 20  # limit for the text before the events, and for the text after them

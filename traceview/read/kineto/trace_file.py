@@ -17,9 +17,8 @@ from traceview.read.kineto.events import METADATA, SCOPE, TraceEvents, relative_
 from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.pieces import GPU_LIMITS, NotJsonError, Pieces, TraceGpu, read_document
 from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE, math_table, memory_table, message_table
-from traceview.read.limits import DecodedSize
 from traceview.read.raw import RawCapture
-from traceview.read.source import display_name
+from traceview.read.source import DecodedSize, display_name
 
 # CUpti_ActivitySynchronizationType, by Kineto's words for it.
 SYNC_TYPES = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}

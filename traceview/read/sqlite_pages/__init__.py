@@ -25,10 +25,180 @@ different depths, a page that occurs twice, records with fewer columns than the 
 integers nor NULL.
 
 `scripts/decoder-differential` compares the decoder with SQLite on generated and damaged databases.
+
+The decoder of a table, and the choice of tables and columns that it reads.
 """
 
-from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
-from traceview.read.sqlite_pages.pages import ALL_ROWS, RowIds
-from traceview.read.sqlite_pages.records import IntegerColumn
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from traceview.read.sqlite_pages.pages import (
+    ALL_ROWS,
+    LEAF,
+    Leaves,
+    NotPlainError,
+    Numbers,
+    Pages,
+    RowIds,
+    children,
+    leaf_pages,
+    rowid_edges,
+)
+from traceview.read.sqlite_pages.records import IntegerColumn, Layout, RowGroups, decode
 
 __all__ = ["ALL_ROWS", "IntegerColumn", "RowIds", "TableDecoder", "table_decoder"]
+
+
+MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
+PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
+REAL_TYPE = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+
+
+class DecodedTable(NamedTuple):
+    """Columns in the order of a table's rows; `group_rows` has each row's row in the columns `groups`."""
+
+    columns: dict[str, IntegerColumn]
+    groups: dict[str, IntegerColumn]
+    group_rows: Numbers
+
+
+class TableDecoder(NamedTuple):
+    """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
+
+    It decodes only the different rows of the columns `grouped`, some of them more than once.
+    """
+
+    path: Path
+    root: int
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    grouped: tuple[str, ...] = ()
+
+    def decode(self, rows: RowIds = ALL_ROWS) -> DecodedTable | None:
+        """Return the decoded columns; None if SQLite must read them.
+
+        `rows` are all rows, or some of `row_ranges`: only the pages that hold them are read.
+        """
+        wanted, grouped = (sorted(map(self.names.index, columns)) for columns in (self.columns, self.grouped))
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                pages = Pages.from_header(file.fileno())
+                layout = Layout.for_table(pages.size, len(self.names), max(wanted + grouped))
+                decoded, groups = _decode_leaves(
+                    pages, leaf_pages(pages, self.root, rows), layout, wanted, tuple(grouped)
+                )
+        except (NotPlainError, OSError, ValueError, MemoryError):
+            return None
+        return DecodedTable(
+            {name: decoded[self.names.index(name)] for name in self.columns},
+            {name: groups.column(self.names.index(name)) for name in self.grouped},
+            groups.rows,
+        )
+
+    def row_ranges(self, pages_each: int) -> list[RowIds] | None:
+        """Return adjoining ranges of all row ids that lie on this many pages each; None if SQLite must read them."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                edges = rowid_edges(Pages.from_header(file.fileno()), self.root)
+        except (NotPlainError, OSError, ValueError, MemoryError):
+            return None
+        borders = [*edges[:-1:pages_each].tolist(), int(edges[-1])]
+        return [RowIds(*pair) for pair in pairwise(borders)]
+
+
+def table_decoder(
+    path: Path, connection: sqlite3.Connection, table: str, columns: list[str], grouped: Sequence[str] = ()
+) -> TableDecoder | None:
+    """Return a decoder of integer columns of a table; None if SQLite must read them, or is as fast.
+
+    `grouped` are further columns, with few different rows. `connection` has the same file open; the decoder does not
+    keep it.
+    """
+    if path.stat().st_size < MIN_TABLE_BYTES or not columns:
+        return None
+    names = _stored_columns(connection, table, [*columns, *grouped])
+    root = _root_page(connection, table)
+    if names is None or root is None or _is_small(path, root):
+        return None
+    return TableDecoder(path, root, tuple(names), tuple(columns), tuple(grouped))
+
+
+def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
+    """Return all columns in the order of a record; None if records may differ from the declared columns."""
+    quoted = '"' + table.replace('"', '""') + '"'
+    lines = connection.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
+    layout = [(name, kind, key, hidden) for _, name, kind, _, _, key, hidden in lines]
+    # A primary key of one column may be the rowid, a generated column may not be stored, and a table without rowids
+    # has an index under its own name and another layout.
+    ordered = connection.execute(f"PRAGMA main.index_info({quoted})").fetchone()
+    if any(hidden for *_, hidden in layout) or sum(key > 0 for _, _, key, _ in layout) == 1 or ordered:
+        return None
+    # A REAL column stores whole numbers as integers, but SQLite returns floats.
+    if any(name in wanted and REAL_TYPE.search(kind) for name, kind, _, _ in layout):
+        return None
+    return [name for name, *_ in layout]
+
+
+def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
+    """Return a table's root page; None if sqlite_schema does not hold an integer."""
+    query = "SELECT rootpage FROM main.sqlite_master WHERE type = 'table' AND name = ?"
+    entries = connection.execute(query, (table,)).fetchall()
+    return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
+
+
+def _is_small(path: Path, root: int) -> bool:
+    """Return whether SQLite is as fast, by the root page and its first child; True if one of them is damaged."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            pages = Pages.from_header(file.fileno())
+            top = pages.page(root)
+            if top[0] == LEAF:
+                return pages.size < MIN_TABLE_BYTES
+            below, _ = children(top)
+            return pages.page(int(below[0]))[0] == LEAF and len(below) * pages.size < MIN_TABLE_BYTES
+    except (NotPlainError, OSError, ValueError):
+        return True
+
+
+def _decode_leaves(
+    pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int], grouped: tuple[int, ...]
+) -> tuple[dict[int, IntegerColumn], RowGroups]:
+    edges = leaves.edges
+    rows = int(edges[-1])
+    groups = RowGroups(grouped, np.empty(rows if grouped else 0, np.int64))
+    columns = {place: IntegerColumn(np.empty(rows, np.int64)) for place in wanted}
+    narrow = layout
+
+    def decode_chunk(first: int) -> slice:
+        nonlocal narrow
+        start = int(edges[first])
+        block = pages.block(leaves.pages[first : first + PAGES_PER_CHUNK], layout.width)
+        try:
+            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, groups, start)
+        except NotPlainError:
+            count, end = decode(block, layout, columns, groups, start)
+        narrow = layout.narrowed(end)
+        return slice(start, start + count)
+
+    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_PER_CHUNK)]
+    # A chunk with more rows than rowids was partly overwritten by the next chunk.
+    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_PER_CHUNK::PAGES_PER_CHUNK], strict=False)):
+        raise NotPlainError
+    merged = _merge_adjacent(parts)
+    groups.rows = IntegerColumn(groups.rows).join_parts(merged).values if grouped else groups.rows
+    return {place: columns.pop(place).join_parts(merged) for place in wanted}, groups
+
+
+def _merge_adjacent(parts: list[slice]) -> list[slice]:
+    """Return one slice if each part begins at the end of the part before."""
+    if all(after.start == before.stop for before, after in pairwise(parts)):
+        return [slice(parts[0].start, parts[-1].stop)]
+    return parts

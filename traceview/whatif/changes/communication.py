@@ -1,19 +1,28 @@
-"""Overlap communication: no other work waits for it; it only has to end with the iteration.
+"""Changes to communication: overlap it, and train on several GPUs of a host.
 
-Symptom: compute waits for communication kernels. With the change, work that waited for communication waits for the work
-that the communication itself waited for. The order of all other work stays the same.
+Overlap. Symptom: compute waits for communication kernels. With the change, work that waited for communication waits for
+the work that the communication itself waited for. The order of all other work stays the same.
+
+Several GPUs. This change is predicted only on request, because the capture holds neither the other GPUs nor the size of
+the gradients. With the change, the all-reduce of a bucket starts when the backward pass has computed its gradients. The
+all-reduces run one after the other on a separate stream; the optimizer waits for the last. Concurrent kernels share the
+GPU with them.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from traceview.whatif.changes.base import COMMUNICATION, GraphChange
-from traceview.whatif.constants import Constants
-from traceview.whatif.graph import EVENT, RUN, Codes, DependencyGraph, Mask
+from traceview.intervals import Times, covered_length, union
+from traceview.units import size
+from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes
+from traceview.whatif.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
+from traceview.whatif.graph import EVENT, REDUCE, RUN, Codes, DependencyGraph, Mask, replay
 
 
-def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def overlap_communication(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the graph in which other work does not wait for communication."""
     ops, edges = graph.operations, graph.edges
     is_communication = ops.code == COMMUNICATION
@@ -52,6 +61,94 @@ OVERLAP = GraphChange(
     "overlap",
     "Overlap communication with compute",
     "communication in parts that can start early; ranks that arrive together",
-    apply,
+    overlap_communication,
     in_pytorch="buckets small enough to start early; ranks that arrive together",
 )
+
+
+def ranks(count: int, gradients: int) -> GraphChange:
+    """Return the change to `count` GPUs of a host that average `gradients` bytes in each step."""
+
+    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+        if (graph.operations.code == COMMUNICATION).any():
+            return "this run has several ranks already"
+        last = {index: passes[-1] for index in range(graph.last) if (passes := backward_passes(graph, index))}
+        if not last:
+            return "no backward pass is recognised: no second thread launches, and no range is named after it"
+        took = _all_reduce_times(graph, count, gradients, constants)
+        ready = {index: _bucket_ends(graph, rows, len(took)) for index, rows in last.items()}
+        fill = int(gradients / len(took) / DEVICE_RATE)
+        waiting = _with_waits(graph, ready, took)
+        return _with_contention(_with_bucket_copies(waiting, ready, fill), ready, took, constants)
+
+    gradient_size = size(gradients)
+    return GraphChange(
+        f"ranks:{count}",
+        f"Data parallel on {count} GPUs ({gradient_size} of gradients)",
+        "the usual link between GPUs of this model; DistributedDataParallel with buckets of 25 MB; ranks that arrive "
+        "together",
+        apply,
+        times=count,
+    )
+
+
+def _all_reduce_times(graph: DependencyGraph, count: int, gradients: int, constants: Constants) -> Times:
+    """Return the ns of the all-reduce of each bucket."""
+    buckets = max(1, math.ceil(gradients / BUCKET_BYTES))
+    rate = reduce_rate(graph.facts.gpu) * constants.reduce_rate
+    each = gradients / buckets * 2 * (count - 1) / count / rate + REDUCE_CALL
+    return np.full(buckets, each).astype(np.int64)
+
+
+def _bucket_ends(graph: DependencyGraph, rows: Codes, buckets: int) -> Codes:
+    """Return the kernel that completes each bucket. Gradients come evenly over the backward pass."""
+    done = np.cumsum(graph.operations.end[rows] - graph.operations.start[rows])
+    shares = done[-1] * (np.arange(buckets) + 1) / buckets
+    kernels: Codes = rows[np.minimum(np.searchsorted(done, shares), len(rows) - 1)]
+    return kernels
+
+
+def _with_waits(graph: DependencyGraph, ready: dict[int, Codes], took: Times) -> DependencyGraph:
+    """Make the work after the backward pass wait for the all-reduces: after bucket k, for k and all later ones."""
+    ops, edges = graph.operations, graph.edges
+    left = np.cumsum(took[::-1])[::-1]
+    kernels = np.flatnonzero((ops.code == COMPUTE) & (ops.call >= 0))
+    kernels = kernels[np.argsort(ops.call[kernels], kind="stable")]
+    for ends in ready.values():
+        at = int(np.searchsorted(ops.call[kernels], ops.call[ends[-1]], side="right"))
+        if at < len(kernels):
+            after = np.repeat(kernels[at], len(ends))
+            edges = edges.plus(graph.ends(ends), graph.starts(after), left, REDUCE)
+    return graph.with_edges(edges)
+
+
+def _with_bucket_copies(graph: DependencyGraph, ready: dict[int, Codes], fill: int) -> DependencyGraph:
+    """Lengthen the kernel that completes a bucket by the copy of the gradients into the bucket."""
+    added = np.zeros(len(graph.operations.row), np.int64)
+    for ends in ready.values():
+        np.add.at(added, ends, fill)
+    weight = graph.edges.weight.copy()
+    run = np.flatnonzero(graph.edges.kind == RUN)
+    weight[run] += added[graph.operations_at(graph.edges.target[run])]
+    return graph.with_weight(weight)
+
+
+def _with_contention(
+    graph: DependencyGraph, ready: dict[int, Codes], took: Times, constants: Constants
+) -> DependencyGraph:
+    """Lengthen the kernels that run during all-reduces."""
+    ops, time = graph.operations, replay(graph).time
+    rows = np.arange(len(ops.row))
+    begin = []
+    for ends in ready.values():
+        # Bucket k begins when it is complete and the buckets before it are done.
+        before = np.cumsum(took) - took
+        begin.append(np.maximum.accumulate(time[graph.ends(ends)] - before) + before)
+    starts = np.concatenate(begin)
+    busy = union(starts, starts + np.tile(took, len(begin)))
+    beside = covered_length(busy, time[graph.starts(rows)], time[graph.ends(rows)])
+    weight = graph.edges.weight.copy()
+    run = graph.operation_edges(RUN, ops.code == COMPUTE)
+    operation = graph.operations_at(graph.edges.target[run])
+    weight[run] += (beside[operation] * constants.reduce_slow).astype(np.int64)
+    return graph.with_weight(weight)

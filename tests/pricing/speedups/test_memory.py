@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.speedups.dense import dense
-from tests.speedups.test_speedups import ADD, BF16_GEMM, COPY, FILL, sequence
-from traceview.speedups import Speedup
-from traceview.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
+from tests.pricing.speedups.dense import dense
+from tests.pricing.speedups.test_speedups import ADD, BF16_GEMM, COPY, FILL, sequence
+from traceview.pricing.speedups import Speedup
+from traceview.pricing.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
 
 NATIVE = "void at::native::"
 CAST = f"{NATIVE}vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::Base &)>(int)"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.speedups.test_memory import CAST, CAT, GRADIENT, SORT, STRIDED, UPCAST
-from tests.speedups.test_speedups import (
+from tests.pricing.speedups.test_memory import CAST, CAT, GRADIENT, SORT, STRIDED, UPCAST
+from tests.pricing.speedups.test_speedups import (
     ADD,
     ADDCDIV,
     BF16_GEMM,
@@ -28,8 +28,8 @@ from tests.speedups.test_speedups import (
     sequence,
 )
 from traceview.model.sums import merged_sums
-from traceview.speedups import FINDABLE, SPEEDUPS, KernelSequence, Speedup
-from traceview.speedups.steps import Candidates, SpeedupDecision
+from traceview.pricing.speedups import FINDABLE, SPEEDUPS, KernelSequence, Speedup
+from traceview.pricing.speedups.steps import Candidates, SpeedupDecision
 
 TRANSPOSED, TF32_GEMM = "ampere_sgemm_128x64_nt", "ampere_tf32_s1688gemm_tf32_128x128_nn"
 NORMALIZATION = "void at::native::batch_norm_collect_statistics_kernel<float>(T1)"

@@ -6,13 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.speedups.dense import dense
+from tests.pricing.speedups.dense import dense
 from traceview.measure.kernels.families import kernel_kind
-from traceview.speedups import SPEEDUPS, KernelSequence
-from traceview.speedups.base import marked, per_run
-from traceview.speedups.fusion import CHAIN_LEFT, COMPILE, FUSED_OPTIMIZER, SDPA
-from traceview.speedups.precision import BF16, TF32
-from traceview.speedups.shapes import BATCH, CHANNELS_LAST, PAD
+from traceview.pricing.speedups import SPEEDUPS, KernelSequence
+from traceview.pricing.speedups.matrices import BATCH, BF16, CHANNELS_LAST, PAD, TF32
+from traceview.pricing.speedups.memory import CHAIN_LEFT, COMPILE, FUSED_OPTIMIZER, SDPA
+from traceview.pricing.speedups.steps import marked, per_run
 
 FP32_GEMM = "ampere_sgemm_128x64_nn"
 FP32_CONVOLUTION = "void wgrad_alg0_engine<float, (int)128, (int)6, (int)7>(int, int, int, const T1 *)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.speedups import Estimate, KernelSequence
+from traceview.pricing.speedups import Estimate, KernelSequence
 
 
 def dense(estimate: Estimate | str, kernels: KernelSequence) -> Estimate:

@@ -3,15 +3,24 @@
 SPEEDUPS are those that `traceview whatif` predicts. FINDABLE are those that findings price, the most specific first.
 """
 
-from traceview.speedups.base import KernelSequence
-from traceview.speedups.fusion import COMPILE, FUSED_OPTIMIZER, SDPA
-from traceview.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
-from traceview.speedups.precision import BF16, FP16, TF32
-from traceview.speedups.shapes import BATCH, CHANNELS_LAST, PAD
-from traceview.speedups.steps import Estimate, Speedup
+from __future__ import annotations
+
+from traceview.pricing.speedups.matrices import BATCH, BF16, CHANNELS_LAST, FP16, PAD, TF32
+from traceview.pricing.speedups.memory import (
+    CASTS,
+    COMPILE,
+    CONCATENATE,
+    EMBEDDING,
+    FUSED_OPTIMIZER,
+    SDPA,
+    STRIDED_COPY,
+    ZEROED,
+)
+from traceview.pricing.speedups.steps import Estimate, KernelSequence, Speedup
+
+__all__ = ["BATCH", "FINDABLE", "SPEEDUPS", "Estimate", "KernelSequence", "Speedup"]
+
 
 SPEEDUPS: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, BF16, COMPILE)
 MOVES = (ZEROED, EMBEDDING, CASTS, CONCATENATE, STRIDED_COPY)
 FINDABLE: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, FP16, *MOVES, COMPILE)
-
-__all__ = ["BATCH", "FINDABLE", "SPEEDUPS", "Estimate", "KernelSequence", "Speedup"]

@@ -1,8 +1,14 @@
-"""Synchronize every tenth step, or wait for an event of an earlier step, instead of synchronizing every step.
+"""Changes to the time of the host: reuse memory, synchronize less often, and hide data loading.
 
-Symptom: in each iteration the host waits for the GPU: a synchronization, or a small copy to the host that blocks (a
-value that is read, `loss.item()`). The GPU is idle while the host returns and launches again. With the change, the
-host records an event and continues, and values are read later.
+Memory. Symptom: calls such as cudaMalloc and cudaFree inside iterations. They take time, and cudaFree waits for the
+GPU. With the change, they take no time.
+
+Synchronization. Symptom: in each iteration the host waits for the GPU: a synchronization, or a small copy to the host
+that blocks (a value that is read, `loss.item()`). The GPU is idle while the host returns and launches again. With the
+change, the host records an event and continues, and values are read later.
+
+Data loading. Symptom: host time in a range named after data, batches or loading; without such a range, a pause of the
+host before it copies a batch. With the change, the thread that launches does not spend this time.
 """
 
 from __future__ import annotations
@@ -13,10 +19,29 @@ from traceview.whatif.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange,
 from traceview.whatif.constants import EVENT_CALL, Constants
 from traceview.whatif.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
 
+
+def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph without the time of memory calls."""
+    if not graph.calls.memory.any():
+        return "no iteration allocates or frees memory"
+    weight = graph.edges.weight.copy()
+    weight[graph.call_edges(CALL, graph.calls.memory)] = 0
+    return graph.with_weight(weight)
+
+
+ALLOCATE = GraphChange(
+    "allocate",
+    "Reuse memory instead of allocating it",
+    "buffers that are allocated before the loop and fit all iterations",
+    reuse_memory,
+    in_pytorch="the caching allocator keeps its memory: no empty_cache() in the loop, few shapes, memory to spare",
+)
+
+
 EVERY = 10  # iterations
 
 
-def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def synchronize_less(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the graph with the waits of only every EVERYth iteration."""
     calls = graph.calls
     reads = _reading_calls(graph)
@@ -87,5 +112,26 @@ SYNCHRONIZE = GraphChange(
     "sync",
     f"Synchronize every {EVERY} steps, or by an event",
     "values such as losses are read later, no launch depends on them; memory for the batches that the host is ahead",
-    apply,
+    synchronize_less,
+)
+
+
+def hide_loading(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph without the host's time in data-loading ranges."""
+    loading = graph.calls.loading
+    if not loading.any():
+        return "the host does not pause before it copies a batch, and no range is named after data, batches or loading"
+    edges, weight = graph.edges, graph.edges.weight.copy()
+    gap = graph.call_edges(GAP, loading > 0)
+    hidden = (loading[edges.target[gap] // 2] * (1 - constants.loading)).astype(np.int64)
+    weight[gap] = np.maximum(0, weight[gap] - hidden)
+    return graph.with_weight(weight)
+
+
+LOADING = GraphChange(
+    "load",
+    "Hide data loading",
+    "other threads or processes that prepare the input and keep up",
+    hide_loading,
+    in_pytorch="workers that keep up: num_workers, persistent_workers",
 )

@@ -1,1 +1,0 @@
-"""Folders of tables: `nsys export --type parquetdir` and `--type arrowdir`."""
