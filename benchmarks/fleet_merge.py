@@ -31,8 +31,7 @@ from traceview.fleet.merge import merge_reports
 from traceview.fleet.partials import FleetReports
 from traceview.fleet.worker import Job, Report
 from traceview.intervals import Times
-from traceview.model.collectives import COLLECTIVE_COLUMNS, PackedColumn
-from traceview.model.fleet import ReportResult
+from traceview.model.fleet import COLLECTIVE_COLUMNS, PackedColumn, ReportResult
 from traceview.report.fleet import render
 from traceview.report.fleet.document import to_json
 from traceview.workers import Workers

@@ -7,8 +7,8 @@ from dataclasses import replace
 from traceview.engine.page import page_inputs
 from traceview.engine.run import AnalysisOptions
 from traceview.model.analysis import Analysis
+from traceview.model.timeline.events import PageInputs
 from traceview.pipeline import analyze_trace
-from traceview.timeline.events import PageInputs
 
 
 def inputs_of(analysis: Analysis) -> PageInputs:

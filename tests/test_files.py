@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from traceview.errors import OutputError
-from traceview.files import check_file, named_output, new_file, write_text
+from traceview.report.files import check_file, named_output, new_file, write_text
 
 
 def test_text_is_written_as_utf8(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ import os, sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceview.errors import OutputError
-from traceview.files import check_file, check_folder, named_output, refuse_link
+from traceview.report.files import check_file, check_folder, named_output, refuse_link
 if os.geteuid() == 0:
     os.setuid(65534)
 for check in (check_file, lambda path: check_folder(path, ()), lambda path: refuse_link(path, "-o"), named_output):

@@ -14,11 +14,11 @@ import pytest
 from tests.captures import sample
 from tests.read.test_formats import figures
 from tests.test_samples import texts
-from traceview.info import describe
+from traceview.captures.info import describe
+from traceview.captures.redact import redact
 from traceview.normalise.ranges import with_library_calls
 from traceview.pipeline import open_trace
 from traceview.read import raw
-from traceview.redact import redact
 
 RING, AS_2022, AS_2024 = (sample(f"mpi/{name}.sqlite") for name in ("ring", "ring_as_2022.4", "ring_as_2024.2"))
 HEAT = sample("mpi/heat.sqlite")

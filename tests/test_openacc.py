@@ -15,9 +15,9 @@ from tests.captures import sample
 from tests.read.test_formats import figures
 from tests.test_against_oracle import compare
 from tests.test_samples import texts
-from traceview.info import describe
+from traceview.captures.info import describe
+from traceview.captures.redact import redact
 from traceview.read import raw
-from traceview.redact import redact
 
 NAMES = ["openacc/heat_as_2023.4.sqlite", "openacc/heat_as_2024.2.sqlite"]
 STEPS, SWEEPS, PLATE = 12, 10, 4 << 20  # of heat.c; the plate in bytes

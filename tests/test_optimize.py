@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator
 
 from tests.captures import SAMPLES, sample
 from tests.cli.command import Command
+from traceview.cli.schemas import SCHEMAS
 from traceview.comparison.ledger import read_ledger, write_ledger
-from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.pipeline import analyze
-from traceview.schemas import SCHEMAS
+from traceview.report.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.whatif.prediction import measured, predict
 
 TIMES = st.integers(1, 10**12)

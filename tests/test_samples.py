@@ -11,8 +11,8 @@ import pytest
 
 from tests import test_scenarios
 from tests.captures import analyzed, original, sample
+from traceview.captures.redact import redact
 from traceview.model.analysis import Iterations
-from traceview.redact import redact
 from traceview.report.analysis.document import to_json
 
 OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]

@@ -9,8 +9,7 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.test_against_oracle import compare
-from traceview.model.analysis import Analysis
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import Window

@@ -15,7 +15,7 @@ from tests.captures import SAMPLES
 from tests.cli.command import Command
 from traceview.cli import COMMANDS, cli
 from traceview.cli.schema import DOCUMENTS
-from traceview.schemas import SCHEMAS
+from traceview.cli.schemas import SCHEMAS
 
 CASES = {
     "analyze dual": ("analyze", "--no-html", "dual.sqlite"),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
 from traceview.model import display as _display
-from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
 
+__version__ = "0.1.0"
 __all__ = [
     "Analysis",
     "Comparison",

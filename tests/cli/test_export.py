@@ -17,7 +17,7 @@ from tests.export.sums import add_up, idle_sums
 from traceview.cli.export import NAMES
 from traceview.export import FORMATS, collect
 from traceview.export.tables import CSV_FILES
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from traceview.cli import progress as module
-from traceview.cli.progress import Progress, progress
+from traceview.cli import outputs as module
+from traceview.cli.outputs import Progress, progress
 
 RUN = """
 import sys
-from traceview.cli import progress
-progress.FIRST_DRAWN_S, progress.REDRAWN_S = float(sys.argv.pop(1)), 0.01
+from traceview.cli import outputs
+outputs.FIRST_DRAWN_S, outputs.REDRAWN_S = float(sys.argv.pop(1)), 0.01
 from traceview.cli.process import run
 run()
 """

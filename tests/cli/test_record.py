@@ -15,11 +15,11 @@ from jsonschema import Draft202012Validator
 from tests.captures import ROOT, sample
 from tests.cli.command import Command, Result
 from tests.profiling import ATTEMPTS
-from traceview import record as recording
+from traceview.captures import record as machine
+from traceview.captures import record as recording
+from traceview.captures.record import Recording
+from traceview.cli.schemas import SCHEMAS
 from traceview.errors import ReportError
-from traceview.record import Recording
-from traceview.record import doctor as machine
-from traceview.schemas import SCHEMAS
 
 STEPS = """
 import nvtx, time

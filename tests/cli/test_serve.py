@@ -13,7 +13,7 @@ import click
 import pytest
 
 from tests.cli.command import HEARS_CTRL_C, Command
-from traceview.units import size
+from traceview.model.units import size
 
 
 def test_serves_until_interrupted(report: Path) -> None:

@@ -25,12 +25,11 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
 from traceview.model.trace import Note
+from traceview.model.units import plain
 from traceview.report.comparison.document import to_json
-from traceview.report.comparison.markdown import to_markdown
-from traceview.report.comparison.phrases import part_words, shown_parts
-from traceview.report.comparison.terminal import render, render_brief
+from traceview.report.comparison.tables import part_words, shown_parts
+from traceview.report.comparison.terminal import render, render_brief, to_markdown
 from traceview.report.screen import MAX_LINES, Screen, width
-from traceview.units import plain
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {

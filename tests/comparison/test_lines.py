@@ -19,10 +19,10 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.comparison.document import document
-from traceview.report.comparison.markdown import to_markdown
 from traceview.report.comparison.page import render
 from traceview.report.comparison.tables import line_name, line_table, shown_lines
 from traceview.report.comparison.terminal import render as render_text
+from traceview.report.comparison.terminal import to_markdown
 
 COUNT = 8
 LINES = st.builds(Line, st.sampled_from("xy"), st.sampled_from("fg"), st.integers(1, 3))

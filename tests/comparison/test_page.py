@@ -15,8 +15,8 @@ from tests.comparison.test_captures import compare_samples
 from tests.report.browser import Opened, opened
 from traceview import compare, open_trace
 from traceview.model.analysis import NotMeasured
+from traceview.model.units import duration
 from traceview.report.comparison import render
-from traceview.units import duration
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 

@@ -30,7 +30,7 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import CaptureDifference
 from traceview.model.trace import Trace
-from traceview.report.comparison.phrases import notes
+from traceview.report.comparison.tables import notes
 from traceview.report.comparison.terminal import render
 
 MS = 1_000_000

@@ -36,12 +36,12 @@ WANTED = os.environ.get("TRACEVIEW_GATE", "")
 EVERY = sorted(str(path.relative_to(SAMPLES)) for kind in ("*.sqlite", "*.json.gz") for path in SAMPLES.rglob(kind))
 SEEDS = tuple(range(*map(int, WANTED.split(":"))) if ":" in WANTED else (0, 1, 4, 5, 7, 10, 11, 13, 15, 20, 25, 47, 90))
 SMALL_LIMITS = {
-    "timeline.stored.BLOCK_MARKS": 300,
-    "timeline.stored.MIN_LEVEL_MARKS": 50,
-    "timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
-    "timeline.sums.MAX_SUMMED_MARKS": 2000,
-    "timeline.index.MAX_PLACES_OF_NAME": 5,
-    "engine.model.MAX_MODELLED": 2000,
+    "model.timeline.stored.BLOCK_MARKS": 300,
+    "model.timeline.stored.MIN_LEVEL_MARKS": 50,
+    "model.timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
+    "model.timeline.sums.MAX_SUMMED_MARKS": 2000,
+    "model.timeline.index.MAX_PLACES_OF_NAME": 5,
+    "engine.run.MAX_MODELLED": 2000,
 }
 LOSSES = ("lost_launches", "cuda_ends_early")
 DOCS_EXAMPLES = (

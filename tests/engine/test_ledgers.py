@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from traceview.engine import claims as ledgers
 from traceview.engine.claims import compact_ledger
 from traceview.intervals import Intervals, union
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing.ledger import Claim, GapClaim, KernelClaim, Ledger, TimeClaim
 

@@ -18,8 +18,8 @@ from tests.formulas import FORMULAS, INNER_FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.tables import TABLES, escape_formulas
 from traceview.measure import MEASURES
+from traceview.model.analysis import CAUSES
 from traceview.model.columns import field_names
-from traceview.model.devices import CAUSES
 from traceview.model.rows import size_text
 from traceview.pipeline import analyze, open_trace
 from traceview.report.json import plain_values

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.export import wire
+from traceview.export import perfetto
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -16,10 +16,15 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 def test_columns_decode(rows: list[tuple[int, int]]) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     value, number = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    event = wire.messages(
-        11, [*wire.uints(30, value), *wire.fixed64s(47, np.stack([number, number + 1], 1)), *wire.uints(11, number)]
+    event = perfetto.messages(
+        11,
+        [
+            *perfetto.uints(30, value),
+            *perfetto.fixed64s(47, np.stack([number, number + 1], 1)),
+            *perfetto.uints(11, number),
+        ],
     )
-    data = wire.matrix(len(rows), wire.messages(1, event))
+    data = perfetto.matrix(len(rows), perfetto.messages(1, event))
     trace = pb.Trace.FromString(data.tobytes())
     events = [packet.track_event for packet in trace.packet]
     assert [(event.counter_value, event.flow_ids[0]) for event in events] == rows
@@ -30,7 +35,7 @@ def test_columns_decode(rows: list[tuple[int, int]]) -> None:
 @given(INT64)
 def test_number_decodes(value: int) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    assert pb.TrackEvent.FromString(wire.uint(30, value)).counter_value == value
+    assert pb.TrackEvent.FromString(perfetto.uint(30, value)).counter_value == value
 
 
 @given(st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=30))
@@ -41,4 +46,4 @@ def test_interleaved_messages_keep_their_order(messages: list[bytes]) -> None:
         rows = np.flatnonzero(widths == width)
         joined = b"".join(messages[row] for row in rows)
         groups.append((rows, np.frombuffer(joined, np.uint8).reshape(len(rows), int(width))))
-    assert wire.interleaved(len(messages), groups).tobytes() == b"".join(messages)
+    assert perfetto.interleaved(len(messages), groups).tobytes() == b"".join(messages)

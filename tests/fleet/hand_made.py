@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceview.model.collectives import Channel, Collectives, PackedColumn
-from traceview.model.devices import CAUSES
-from traceview.model.fleet import STEP_FIGURES, RankResult, ReportResult, Steps
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, PackedColumn, RankResult, ReportResult, Steps
 from traceview.model.program import PLAIN_CUDA, Program
 
 MS = 1_000_000

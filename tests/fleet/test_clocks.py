@@ -10,8 +10,7 @@ import pytest
 from tests.captures import ALL, sample, shared
 from tests.fleet.reports import merged, process_alone, result_of
 from traceview.fleet.clocks import estimate_clocks
-from traceview.fleet.groups import split_by_common_ends
-from traceview.fleet.match import match_collectives
+from traceview.fleet.match import match_collectives, split_by_common_ends
 from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.model.fleet import Fleet
 

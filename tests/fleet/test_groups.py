@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.fleet.groups import rank_sets, set_notes
-from traceview.fleet.match import MatchedCollectives
+from traceview.fleet.match import MatchedCollectives, rank_sets, set_notes
 
 RANKS = 9
 groups = st.lists(st.sets(st.integers(0, RANKS - 1), min_size=2, max_size=4), max_size=6)

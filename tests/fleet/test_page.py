@@ -15,9 +15,9 @@ from playwright.sync_api import Browser
 
 from tests.fleet.reports import ranks_of, result_of
 from tests.report.browser import Opened, opened
+from traceview.fleet.iterations import MAX_BINS, merge_bins
 from traceview.fleet.merge import MAX_SHOWN_BINS, merge_reports
 from traceview.fleet.partials import FleetReports, header, run_here
-from traceview.fleet.work import MAX_BINS, merge_bins
 from traceview.model.fleet import Fleet, Skipped
 from traceview.model.trace import Note
 from traceview.report.fleet import render

@@ -16,15 +16,12 @@ from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
 from traceview.fleet.stragglers import CUDA, MPI, PYTORCH, remedies
 from traceview.measure.iterations import IterationRanges
-from traceview.model.analysis import Iterations
-from traceview.model.collectives import PackedColumn
-from traceview.model.devices import CAUSES
-from traceview.model.fleet import Fleet, RankResult, Steps
+from traceview.model.analysis import CAUSES, Iterations
+from traceview.model.fleet import Fleet, PackedColumn, RankResult, Steps
 from traceview.model.program import Program
+from traceview.model.units import duration
 from traceview.pipeline import analyze
-from traceview.report.fleet.phrases import headline, price
-from traceview.report.fleet.terminal import render
-from traceview.units import duration
+from traceview.report.fleet.terminal import headline, price, render
 
 MPI_PROGRAM = Program("cuda", ("cuda", "mpi"))
 PYTORCH_WORDS = ("DataLoader", ".item()", "pin_memory", "torch", "Python", "batch", "checkpoint")

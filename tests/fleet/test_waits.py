@@ -24,8 +24,7 @@ from traceview.fleet.waits import (
     arrived_group,
     measure_arrivals,
 )
-from traceview.model.collectives import Clock, PackedColumn
-from traceview.model.fleet import ReportResult
+from traceview.model.fleet import Clock, PackedColumn, ReportResult
 
 RANKS = 6
 NUMBERS = np.arange(3)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from traceview.fleet import work
-from traceview.fleet.work import WorkBins, compute_times, merge_bins
+from traceview.fleet import iterations
+from traceview.fleet.iterations import WorkBins, compute_times, merge_bins
 from traceview.measure.activity import active_devices
-from traceview.model.collectives import Clock
+from traceview.model.fleet import Clock
 
 CLASSES = {"compute": "compute", "copies": "copy", "communication": "communication"}
 OPERATION = st.tuples(
@@ -22,11 +22,11 @@ OPERATION = st.tuples(
 def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins: int) -> None:
     operations = [(start, start + length, kind, stream, None) for start, length, kind, stream in drawn]
     [device] = active_devices(trace := made_trace(operations))
-    limit, work.MAX_BINS = work.MAX_BINS, bins
+    limit, iterations.MAX_BINS = iterations.MAX_BINS, bins
     try:
         measured = WorkBins.empty(device.window, compute_times(trace, device)).in_part(trace, device).work()
     finally:
-        work.MAX_BINS = limit
+        iterations.MAX_BINS = limit
     count = len(measured.kernel)
     assert count <= bins and measured.start == device.window.start
     assert measured.width * count >= device.window.length > measured.width * (count - 1)

@@ -12,7 +12,7 @@ from tests.captures import sample
 from tests.fleet.reports import ranks_of, result_of
 from traceview.errors import RequestError
 from traceview.fleet.worker import NOT_SEEN, Job, Report, forget_run, loaded, read_and_keep, work
-from traceview.model.collectives import COLLECTIVE_COLUMNS
+from traceview.model.fleet import COLLECTIVE_COLUMNS
 
 
 def test_kept_result_is_read_back(tmp_path: Path) -> None:

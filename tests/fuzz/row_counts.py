@@ -15,15 +15,15 @@ from unittest import mock
 import polars as pl
 
 from tests.fuzz.odd_databases import make_odd_database, page_size
+from traceview.captures.info import describe
+from traceview.captures.redact import Redacted, redact
+from traceview.captures.redact.keep import COLUMNS, IDS, PROCESS_TABLES, ROWS
+from traceview.captures.redact.secrets import Secrets
 from traceview.errors import TraceviewError
-from traceview.info import describe
 from traceview.pipeline import analyze
 from traceview.read import raw
 from traceview.read.formats import read_capture
 from traceview.read.raw import RawCapture
-from traceview.redact import Redacted, redact
-from traceview.redact.keep import COLUMNS, IDS, PROCESS_TABLES, ROWS
-from traceview.redact.secrets import Secrets
 
 PARTLY_KEPT = {*ROWS, *PROCESS_TABLES, raw.STRINGS, raw.DIAGNOSTICS}
 ANALYZED = 8  # one case in this many is measured, too

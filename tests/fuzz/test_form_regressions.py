@@ -14,8 +14,8 @@ from tests.fuzz.ended import run
 from tests.fuzz.forms import as_tables
 from tests.oracle import figures
 from tests.oracle.differences import differences
+from traceview.captures.redact import redact
 from traceview.pipeline import analyze
-from traceview.redact import redact
 from traceview.report.analysis.document import document
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.captures import sample
 from tests.fuzz.secrets import KINDS, POSITIONS, Draw, left_in, plant
 from tests.redact.figures import figures, numbers
-from traceview.redact import redact
-from traceview.redact.secrets import Secrets
+from traceview.captures.redact import redact
+from traceview.captures.redact.secrets import Secrets
 
 LONG = 300_000  # letters; quadratic time would be an hour
 END = " password=hunter2 jane@lab.org /raid/jane/x eyJhbGciOi.eyJzdWIiOi 10.1.1.1 -u jane:pw9Xq"

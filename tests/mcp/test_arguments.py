@@ -16,10 +16,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from tests.captures import sample
 from traceview.errors import RequestError
-from traceview.mcp.captures import Captures
-from traceview.mcp.server import NAMES, build_server
-from traceview.mcp.tools import MAX_BYTES, Tools
 from traceview.model.unprofiled import CALIBRATION
+from traceview.serve.agents import MAX_BYTES, NAMES, Tools, build_server
+from traceview.serve.captures import Captures
 
 CAPTURE = "a.sqlite"
 LEAST: dict[str, dict[str, Any]] = {  # arguments without which a tool answers nothing

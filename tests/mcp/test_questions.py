@@ -18,12 +18,12 @@ from mcp import Client, StdioServerParameters
 
 from tests.captures import ROOT, SAMPLES
 from traceview.comparison import compare_analyses
-from traceview.mcp.server import NAMES
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 from traceview.report.comparison.document import document as comparison_document
 from traceview.report.whatif import document as whatif_document
+from traceview.serve.agents import NAMES
 from traceview.whatif.prediction import whatif
 
 MAX_CALLS, MAX_TOTAL = 3, 4_000

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from tests.captures import SAMPLES, sample
 from tests.cli.command import Command
 from traceview.errors import RequestError
-from traceview.mcp.captures import Captures
-from traceview.mcp.server import NAMES
-from traceview.mcp.tools import MAX_BYTES, Tools, to_text
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
+from traceview.serve.agents import MAX_BYTES, NAMES, Tools, to_text
+from traceview.serve.captures import Captures
 
 VALUES = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.text(max_size=300)
 ROWS = st.lists(st.dictionaries(st.sampled_from(["name", "time_ns", "share"]), VALUES, min_size=1), max_size=30)
@@ -86,6 +85,6 @@ def test_command_prints_the_skill_and_names_a_missing_package(
     assert skill.startswith("---\nname: traceview\n")
     assert [name for name in NAMES if f"`{name}`" not in skill] == []
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    monkeypatch.delitem(sys.modules, "traceview.mcp.server", raising=False)
+    monkeypatch.delitem(sys.modules, "traceview.serve.agents", raising=False)
     missing = traceview("mcp")
     assert (missing.code, missing.err.count("\n")) == (2, 1) and "pip install 'traceview[mcp]'" in missing.err

@@ -17,8 +17,7 @@ from traceview.measure.devices import measure_devices, with_steady_part
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import Places, locate_operations
-from traceview.model.analysis import Iterations
-from traceview.model.devices import DeviceFigures, DeviceUse
+from traceview.model.analysis import DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
 from traceview.pricing.part import streams_in_part
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.model.collectives import PackedColumn
+from traceview.model.fleet import PackedColumn
 
 near = st.integers(-300, 300)
 anywhere = st.integers(-(1 << 62), 1 << 62)

@@ -14,8 +14,7 @@ from tests.build_export import Call, Kernel, Sync, build_export
 from tests.captures import ALL, analyzed, sample, shared
 from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
-from traceview.model.analysis import Analysis
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES, Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
 

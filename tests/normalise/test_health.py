@@ -16,7 +16,7 @@ from traceview.errors import NoGpuWorkError
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, ReportInfo
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis import brief, terminal
+from traceview.report.analysis import terminal
 
 DIAGNOSTICS = "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, source INTEGER, severity INTEGER, text TEXT)"
 CUPTI_OVERHEAD = "CREATE TABLE CUPTI_ACTIVITY_KIND_OVERHEAD (start INTEGER, end INTEGER, overheadType INTEGER)"
@@ -267,7 +267,7 @@ def test_findings_on_missing_kernel_names_are_in_doubt_and_the_summary_says_so(t
     analysis, complete = analyze(path), analyzed(sample("ddp2.sqlite"))
     assert all(device.communication_ns == 0 for device in analysis.devices)
     assert all(device.communication_ns > 0 for device in complete.devices)
-    assert "are missing from the capture" in " ".join(brief.render(analysis).split())
+    assert "are missing from the capture" in " ".join(terminal.render_brief(analysis).split())
     assert any("names of" in (finding.unsure_because or "") for finding in analysis.findings)
 
 

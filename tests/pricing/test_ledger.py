@@ -15,7 +15,7 @@ from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import device_activity
 from traceview.measure.overlap import Copies
-from traceview.model.devices import CAUSES, Gaps
+from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
 from traceview.pricing.accounts import exposed_work
 from traceview.pricing.ledger import Claim, GapClaim, Grant, Ledger, TimeClaim

@@ -19,9 +19,9 @@ from tests.captures import ROOT
 from tests.fuzz.odd_databases import page_size
 from tests.fuzz.test_hostile import interior
 from traceview.cli import cli
-from traceview.mcp.captures import Captures
-from traceview.mcp.tools import Tools
 from traceview.read.source import MAX_DECODED
+from traceview.serve.agents import Tools
+from traceview.serve.captures import Captures
 
 MEGABYTE = 1 << 20
 LIMIT, MEMORY = "50MB", 3 << 30

@@ -17,8 +17,9 @@ import pytest
 
 from tests import profiling
 from tests.captures import H200, SAMPLES, analyzed, original, sample
+from traceview.captures.info import describe
+from traceview.captures.redact import redact
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
-from traceview.info import describe
 from traceview.pipeline import analyze, open_trace
 from traceview.read import nsys_rep
 from traceview.read.formats import READERS, Reader
@@ -26,7 +27,6 @@ from traceview.read.nsys_rep import NsysReportReader
 from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import STRINGS, TABLES
 from traceview.read.source import read_head
-from traceview.redact import redact
 from traceview.report.analysis.document import to_json
 
 # The first bytes of a report of nsys; the rest is not a report.

@@ -97,8 +97,8 @@ def test_capture_changes_while_read(
     path = table = tmp_path / "report"
     last_step = {
         "sqlite": "sqlite.database.version_text",
-        "gz": "compressed.unpack",
-        "parquet": "parquet.directory._stated_versions",
+        "gz": "formats.unpack",
+        "parquet": "parquet._stated_versions",
         "profiler": "kineto.trace_file.read_trace",
     }[form]
     if form == "profiler":

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
+from traceview.captures import calibrate as module
+from traceview.captures.microbenchmark import Nvtx
 from traceview.cli.calibrate import calibrate as command
+from traceview.cli.schemas import SCHEMAS
 from traceview.errors import TraceviewError
 from traceview.read.calibration import read_calibration
-from traceview.record import calibrate as module
-from traceview.record.microbenchmark import Nvtx
-from traceview.schemas import SCHEMAS
 
 CALLS = {"cuGraphLaunch": 1_400, "event query": 400, "cuLaunchKernel": 4_000}  # ns without nsys
 

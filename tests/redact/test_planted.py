@@ -13,10 +13,10 @@ import pytest
 from tests.captures import ALL, sample, shared
 from tests.redact.figures import figures, numbers, texts, values
 from tests.redact.planted import KINDS, POSITIONS
+from traceview.captures.redact import keep, redact
+from traceview.captures.redact.secrets import NameRedactor, Secrets
 from traceview.errors import OutputError
 from traceview.read import raw
-from traceview.redact import keep, redact
-from traceview.redact.secrets import NameRedactor, Secrets
 
 EVERY_TABLE = ["mpi/ring.sqlite", "openacc/heat_as_2024.2.sqlite"]
 CAPTURES = [

@@ -17,9 +17,8 @@ from detect_secrets.settings import default_settings
 from tests.captures import sample
 from tests.redact.figures import texts
 from tests.redact.planted import KINDS
-from traceview.redact import redact
-from traceview.redact.environment import words_of_settings
-from traceview.redact.secrets import NameRedactor, Secrets
+from traceview.captures.redact import redact
+from traceview.captures.redact.secrets import NameRedactor, Secrets, words_of_settings
 
 VALUE = 'mo"on sh&t/9é'
 ENVIRONMENTS = (

@@ -13,8 +13,8 @@ import pytest
 from tests.captures import ALL, H200, SAMPLES, sample, shared
 from tests.cli.command import Command
 from tests.redact.figures import figures, numbers
+from traceview.captures.redact import redact
 from traceview.errors import DamagedExportError, NotAnExportError, OutputError
-from traceview.redact import redact
 
 TRAINER = [f"trainer/{path.name}" for path in sorted((SAMPLES / "trainer").glob("*.sqlite"))]
 

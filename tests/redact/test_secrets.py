@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
+from traceview.captures.redact.secrets import NameRedactor, Secrets, is_private, words_of_environment
 from traceview.measure.nvtx import LIBRARY_NAMES, NUMBER
 from traceview.normalise.codes import short_names
-from traceview.redact.environment import is_private, words_of_environment
-from traceview.redact.secrets import NameRedactor, Secrets
 
 # Made by hand: none of these opens anything.
 SECRETS = {

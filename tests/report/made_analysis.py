@@ -10,7 +10,12 @@ import polars as pl
 from tests.made_trace import made_trace
 from traceview.measure import MEASURES
 from traceview.model.analysis import (
+    CAUSES,
     Analysis,
+    DeviceFigures,
+    DeviceUse,
+    Gap,
+    Gaps,
     HostUse,
     Iteration,
     IterationCandidate,
@@ -21,7 +26,6 @@ from traceview.model.analysis import (
     Unmatched,
 )
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps
 from traceview.model.findings import Finding, Place
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, SpeedOfLight, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window

@@ -1,4 +1,4 @@
-"""The page's scripts write figures as traceview/units.py does."""
+"""The page's scripts write figures as traceview/model/units.py does."""
 
 from __future__ import annotations
 

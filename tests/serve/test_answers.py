@@ -10,8 +10,8 @@ import struct
 import pytest
 
 from tests.serve.test_server import get
-from traceview.serve import Server, answers
-from traceview.serve.answers import MAX_NS
+from traceview.serve import page
+from traceview.serve.page import MAX_NS, Server
 
 REQUESTS = {
     "marks": {"from": "0", "to": "1000", "shift": "4", "rows": "0"},
@@ -76,8 +76,8 @@ def test_extreme_times_are_answered(server: Server) -> None:
 
 
 def test_narrow_bins_are_widened(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_LANE_MARKS", 100)
-    monkeypatch.setattr(answers, "MAX_LANE_BINS", 64)
+    monkeypatch.setattr(page, "MAX_LANE_MARKS", 100)
+    monkeypatch.setattr(page, "MAX_LANE_BINS", 64)
     stream = next(at for at, row in enumerate(server.answers.rows) if row.kind == "stream")
     body = get(server, f"marks?from=0&to={1 << 30}&shift=0&rows={stream}")[2]
     [length] = struct.unpack("<I", body[:4])
@@ -86,7 +86,7 @@ def test_narrow_bins_are_widened(server: Server, monkeypatch: pytest.MonkeyPatch
 
 
 def test_size_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_ANSWER_MARKS", 1000)
+    monkeypatch.setattr(page, "MAX_ANSWER_MARKS", 1000)
     rows = ",".join(map(str, range(len(server.answers.rows))))
     assert "request fewer rows" in refused(server, f"marks?from=0&to={1 << 33}&shift=0&rows={rows}")
 

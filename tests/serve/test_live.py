@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from traceview.model.analysis import Analysis
-from traceview.serve import Server
+from traceview.serve.page import Server
 
 EXACT = """() => traceview.board.shown.filter((row) => row.kind === "stream" && row.lanes.length)
   .flatMap(({ lanes: [lane] }) => traceview.visibleSources(lane, traceview.view.from, traceview.view.to))

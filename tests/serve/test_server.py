@@ -15,7 +15,7 @@ from tests.timeline.test_columns import planes
 from traceview import intervals
 from traceview.errors import OutputError
 from traceview.model.analysis import Analysis
-from traceview.serve import Server
+from traceview.serve.page import Server
 
 
 def get(

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.timeline.marks import Marks
-from traceview.timeline.merging import merged
-from traceview.timeline.stored import BUSY, DETAIL, LENGTH, LOOK, NAME, START, SUM, write_lane
+from traceview.model.timeline.marks import Marks
+from traceview.model.timeline.merging import merged
+from traceview.model.timeline.stored import BUSY, DETAIL, LENGTH, LOOK, NAME, START, SUM, write_lane
 
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, 1 << 40))
 MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 300), st.integers(0, 3), NUMBERS, NUMBERS), min_size=1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from traceview import intervals
 from traceview.intervals import arrays
-from traceview.timeline.marks import Columns, Marks
-from traceview.timeline.merging import merged
+from traceview.model.timeline.marks import Columns, Marks
+from traceview.model.timeline.merging import merged
 
 numbers = st.lists(st.integers(0, 2**53), max_size=40)
 spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=120)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.timeline import index
-from traceview.timeline.index import Index
-from traceview.timeline.marks import Marks
-from traceview.timeline.rows import Group, TimelineRow
+from traceview.model.timeline import index
+from traceview.model.timeline.index import Index
+from traceview.model.timeline.marks import Marks
+from traceview.model.timeline.rows import Group, TimelineRow
 
 lanes = st.lists(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 300)), max_size=40), max_size=5)
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.captures import analyzed, sample
 from tests.pages import inputs_of
 from traceview.intervals import EMPTY
+from traceview.model.timeline.groups import rows
+from traceview.model.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
+from traceview.model.timeline.marks import Columns, Marks, Merge, concatenated
+from traceview.model.timeline.merging import GroupCounts, merged
+from traceview.model.timeline.rows import TimelineRow
+from traceview.model.timeline.sums import device_lanes, device_sums
 from traceview.report.analysis.timeline import ChunkBudget, PackedLane, pack_levels
 from traceview.report.assets import pack
-from traceview.timeline.groups import rows
-from traceview.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
-from traceview.timeline.marks import Columns, Marks, Merge, concatenated
-from traceview.timeline.merging import GroupCounts, merged
-from traceview.timeline.rows import TimelineRow
-from traceview.timeline.sums import device_lanes, device_sums
 
 SPAN = 1 << 34
 

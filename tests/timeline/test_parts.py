@@ -16,12 +16,12 @@ from traceview.engine.page import page_inputs
 from traceview.engine.part import PartRunner, TraceInMemory
 from traceview.engine.run import AnalysisOptions, analyze_parts
 from traceview.model.analysis import Analysis
+from traceview.model.timeline import levels, stored
+from traceview.model.timeline.events import PageInputs
+from traceview.model.timeline.groups import rows
 from traceview.pipeline import analyze, open_trace
-from traceview.serve import answers
-from traceview.serve.answers import Answers
-from traceview.timeline import levels, stored
-from traceview.timeline.events import PageInputs
-from traceview.timeline.groups import rows
+from traceview.serve import page
+from traceview.serve.page import Answers
 
 
 @pytest.fixture(scope="module", params=["dual.sqlite", "ddp2.sqlite"])
@@ -44,12 +44,12 @@ def test_server_answers_slices_as_it_answers_the_complete_trace(
     monkeypatch.setattr(stored, "BLOCK_MARKS", 300)
     monkeypatch.setattr(stored, "MIN_LEVEL_MARKS", 50)
     for limit in ("MAX_UNMERGED_MARKS", "MAX_LANE_MARKS", "MAX_READ_MARKS"):
-        monkeypatch.setattr(answers, limit, 500)
+        monkeypatch.setattr(page, limit, 500)
     monkeypatch.setattr(levels, "MAX_MARKS_WITHOUT_LEVELS", 500)
-    monkeypatch.setattr(answers, "MAX_PLACES", 50)
+    monkeypatch.setattr(page, "MAX_PLACES", 50)
     every = [inputs_of(whole), in_parts(whole, 7, tmp_path)]
     servers = [Answers.from_groups(rows(inputs), inputs.events) for inputs in every]
-    monkeypatch.setattr(answers, "MAX_UNMERGED_MARKS", 1 << 40)
+    monkeypatch.setattr(page, "MAX_UNMERGED_MARKS", 1 << 40)
     # The complete trace without sums and levels in advance.
     servers.append(Answers.from_groups(rows(every[0]), every[0].events))
     length, lanes = every[0].events.span.length, servers[0].rows

@@ -12,11 +12,11 @@ from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, 
 from tests.pages import inputs_of
 from traceview.model.analysis import Analysis
 from traceview.model.stacks import SAMPLES, HostEvidence
+from traceview.model.timeline import groups
+from traceview.model.timeline.groups import SampleStacks, frame_text, sample_marks
+from traceview.model.timeline.marks import Marks, Names
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.timeline import groups
-from traceview.timeline.groups import SampleStacks, frame_text, sample_marks
-from traceview.timeline.marks import Marks, Names
 
 
 def callers(made: HostEvidence, stack: int) -> list[int]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from tests.captures import sample
 from tests.cli.command import Command, traceview
 from tests.pages import inputs_of
+from traceview.model.timeline.groups import rows
+from traceview.model.timeline.rows import LOOKS
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.screen import MAX_LINES
-from traceview.timeline.groups import rows
-from traceview.timeline.rows import LOOKS
 from traceview.whatif.prediction import whatif
 
 __all__ = ["traceview"]

@@ -14,14 +14,13 @@ from typing import TypeVar
 import click
 
 from traceview import __version__
-from traceview.cli.settings import default_map, said_defaults
+from traceview.cli.settings import CAPTURES, default_map, said_defaults
 from traceview.errors import ReportError, is_out_of_memory
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 SHELLS = ("bash", "zsh", "fish")
-# Keys of a click context's `meta`: the captures on the command line, and the arguments of the command.
-CAPTURES, ARGUMENTS = "traceview.captures", "traceview.arguments"
+ARGUMENTS = "traceview.arguments"  # key of a click context's `meta`: the arguments of the command
 
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {

@@ -26,10 +26,9 @@ from traceview.cli.options import (
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, screen, write_results
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
 from traceview.errors import RequestError
-from traceview.files import is_stdout, refuse_link
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.engine.limited import LimitedCapture
@@ -210,8 +209,8 @@ def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
 def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
     from traceview.engine.page import page_inputs
+    from traceview.model.units import size
     from traceview.report.analysis.page import DETAIL, render
-    from traceview.units import size
 
     html = render(page_inputs(capture), DETAIL if detail is None else detail)
     if detail is not None and len(html) > detail:
@@ -226,7 +225,6 @@ def _chosen_top(top: int) -> int | None:
 
 
 def _summary(analysis: Analysis, verbose: bool, top: int | None) -> str:
-    from traceview.report.analysis.brief import render as render_brief
-    from traceview.report.analysis.terminal import render
+    from traceview.report.analysis.terminal import render, render_brief
 
     return (render if verbose else render_brief)(analysis, screen(), top=top)

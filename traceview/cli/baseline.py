@@ -23,11 +23,10 @@ from traceview.cli.options import (
     baseline_path,
     reading_options,
 )
-from traceview.cli.outputs import check_outputs, print_out, write_document
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, print_out, progress, write_document
 from traceview.cli.redact import NAMES
 from traceview.errors import OutputError, ReportError, RequestError
-from traceview.files import check_different, check_file, refuse_link
+from traceview.report.files import check_different, check_file, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.comparison import StoredBaseline
@@ -80,10 +79,10 @@ def save(
     check_different((report,), (stored,))
     check_outputs((report, stored, stored.with_name(f"{name}.json")), (json_path,))
     with progress(quiet) as step:
+        from traceview.captures.redact import redact
         from traceview.export import write_trace
         from traceview.model.comparison import Baselines, StoredBaseline
         from traceview.pipeline import analyze
-        from traceview.redact import redact
 
         step("analyze", 0.0)
         analysis = analyze(report, iteration=iteration, skip=skip, device=device)
@@ -135,7 +134,7 @@ def _stored_baseline(path: Path) -> StoredBaseline:
 
 
 def _line(row: StoredBaseline) -> str:
-    from traceview.units import duration, plain, size
+    from traceview.model.units import duration, plain, size
 
     time = "no iterations" if row.time_ns is None else f"{duration(row.time_ns)} per iteration"
     return f"{row.name}  {time}, {plain(', '.join(row.gpus))}, {size(row.bytes)}"

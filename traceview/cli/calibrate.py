@@ -9,10 +9,9 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import OUTPUT, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_out, write_output
-from traceview.cli.progress import progress
-from traceview.files import refuse_link
+from traceview.cli.outputs import check_outputs, print_out, progress, write_output
 from traceview.model.unprofiled import CALIBRATION
+from traceview.report.files import refuse_link
 
 
 @click.command()
@@ -37,7 +36,7 @@ def calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
     Captures in the folder of the file then get the time without the profiler from it. The GPU should do nothing else
     meanwhile.
     """
-    from traceview.record.calibrate import calibrate as run
+    from traceview.captures.calibrate import calibrate as run
 
     if output is None:
         refuse_link(output := Path(CALIBRATION), "--output")

@@ -25,10 +25,9 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_out, screen, write_output
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, write_output
 from traceview.errors import RequestError
-from traceview.files import STDOUT, is_stdout, write_text
+from traceview.report.files import STDOUT, is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
@@ -162,7 +161,7 @@ def compare(
 
 
 def _regressions(comparison: Comparison) -> list[str]:
-    from traceview.report.comparison.phrases import headline
+    from traceview.report.comparison.tables import headline
 
     return [
         f"--fail-on-regression: {against.capture.file} is {headline(against, comparison.cut)}"
@@ -187,8 +186,7 @@ def _write(
 ) -> None:
     """Write the documents; print the summary unless a document goes to standard output."""
     from traceview.report.comparison.document import to_json
-    from traceview.report.comparison.markdown import to_markdown
-    from traceview.report.comparison.terminal import render, render_brief
+    from traceview.report.comparison.terminal import render, render_brief, to_markdown
 
     printed = [
         write_output(json_path, partial(to_json, comparison)),

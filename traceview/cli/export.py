@@ -11,10 +11,9 @@ import click
 from traceview.cli import examples
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
 from traceview.cli.options import CAPTURE, JSON_BESIDE_OUTPUT, OUTPUT, SILENT, reading_options, window_options
-from traceview.cli.outputs import check_outputs, print_bytes, print_out, write_document
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, print_bytes, print_out, progress, write_document
 from traceview.errors import OutputError, RequestError
-from traceview.files import is_stdout, refuse_link
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.export import Format
@@ -120,7 +119,7 @@ def export(
             return
         form.write(contents, target)
     if not write_document(json_path, Written.from_output(form, target)) and not quiet:
-        from traceview.units import plain
+        from traceview.model.units import plain
 
         print_out(f"{plain(str(target), 4000)}\n")
 
@@ -158,8 +157,8 @@ def _export_many(
             write_trace(target, pieces)
     in_document = not is_stdout(target) and write_document(json_path, Written.from_output(form, target))
     if not quiet and not in_document and not is_stdout(target):
-        from traceview.report.fleet.phrases import clocks_line
-        from traceview.units import plain
+        from traceview.model.units import plain
+        from traceview.report.fleet.terminal import clocks_line
 
         print_out(f"{plain(str(target), 4000)}\n{clocks_line(fleet)}\n")
     report_skipped(fleet)

@@ -25,11 +25,10 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, screen, write_results
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
 from traceview.engine.memory import check_memory
 from traceview.errors import RequestError
-from traceview.files import is_stdout, refuse_link
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.fleet import Fleet

@@ -24,7 +24,7 @@ MORE = "every stream, table, range and check of the capture's health"
 )
 def info(report: Path, json_path: Path | None, verbose: bool) -> None:
     """List what REPORT contains and what is missing. Measures nothing."""
-    from traceview.info import brief_lines, describe, lines
+    from traceview.captures.info import brief_lines, describe, lines
 
     check_outputs((report,), (json_path,))
     contents = describe(report)

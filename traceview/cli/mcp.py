@@ -29,13 +29,13 @@ def mcp(captures: tuple[Path, ...], skill: bool) -> None:
     The tools write nothing. They read captures under the working folder, and CAPTURES: files or folders.
     """
     if skill:
-        print_out((Path(__file__).parents[1] / "mcp" / "SKILL.md").read_text(encoding="utf-8"))
+        print_out((Path(__file__).parents[1] / "serve" / "SKILL.md").read_text(encoding="utf-8"))
         return
     missing = next((path for path in captures if not path.exists()), None)
     if missing is not None:
         raise RequestError(f"{missing}: no such file or folder")
     try:
-        from traceview.mcp.server import serve
+        from traceview.serve.agents import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

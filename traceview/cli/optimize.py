@@ -18,11 +18,11 @@ from traceview.cli.options import FILE, JSON, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_out, screen, write_output
 from traceview.cli.record import DELAY, SECONDS, check_limits, record_program
 from traceview.errors import RequestError, TraceviewError
-from traceview.files import is_stdout, refuse_link
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
-    from traceview.model.ledger import GainLedger
+    from traceview.report.ledger import GainLedger
 
 NEXT = "Make the change, then run the same command again; --expect NAME,... says which change it is."
 
@@ -105,8 +105,7 @@ class _Loop:
     def turn(self, ledger: GainLedger, change: str | None, names: tuple[str, ...]) -> GainLedger:
         """Record and predict if that is not done yet, have the change made, record again, and return the ledger."""
         from traceview.comparison.ledger import expected_together, ledger_entry, open_step, write_ledger
-        from traceview.model.ledger import GainLedger
-        from traceview.report.ledger import render_entry, render_step
+        from traceview.report.ledger import GainLedger, render_entry, render_step
 
         step, is_new, before = ledger.open_step, ledger.open_step is None, None
         if step is None:
@@ -148,7 +147,7 @@ class _Loop:
 
     def _record(self) -> tuple[str, Analysis]:
         """Record the program, and return the recording's name and its analysis."""
-        from traceview.record import Recording
+        from traceview.captures.record import Recording
 
         number = 1 + max((int(path.stem) for path in self.folder.glob("*.nsys-rep") if path.stem.isdigit()), default=0)
         recording = Recording(command=("sh", "-c", self.program), output=self.folder / f"{number}", **self.limits)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from traceview.cli import CAPTURES
+from traceview.cli.settings import CAPTURES
 from traceview.errors import RequestError
-from traceview.files import named_output
+from traceview.report.files import named_output
 
 if TYPE_CHECKING:
     from traceview.model.unprofiled import ProfilerCosts
@@ -100,8 +100,8 @@ def _refuse_folder_of_captures(folder: Path, command: str) -> None:
     Raises RequestError.
     """
     from traceview.cli.outputs import print_out
+    from traceview.model.units import plain, size
     from traceview.read.formats import captures_in, is_capture_folder
-    from traceview.units import plain, size
 
     if is_capture_folder(folder):
         return

@@ -15,10 +15,10 @@ from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_error, print_out, write_document
 from traceview.errors import RequestError, TraceviewError
-from traceview.files import is_stdout
+from traceview.report.files import is_stdout
 
 if TYPE_CHECKING:
-    from traceview.record import Recording, SteadyIterations
+    from traceview.captures.record import Recording, SteadyIterations
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 DELAY = click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
@@ -65,8 +65,8 @@ def record(
 
     Write -- before COMMAND.
     """
+    from traceview.captures.record import TRACED, Recording
     from traceview.cli.analyze import analyze
-    from traceview.record import TRACED, Recording
 
     check_limits(given)
     if no_html and opened:
@@ -95,7 +95,7 @@ def check_limits(given: Mapping[str, Any]) -> None:
 
 def record_program(recording: Recording, quiet: bool) -> None:
     """Record, and print the program's exit code if it is not 0. Raises TraceviewError."""
-    from traceview.record import record as run
+    from traceview.captures.record import record as run
 
     if code := run(recording, partial(_steady_iterations, quiet=quiet)):
         print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
@@ -103,9 +103,9 @@ def record_program(recording: Recording, quiet: bool) -> None:
 
 def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     """Return the iterations of a report after the warm-up, and print their number."""
+    from traceview.captures.record import SteadyIterations
     from traceview.model.analysis import Iterations
     from traceview.pipeline import analyze
-    from traceview.record import SteadyIterations
 
     steady = SteadyIterations(0, None)
     with suppress(TraceviewError):
@@ -131,7 +131,7 @@ def doctor(json_path: Path | None) -> None:
 
     Exit code 1 if a check failed.
     """
-    from traceview.record.doctor import FAILED, Checks, checks
+    from traceview.captures.record import FAILED, Checks, checks
 
     check_outputs((), (json_path,))
     done = []

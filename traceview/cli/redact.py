@@ -8,8 +8,7 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.options import FILE, JSON, REPORT, SILENT, reading_options
-from traceview.cli.outputs import check_outputs, print_out, write_document
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, print_out, progress, write_document
 
 NAMES = click.option(
     "--names",
@@ -37,8 +36,8 @@ def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: b
     Every figure of an analysis stays the same. In names, tokens, keys, e-mail addresses and paths are replaced.
     The command prints what it removed and leaves REPORT as it is.
     """
-    from traceview.redact import redact as write_copy
-    from traceview.redact import summary_lines
+    from traceview.captures.redact import redact as write_copy
+    from traceview.captures.redact import summary_lines
 
     check_outputs((report,), (out, json_path))
     with progress(quiet) as step:

@@ -18,7 +18,7 @@ DOCUMENTS = (
 @examples("traceview schema analyze", "traceview schema whatif > whatif.schema.json")
 def schema(command: str) -> None:
     """Print the JSON Schema of what COMMAND writes with --json."""
+    from traceview.cli.schemas import SCHEMAS
     from traceview.report.json import indented_text
-    from traceview.schemas import SCHEMAS
 
     print_out(indented_text(SCHEMAS[command]()))

@@ -12,8 +12,7 @@ import click
 from traceview.cli import examples
 from traceview.cli.analyze import measure_report
 from traceview.cli.options import OPEN, QUIET, REPORT, analysis_options
-from traceview.cli.outputs import print_out
-from traceview.cli.progress import progress
+from traceview.cli.outputs import print_out, progress
 
 
 @click.command()
@@ -32,7 +31,7 @@ def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) ->
     The page loads every event at any zoom from the server. The address contains a random token. No file stays behind.
     """
     from traceview.engine.page import page_inputs
-    from traceview.serve import Server
+    from traceview.serve.page import Server
 
     with progress(quiet) as step:
         capture = measure_report(report, step, page=True, **options)

@@ -14,6 +14,7 @@ from typing import Any
 
 from traceview.errors import RequestError
 
+CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
 FILE, PROJECT, TABLE = "traceview.toml", "pyproject.toml", "tool.traceview"
 KEYS = ("iteration", "skip", "budgets", "redaction")
 CHECKED = ("analyze", "compare", "fleet")  # the commands with --fail-if

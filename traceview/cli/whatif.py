@@ -22,10 +22,9 @@ from traceview.cli.options import (
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import check_outputs, print_out, screen, write_output
-from traceview.cli.progress import progress
+from traceview.cli.outputs import check_outputs, print_out, progress, screen, write_output
 from traceview.errors import RequestError
-from traceview.files import is_stdout, write_text
+from traceview.report.files import is_stdout, write_text
 
 
 @click.command()

@@ -10,12 +10,11 @@ from typing import Any
 
 from traceview.comparison import compare_analyses
 from traceview.errors import RequestError
-from traceview.files import write_text
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
 from traceview.model.whatif import Prediction
 from traceview.read.source import display_name
-from traceview.report.ledger import to_json
+from traceview.report.files import write_text
+from traceview.report.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep, to_json
 from traceview.whatif.prediction import predict, whatif
 
 LEDGER = "ledger.json"

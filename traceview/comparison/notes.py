@@ -10,8 +10,8 @@ from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
+from traceview.model.units import share
 from traceview.report.format import confidence_word
-from traceview.units import share
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05

@@ -15,8 +15,7 @@ from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
-from traceview.model.analysis import Analysis, Iterations, SyncUse
-from traceview.model.devices import CAUSES, DeviceUse
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, SyncUse
 from traceview.model.trace import KINDS, SOURCES, Trace
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")

@@ -24,7 +24,7 @@ from traceview.engine.part import PartTrace
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.intervals.arrays import Positions, first_equal_rows, number_distinct, row_hashes
 from traceview.measure.shared_work import measuring_threads
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
 from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends

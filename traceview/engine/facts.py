@@ -19,8 +19,7 @@ from traceview.intervals import Rows
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import Analysis, DeviceUse, NotMeasured
 from traceview.model.rows import StreamUse
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence

@@ -31,12 +31,12 @@ from traceview.engine.merge import merge_host_states, merge_totals
 from traceview.engine.part import PartTrace, Runner
 from traceview.measure.activity import COMPUTE
 from traceview.measure.host import LINES, HostIdle
-from traceview.model.analysis import Analysis
-from traceview.model.devices import HostStates
+from traceview.model.analysis import Analysis, HostStates
 from traceview.model.findings import Finding, Place
 from traceview.model.rows import SourceLine, StreamUse
 from traceview.model.sums import merged_sums
 from traceview.model.trace import Note, Window
+from traceview.model.units import duration
 from traceview.pricing.accounts import end_of_work
 from traceview.pricing.base import CapturePart, DevicePart, FindingDraft
 from traceview.pricing.claims import STEADY, Claim
@@ -59,7 +59,6 @@ from traceview.pricing.ledger import Grant, largest_positions
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
-from traceview.units import duration
 
 MIN_STATES_SHARE = 0.01  # share of a part's time from which the states of threads at a line are kept
 MAX_PLACES = 5

@@ -23,8 +23,7 @@ from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, compute_counts, join_launches, launch_part
 from traceview.measure.iterations.times import Breakdown, MeasuredDevices, breakdown, finish_from_ends, last_ends
 from traceview.measure.nvtx import project_operations
-from traceview.model.analysis import NotMeasured
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.trace import Trace, Window
 
 

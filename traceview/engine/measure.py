@@ -1,6 +1,6 @@
 """The measures of one part of a capture: today's measures inside a window, reduced to what merges.
 
-Parts adjoin. A border is a moment at which no GPU works and no thread is blocked (engine/plan.py), so that every
+Parts adjoin. A border is a moment at which no GPU works and no thread is blocked (engine/limited.py), so that every
 operation and every blocking call lies in one part. Only gaps cross borders.
 """
 
@@ -32,9 +32,8 @@ from traceview.measure.iterations.times import MeasuredDevices
 from traceview.measure.nvtx import project_operations, project_ranges
 from traceview.measure.places import locate_operations
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import HostUse, Iterations, NotMeasured, Unmatched
+from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.normalise.lost_events import CallPart
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals
     from traceview.measure.nvtx import Projection
     from traceview.measure.places import Places
-    from traceview.timeline.parts import PartMarks
+    from traceview.model.timeline.parts import PartMarks
 
 MAX_PAIRED = 64  # streams of a device that are paired in the first pass; with more, a later pass pairs the busiest
 NO_ROWS = pl.DataFrame()
@@ -219,7 +218,7 @@ def _page_part(
 ) -> PagePart:
     """Return what a page needs of a part."""
     from traceview.measure.charts import chart_totals  # these modules are needed for a page alone
-    from traceview.timeline.parts import write_part
+    from traceview.model.timeline.parts import write_part
 
     assert plan.folder is not None, "a page has a folder"
     own = trace.window is not None and trace.window.start > plan.window.start

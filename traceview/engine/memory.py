@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from traceview.errors import ReportError, RequestError
+from traceview.model.units import size
 from traceview.read.source import read_head
-from traceview.units import size
 
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000

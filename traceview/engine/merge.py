@@ -16,9 +16,20 @@ from traceview.measure.host import HostIdle
 from traceview.measure.nvtx import project_operations
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
-from traceview.model.analysis import Analysis, HostUse, Iterations, NotMeasured, SyncUse, Unmatched
+from traceview.model.analysis import (
+    CAUSES,
+    Analysis,
+    DeviceFigures,
+    DeviceUse,
+    Gaps,
+    HostStates,
+    HostUse,
+    Iterations,
+    NotMeasured,
+    SyncUse,
+    Unmatched,
+)
 from traceview.model.columns import Merge, Table
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gaps, HostStates
 from traceview.model.rows import ApiTotal, StreamUse
 from traceview.model.sums import sum_mappings
 from traceview.model.trace import Note, ReportInfo, Trace, Window

@@ -18,8 +18,8 @@ from traceview.measure.nvtx import project_operations, project_ranges
 from traceview.measure.places import locate_operations
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
-from traceview.timeline.events import PageInputs, TimelineEvents
-from traceview.timeline.parts import merged_projection, stored_events
+from traceview.model.timeline.events import PageInputs, TimelineEvents
+from traceview.model.timeline.parts import merged_projection, stored_events
 
 
 def page_inputs(capture: AnalyzedCapture) -> PageInputs:

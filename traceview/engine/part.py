@@ -25,7 +25,7 @@ from traceview.measure.activity import Activity, device_activity
 from traceview.measure.devices import clip_gaps
 from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gaps
 from traceview.measure.host import HostIdle
-from traceview.model.devices import CAUSES, Gaps
+from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import EVERYTHING, Trace, Window
 
 if TYPE_CHECKING:

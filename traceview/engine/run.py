@@ -31,8 +31,7 @@ from traceview.measure.host import HostIdle
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.times import Breakdown
 from traceview.measure.shared_work import started_beside
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.devices import CAUSES, DeviceUse
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.findings import Finding
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import EVERYTHING, Note, Trace, Window

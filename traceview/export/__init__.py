@@ -1,8 +1,8 @@
 """Export a capture in the formats of other tools.
 
 contents.py  the events of an export, narrowed to a window and a device
-slices.py    all events as slices of tracks (tracks.py), and the copy throughput
-perfetto.py  Perfetto's native trace, in protobuf's wire format (wire.py)
+slices.py    all events as slices of tracks, and the copy throughput
+perfetto.py  Perfetto's native trace
 chrome.py    the Trace Event Format
 stacks.py    time by stack: speedscope's format, and collapsed stacks
 tables.py    the normalised frames and the declared tables as flat tables: CSV and Parquet
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from traceview.export import chrome, perfetto, stacks, tables
 from traceview.export.contents import ExportContents, collect
-from traceview.files import check_file, check_folder, new_folder, write_pieces
+from traceview.report.files import check_file, check_folder, new_folder, write_pieces
 
 __all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "Written", "collect", "write_trace"]
 

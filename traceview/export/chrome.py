@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.export.contents import ExportContents
-from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
-from traceview.export.tracks import Track
+from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder, Track
 from traceview.intervals import index_ranges
 from traceview.model.trace import MEMORIES
 

@@ -11,7 +11,7 @@ import polars as pl
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.model.devices import Gaps
+from traceview.model.analysis import Gaps
 from traceview.model.trace import Trace
 
 

@@ -1,5 +1,11 @@
 """Perfetto's native trace: TracePacket messages with the begin and end of slices, their tracks, arguments and arrows.
 
+Messages are encoded in protobuf's wire format, a column at a time.
+
+Messages of the same shape become a matrix of bytes with one message in each row. All varints of a column have the width
+of the largest one (protobuf accepts padded varints). The messages of a matrix are therefore equally long, and no Python
+code loops over them.
+
 The field numbers are from protos/perfetto/trace in Perfetto's repository. Timestamps are ns on the capture's clock, so
 that `ts` in trace_processor equals the time in the report. A capture with negative times is shifted to begin at 0.
 A trace of several captures has a track for each, above its GPUs, with a slice that states the capture's clock.
@@ -9,16 +15,121 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.export import wire
 from traceview.export.contents import ExportContents
-from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
-from traceview.export.tracks import Track
+from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder, Track
 from traceview.intervals import Times
+
+VARINT, FIXED64, BYTES = 0, 1, 2
+Column = NDArray[np.uint8]  # (messages, bytes)
+Part = bytes | Column  # the same bytes in every message, or a column
+
+
+def number(value: int) -> bytes:
+    """Return a varint; a negative number is encoded as its 64-bit two's complement, as in protobuf."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def key(field: int, kind: int) -> bytes:
+    """Return the key of a field: its number and wire type."""
+    return number(field << 3 | kind)
+
+
+def uint(field: int, value: int) -> bytes:
+    """Return a varint field."""
+    return key(field, VARINT) + number(value)
+
+
+def text(field: int, value: str) -> bytes:
+    """Return a string field."""
+    data = value.encode("utf-8", "replace")
+    return key(field, BYTES) + number(len(data)) + data
+
+
+def message(field: int, *parts: bytes) -> bytes:
+    """Return a field that is a message."""
+    data = b"".join(parts)
+    return key(field, BYTES) + number(len(data)) + data
+
+
+def varints(values: NDArray[np.integer[Any]]) -> Column:
+    """Return the varints of a column, all of one width."""
+    left = values.astype(np.int64).view(np.uint64)
+    width = max(1, -(-int(left.max(initial=0)).bit_length() // 7))
+    out = np.empty((len(left), width), np.uint8)
+    for index in range(width):
+        out[:, index] = left & np.uint64(0x7F)
+        left = left >> np.uint64(7)
+    out[:, :-1] |= 0x80
+    return out
+
+
+def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
+    """Return a varint field with a value for each message."""
+    return [key(field, VARINT), varints(values)]
+
+
+def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
+    """Return a repeated fixed64 field; `values` has the shape (messages, repetitions)."""
+    count, times = values.shape
+    head = np.frombuffer(key(field, FIXED64), np.uint8)
+    out = np.empty((count, times, len(head) + 8), np.uint8)
+    out[:, :, : len(head)] = head
+    out[:, :, len(head) :] = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(count, times, 8)
+    return [out.reshape(count, -1)]
+
+
+def messages(field: int, parts: Sequence[Part]) -> list[Part]:
+    """Return a field that is a message with these parts."""
+    return [key(field, BYTES) + number(width(parts)), *parts]
+
+
+def width(parts: Sequence[Part]) -> int:
+    """Return the number of bytes of the parts in each message."""
+    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+
+
+def matrix(count: int, parts: Sequence[Part]) -> Column:
+    """Return the matrix of `count` messages with these parts."""
+    out = np.empty((count, width(parts)), np.uint8)
+    at = 0
+    for part in parts:
+        data = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+        out[:, at : at + data.shape[-1]] = data
+        at += data.shape[-1]
+    return out
+
+
+def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) -> NDArray[np.uint8]:
+    """Merge matrices of several widths into one byte array.
+
+    Each group is (rows, matrix): the indices of its messages among the `count` messages, and their bytes.
+    """
+    if len(groups) == 1:
+        return groups[0][1].reshape(-1)
+    widths = np.zeros(count, np.int64)
+    for rows, column in groups:
+        widths[rows] = column.shape[1]
+    begins = np.cumsum(widths) - widths
+    out = np.empty(int(widths.sum()), np.uint8)
+    for rows, column in groups:
+        as_one = np.dtype((np.void, column.shape[1]))
+        # A view of `out` with a message at every byte offset, so that each message is copied in one step.
+        places = np.ndarray(len(out) - column.shape[1] + 1, as_one, out, strides=(1,))
+        places[begins[rows]] = column.view(as_one).reshape(-1)
+    return out
+
 
 BLOCK = 1 << 16  # slices
 MAX_NAMES_PER_PACKET = 1 << 12
@@ -68,14 +179,14 @@ class _Place:
 
     @property
     def events(self) -> bytes:
-        return wire.uint(SEQUENCE, 2 * self.number + 1)
+        return uint(SEQUENCE, 2 * self.number + 1)
 
     @property
     def tracks(self) -> bytes:
-        return wire.uint(SEQUENCE, 2 * self.number + 2)
+        return uint(SEQUENCE, 2 * self.number + 2)
 
     def packet(self, *parts: bytes) -> bytes:
-        return wire.message(1, self.events, *parts)
+        return message(1, self.events, *parts)
 
     def pid(self, process: int) -> int:
         return process if self.pids is None else self.pids.get(process, process)
@@ -117,24 +228,24 @@ def _distinct_pids(contents: ExportContents, used: set[int]) -> dict[int, int]:
 
 def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
     """Return the track of a capture, and a slice on it that lasts as long as the capture and describes its clock."""
-    descriptor = wire.uint(UUID, place.root) + wire.text(NAME, place.label)
-    descriptor += wire.uint(ORDERING, EXPLICIT) + wire.uint(RANK, place.root)
+    descriptor = uint(UUID, place.root) + text(NAME, place.label)
+    descriptor += uint(ORDERING, EXPLICIT) + uint(RANK, place.root)
     window = [device.window for device in capture.contents.activities]
     first, last = min(each.start for each in window), max(each.end for each in window)
     begin, end = (int(time) for time in capture.to_trace(np.array([first, last], np.int64)))
-    event = wire.uint(TRACK_UUID, place.root) + wire.text(CATEGORY, "clock")
-    event += wire.text(EVENT_NAME, "clock")
+    event = uint(TRACK_UUID, place.root) + text(CATEGORY, "clock")
+    event += text(EVENT_NAME, "clock")
     for name, value in capture.clock.items():
-        field = wire.text(STRING_VALUE, value) if isinstance(value, str) else wire.uint(INT_VALUE, value)
-        event += wire.message(ANNOTATION, wire.text(ANNOTATION_NAME, name), field)
+        field = text(STRING_VALUE, value) if isinstance(value, str) else uint(INT_VALUE, value)
+        event += message(ANNOTATION, text(ANNOTATION_NAME, name), field)
     return b"".join(
         (
-            wire.message(1, place.tracks, wire.message(DESCRIPTOR, descriptor)),
-            place.packet(wire.uint(FLAGS, STATE_CLEARED)),
-            place.packet(wire.uint(TIMESTAMP, begin), wire.message(TRACK_EVENT, wire.uint(TYPE, BEGIN), event)),
+            message(1, place.tracks, message(DESCRIPTOR, descriptor)),
+            place.packet(uint(FLAGS, STATE_CLEARED)),
+            place.packet(uint(TIMESTAMP, begin), message(TRACK_EVENT, uint(TYPE, BEGIN), event)),
             place.packet(
-                wire.uint(TIMESTAMP, end),
-                wire.message(TRACK_EVENT, wire.uint(TYPE, END), wire.uint(TRACK_UUID, place.root)),
+                uint(TIMESTAMP, end),
+                message(TRACK_EVENT, uint(TYPE, END), uint(TRACK_UUID, place.root)),
             ),
         )
     )
@@ -142,7 +253,7 @@ def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
 
 def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
     created, described = builder.tracks.created, 0
-    yield place.packet(wire.uint(FLAGS, STATE_CLEARED))
+    yield place.packet(uint(FLAGS, STATE_CLEARED))
     yield _interned_packet(place, EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
     yield _interned_packet(place, ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
     for slices in builder.parts():
@@ -158,31 +269,31 @@ def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
 
 
 def _descriptors(tracks: Sequence[Track], place: _Place) -> Iterator[bytes]:
-    return (wire.message(1, place.tracks, wire.message(DESCRIPTOR, *_descriptor(track, place))) for track in tracks)
+    return (message(1, place.tracks, message(DESCRIPTOR, *_descriptor(track, place))) for track in tracks)
 
 
 def _descriptor(track: Track, place: _Place) -> Iterator[bytes]:
-    yield wire.uint(UUID, place.first_track + track.id)
+    yield uint(UUID, place.first_track + track.id)
     if track.parent:
-        yield wire.uint(PARENT, place.first_track + track.parent)
+        yield uint(PARENT, place.first_track + track.parent)
     elif place.root and track.kind == "device":
-        yield wire.uint(PARENT, place.root)
-    yield wire.uint(RANK, place.first_track + track.id)
-    yield wire.uint(ORDERING, EXPLICIT)
+        yield uint(PARENT, place.root)
+    yield uint(RANK, place.first_track + track.id)
+    yield uint(ORDERING, EXPLICIT)
     if track.kind == "process":
-        name = wire.text(PROCESS_NAME, f"{place.label} {track.name}") if place.label else b""
-        yield wire.message(PROCESS, wire.uint(1, place.pid(track.process)), name)
+        name = text(PROCESS_NAME, f"{place.label} {track.name}") if place.label else b""
+        yield message(PROCESS, uint(1, place.pid(track.process)), name)
         return
     if track.kind == "thread":
         pid = place.pid(track.process)
-        yield wire.message(THREAD, wire.uint(1, pid), wire.uint(2, track.tid), wire.text(5, track.name))
+        yield message(THREAD, uint(1, pid), uint(2, track.tid), text(5, track.name))
         return
-    yield wire.text(NAME, track.name)
+    yield text(NAME, track.name)
     # A viewer merges the lanes of one stream, but not two streams of the same name.
-    yield wire.uint(MERGE, BY_KEY)
-    yield wire.uint(MERGE_KEY, place.first_track + track.lane_of)
+    yield uint(MERGE, BY_KEY)
+    yield uint(MERGE_KEY, place.first_track + track.lane_of)
     if track.kind == "counter":
-        yield wire.message(COUNTER, wire.uint(3, BYTES_UNIT))
+        yield message(COUNTER, uint(3, BYTES_UNIT))
 
 
 def _interned_texts(place: _Place, texts: Sequence[str], slices: pl.DataFrame) -> Iterator[bytes]:
@@ -198,19 +309,19 @@ def _interned_texts(place: _Place, texts: Sequence[str], slices: pl.DataFrame) -
 
 
 def _interned_packet(place: _Place, field: int, texts: Sequence[str], indices: Sequence[int]) -> bytes:
-    entries = [wire.message(field, wire.uint(1, index + 1), wire.text(2, texts[index])) for index in indices]
-    return place.packet(wire.uint(FLAGS, NEEDS_STATE), wire.message(INTERNED, *entries))
+    entries = [message(field, uint(1, index + 1), text(2, texts[index])) for index in indices]
+    return place.packet(uint(FLAGS, NEEDS_STATE), message(INTERNED, *entries))
 
 
 def _counter_packets(counter: Counter, place: _Place) -> bytes:
-    track = wire.uint(TRACK_UUID, place.first_track + counter.track)
-    event = [wire.uint(TYPE, COUNT) + track, *wire.uints(COUNTER_VALUE, counter.value)]
-    return wire.matrix(len(counter.at), _event_packet(place, counter.at, event)).tobytes()
+    track = uint(TRACK_UUID, place.first_track + counter.track)
+    event = [uint(TYPE, COUNT) + track, *uints(COUNTER_VALUE, counter.value)]
+    return matrix(len(counter.at), _event_packet(place, counter.at, event)).tobytes()
 
 
-def _event_packet(place: _Place, at: Times, event: list[wire.Part]) -> list[wire.Part]:
-    head = place.events + wire.uint(FLAGS, NEEDS_STATE)
-    return wire.messages(1, [head, *wire.uints(TIMESTAMP, place.to_trace(at)), *wire.messages(TRACK_EVENT, event)])
+def _event_packet(place: _Place, at: Times, event: list[Part]) -> list[Part]:
+    head = place.events + uint(FLAGS, NEEDS_STATE)
+    return messages(1, [head, *uints(TIMESTAMP, place.to_trace(at)), *messages(TRACK_EVENT, event)])
 
 
 def _slice_packets(block: pl.DataFrame, place: _Place) -> bytes:
@@ -228,31 +339,31 @@ def _slice_packets(block: pl.DataFrame, place: _Place) -> bytes:
     for value in np.unique(shape):
         rows = np.flatnonzero(shape == value)
         groups.append((rows, _begin_end_pairs(block[rows], place)))
-    return wire.interleaved(len(block), groups).tobytes()
+    return interleaved(len(block), groups).tobytes()
 
 
 def _begin_end_pairs(alike: pl.DataFrame, place: _Place) -> NDArray[np.uint8]:
     """Return a begin and an end packet for each slice; all have the same arguments and number of arrows."""
-    track = wire.uints(TRACK_UUID, place.first_track + alike["track"].to_numpy().astype(np.int64))
-    begin: list[wire.Part] = [
-        wire.uint(TYPE, BEGIN),
+    track = uints(TRACK_UUID, place.first_track + alike["track"].to_numpy().astype(np.int64))
+    begin: list[Part] = [
+        uint(TYPE, BEGIN),
         *track,
-        *wire.uints(CATEGORY_IIDS, alike["category"].to_numpy() + 1),
-        *wire.uints(NAME_IID, alike["name"].to_numpy() + 1),
+        *uints(CATEGORY_IIDS, alike["category"].to_numpy() + 1),
+        *uints(NAME_IID, alike["name"].to_numpy() + 1),
     ]
     for index, name in enumerate(ARGUMENTS):
         if name in alike.columns and alike[name].null_count() == 0:
             value = alike[name].to_numpy()
-            field = wire.uints(STRING_VALUE_IID, value + 1) if name in TEXTS else wire.uints(INT_VALUE, value)
-            begin += wire.messages(ANNOTATION, [wire.uint(ANNOTATION_NAME_IID, index + 1), *field])
-    begin += wire.fixed64s(FLOW_IDS, _arrows(alike, place))
-    end = [wire.uint(TYPE, END), *track]
+            field = uints(STRING_VALUE_IID, value + 1) if name in TEXTS else uints(INT_VALUE, value)
+            begin += messages(ANNOTATION, [uint(ANNOTATION_NAME_IID, index + 1), *field])
+    begin += fixed64s(FLOW_IDS, _arrows(alike, place))
+    end = [uint(TYPE, END), *track]
     parts = [
         part
         for name, event in (("start", begin), ("end", end))
         for part in _event_packet(place, alike[name].to_numpy(), event)
     ]
-    return wire.matrix(len(alike), parts)
+    return matrix(len(alike), parts)
 
 
 def _arrows(alike: pl.DataFrame, place: _Place) -> Times:

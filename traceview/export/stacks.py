@@ -16,7 +16,7 @@ from traceview.errors import RequestError
 from traceview.export.contents import ExportContents
 from traceview.measure.host import HostIdle
 from traceview.model.rows import place_text
-from traceview.units import plain
+from traceview.model.units import plain
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 IDLE, THREAD = "idle_ns", "thread_ns"

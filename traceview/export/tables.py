@@ -21,8 +21,8 @@ from traceview.measure.devices import measure_devices
 from traceview.measure.host import LINES, HostIdle
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import locate_operations
+from traceview.model.analysis import CAUSES, DeviceUse
 from traceview.model.columns import Table, Unit, columns, field_names
-from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.rows import size_text
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")

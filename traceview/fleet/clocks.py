@@ -15,11 +15,10 @@ from functools import partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS
-from traceview.fleet.match import MatchedCollectives
+from traceview.fleet.match import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS, MatchedCollectives
 from traceview.fleet.partials import ByKey, FleetReports, NumberedReports, ranks_of
 from traceview.intervals import Times
-from traceview.model.collectives import SECOND, Clock, PackedColumn
+from traceview.model.fleet import SECOND, Clock, PackedColumn
 
 MAX_TIMES = 1 << 18  # collectives of several ranks that are unpacked at once
 MIN_COLLECTIVES_FOR_DRIFT = 12

@@ -15,7 +15,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, Activity
-from traceview.model.collectives import Channel, Collectives
+from traceview.model.fleet import Channel, Collectives
 from traceview.model.trace import Trace
 
 # NCCL's kernel names: ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_AllReduce_RING_LL_Sum_float.

@@ -28,15 +28,13 @@ from traceview.engine.memory import memory_limit
 from traceview.engine.part import PartRunner, PartTrace, TraceInMemory
 from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, CollectivePart, merge_collectives
-from traceview.fleet.iterations import CutIterations, iteration_numbers
-from traceview.fleet.work import WorkBins, compute_times
+from traceview.fleet.iterations import CutIterations, WorkBins, compute_times, iteration_numbers
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps import device_gaps, find_idle_gaps
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import MeasuredDevices
-from traceview.model.analysis import NotMeasured
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.pipeline import open_trace

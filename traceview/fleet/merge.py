@@ -10,9 +10,15 @@ import numpy as np
 
 from traceview.fleet.clocks import estimate_clocks
 from traceview.fleet.collectives import MAX_COLLECTIVES
-from traceview.fleet.groups import MAX_IMPOSSIBLE_SHARE, rank_sets, set_notes, split_by_common_ends
-from traceview.fleet.iterations import align_iterations
-from traceview.fleet.match import MatchedCollectives, match_collectives
+from traceview.fleet.iterations import MAX_BINS, align_iterations
+from traceview.fleet.match import (
+    MAX_IMPOSSIBLE_SHARE,
+    MatchedCollectives,
+    match_collectives,
+    rank_sets,
+    set_notes,
+    split_by_common_ends,
+)
 from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.fleet.rank_figures import (
     FigurePlan,
@@ -24,10 +30,8 @@ from traceview.fleet.rank_figures import (
 )
 from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
-from traceview.fleet.work import MAX_BINS
 from traceview.intervals import Times
-from traceview.model.collectives import Clock, CollectiveTimes, PackedColumn
-from traceview.model.fleet import Fleet, RankResult, ReportResult, Skipped
+from traceview.model.fleet import Clock, CollectiveTimes, Fleet, PackedColumn, RankResult, ReportResult, Skipped
 from traceview.model.trace import Note
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter

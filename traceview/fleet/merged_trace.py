@@ -19,8 +19,7 @@ from traceview.fleet.measure_report import measure_trace
 from traceview.fleet.merge import merge, report_label
 from traceview.fleet.sources import report_names
 from traceview.intervals import Times
-from traceview.model.collectives import Clock
-from traceview.model.fleet import Fleet
+from traceview.model.fleet import Clock, Fleet
 from traceview.pipeline import open_trace
 
 NONE = -1

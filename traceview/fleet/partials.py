@@ -14,8 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model.collectives import ORDER_COLUMNS, PackedColumn
-from traceview.model.fleet import RankResult, ReportResult
+from traceview.model.fleet import ORDER_COLUMNS, PackedColumn, RankResult, ReportResult
 
 
 class Partial(Protocol):

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import EMPTY
-from traceview.fleet.iterations import with_counted_iterations
+from traceview.fleet.iterations import TimeParts, merge_bins, time_parts, with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
-from traceview.fleet.work import TimeParts, merge_bins, time_parts
 from traceview.intervals import Times
-from traceview.model.collectives import Clock, PackedColumn
-from traceview.model.fleet import Heat, Rank, RankResult, RankWork, Steps
+from traceview.model.fleet import Clock, Heat, PackedColumn, Rank, RankResult, RankWork, Steps
 
 HEAT_FIGURES = ("wall", "own", "compute", "wait")
 MAX_ITERATIONS = 4000  # distinct iterations of all ranks together

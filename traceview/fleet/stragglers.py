@@ -10,10 +10,10 @@ import numpy as np
 from traceview.fleet.rank_figures import difference_within_sets
 from traceview.fleet.waits import ABSENT
 from traceview.intervals import Times
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
 from traceview.model.program import Program
-from traceview.units import share
+from traceview.model.units import share
 
 KERNELS = "kernels"
 EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from traceview.fleet.match import MatchedCollectives
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.intervals import Times
-from traceview.model.collectives import Clock, Collectives, PackedColumn
-from traceview.model.fleet import CollectiveGroup, Pair
+from traceview.model.fleet import Clock, CollectiveGroup, Collectives, PackedColumn, Pair
 
 ABSENT = -1
 MAX_PAIRS = 1000  # the longest are kept

@@ -7,10 +7,12 @@ functions on arrays that both use, with hashes that find equal rows.
 from traceview.intervals.algebra import (
     BEFORE_ALL,
     EMPTY,
+    Coverage,
     Intervals,
     QueryParts,
     clip,
     complement,
+    covered_length,
     gaps_between,
     intersect,
     length,
@@ -40,7 +42,6 @@ from traceview.intervals.arrays import (
     sorted_unique,
     values_at,
 )
-from traceview.intervals.coverage import Coverage, covered_length
 
 __all__ = [
     "BEFORE_ALL",

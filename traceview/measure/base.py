@@ -19,9 +19,8 @@ from traceview.measure.gaps import IdleGaps, ThreadStates
 from traceview.measure.nvtx import Projection
 from traceview.measure.places import Places
 from traceview.measure.shared_work import measuring_threads
-from traceview.model.analysis import HostUse, Iterations, NotMeasured
+from traceview.model.analysis import DeviceUse, HostUse, Iterations, NotMeasured
 from traceview.model.columns import METADATA_KEY, Merge, Table, TableTotals
-from traceview.model.devices import DeviceUse
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace, Window
 

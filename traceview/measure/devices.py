@@ -22,9 +22,8 @@ from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gap
 from traceview.measure.nvtx import innermost_ranges
 from traceview.measure.overlap import Copies
 from traceview.measure.places import Places
-from traceview.model.analysis import Iterations, NotMeasured, Unmatched
+from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
 

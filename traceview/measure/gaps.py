@@ -23,7 +23,7 @@ from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Rows, Times, values_at
 from traceview.measure.activity import Activity
 from traceview.measure.shared_work import launch_rows, measuring_threads
-from traceview.model.devices import CAUSES, Gaps
+from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
 BLOCK = 1 << 14  # calls (an even number) or queries in a block: temporary arrays stay small

@@ -19,13 +19,12 @@ from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
 from traceview.measure.kernels import DIGITS, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
-from traceview.model.analysis import NotMeasured
+from traceview.model.analysis import DeviceUse, NotMeasured
 from traceview.model.columns import Table, partial_row
-from traceview.model.devices import DeviceUse
 from traceview.model.peaks import peak_flops
 from traceview.model.rows import Collective, MatrixPrecision, SpeedOfLight
 from traceview.model.trace import Trace
-from traceview.units import share
+from traceview.model.units import share
 
 MAX_COLLECTIVES = 200
 COLLECTIVE_KEYS = ("collective", "group", "group_size", "element_type", "message_bytes")

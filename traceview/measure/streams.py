@@ -21,8 +21,8 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Act
 from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.gaps import IdleGaps, IdleThreadStates, ThreadStates, attribute
 from traceview.measure.shared_work import measuring_threads
+from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, Gaps
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
 

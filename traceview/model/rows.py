@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traceview.model.columns import column, derived
-from traceview.units import time_range
+from traceview.model.units import time_range
 
 
 def _ratio(part: int, total: int) -> float | None:

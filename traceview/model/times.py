@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from traceview.errors import RequestError
 from traceview.model.trace import Trace, Window
-from traceview.units import duration
+from traceview.model.units import duration
 
 NANOSECONDS: Mapping[str, int] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 # 13 days in ns. No capture is as long, and sums of thousands of such lengths fit into 64 bits.

@@ -16,12 +16,12 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.trace import CLOCK_FIGURES, Note
+from traceview.model.units import duration, quantity, signed_duration
 from traceview.normalise.api import ASYNC_COPY, BLOCKING_COPY, without_suffix
 from traceview.normalise.codes import integers, texts_of
 from traceview.normalise.devices import DEVICE_KEY, GPU_TABLES, RAW_COLUMNS, Devices
 from traceview.normalise.threads import process_of
 from traceview.read import raw
-from traceview.units import duration, quantity, signed_duration
 
 TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
 CLOCK_TABLES = (*TIMED_TABLES, raw.SYNCHRONIZATION)

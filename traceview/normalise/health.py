@@ -14,11 +14,11 @@ import polars as pl
 
 from traceview.model.times import MAX_DISTANCE
 from traceview.model.trace import PROFILER_DOMAINS, SOURCES, Note
+from traceview.model.units import duration, quantity, share
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import UNNAMED, categories, texts_of
 from traceview.normalise.threads import process_of
 from traceview.read import raw
-from traceview.units import duration, quantity, share
 
 MIN_LOST_SHARE = 0.01
 DROPPED = r"(?i)events? dropped:?\s*([0-9]+)|dropped ([0-9]+)[^0-9]{0,40}events?"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.trace import Note
+from traceview.model.units import share
 from traceview.normalise.api import Links, only_process
 from traceview.normalise.codes import categories, translate
 from traceview.normalise.health import GPU_FIGURES, MIN_LOST_SHARE, Check
-from traceview.units import share
 
 LAUNCHES = {"kernel": re.compile(r"(cuda|cu)Launch(?!Host)\w*"), "CUDA graph": re.compile(r"(cuda|cu)GraphLaunch")}
 KINDS = ("other", *LAUNCHES)

@@ -23,7 +23,6 @@ is a Note, which a rule yields beside its drafts.
     ledger.py       what is left of the accounts of a device, and grants
     accounts.py     the accounts at first
     texts.py        the entries of findings, for a program
-    describe.py     from drafts to findings
-    host_places.py  where the host was
+    describe.py     from drafts to findings, and where the host was
     packages.py     rules of other packages
 """

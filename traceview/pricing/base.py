@@ -20,8 +20,7 @@ from traceview.intervals import Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window

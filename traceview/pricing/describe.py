@@ -14,20 +14,19 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import NotMeasured
-from traceview.model.devices import DeviceUse, Gaps, HostStates
+from traceview.model.analysis import DeviceUse, Gaps, HostStates, NotMeasured
 from traceview.model.findings import Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
+from traceview.model.units import SIZES, TIMES, duration, share
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
 from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
 from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import PRICED, FindingTexts, texts_for
-from traceview.units import SIZES, TIMES, duration, share
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5

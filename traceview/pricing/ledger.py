@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
-from traceview.model.devices import Gaps
+from traceview.model.analysis import Gaps
 from traceview.model.trace import Window
 
 BLOCK = 4096

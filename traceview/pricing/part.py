@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.errors import DamagedExportError
-from traceview.units import quantity
+from traceview.model.units import quantity
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from traceview.model.columns import Unit
-from traceview.units import RATES, SIZES, TIMES, Scales, count, in_one_unit, operations, ratio, share
+from traceview.model.units import RATES, SIZES, TIMES, Scales, count, in_one_unit, operations, ratio, share
 
 SCALES: dict[str, Scales] = {"ns": TIMES, "bytes": SIZES, "bytes_per_ns": RATES}
 WRITERS: dict[str, Callable[[Any], str]] = {
@@ -49,7 +49,7 @@ def figure(value: Any, unit: Unit) -> str:
 
 
 def figures(values: Sequence[Any], unit: Unit) -> list[str]:
-    """Return the texts of a declared column: times, bytes and rates in one unit (units.py), `-` where undefined."""
+    """Return the texts of a declared column: times, bytes and rates in one unit (model/units.py), `-` where undefined."""
     if unit in SCALES:
         return in_one_unit(values, SCALES[unit])
     write = WRITERS.get(unit, str)

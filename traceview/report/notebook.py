@@ -14,21 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import Analysis, DeviceUse, Iterations
 from traceview.model.charts import iteration_bars
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
-from traceview.model.devices import DeviceUse
 from traceview.model.fleet import Fleet
+from traceview.model.units import TIMES, duration, durations, plain, share
 from traceview.report.analysis.answer import iteration_line
 from traceview.report.analysis.terminal import heading
-from traceview.report.comparison.phrases import headline as comparison_headline
-from traceview.report.comparison.phrases import sentence
-from traceview.report.comparison.tables import part_table
-from traceview.report.fleet import phrases
+from traceview.report.comparison.tables import headline as comparison_headline
+from traceview.report.comparison.tables import part_table, sentence
+from traceview.report.fleet import terminal
 from traceview.report.format import CAUSE_WORDS
 from traceview.report.format import figures as column_texts
-from traceview.units import TIMES, duration, durations, plain, share
 
 MAX_ROWS = 20
 MAX_FINDINGS = 5
@@ -109,11 +107,11 @@ def fleet_html(fleet: Fleet) -> str:
     ranks = sorted(fleet.ranks, key=lambda rank: -(rank.lag or 0))[:MAX_ROWS]
     columns = [durations([getattr(rank, name) for rank in ranks]) for name in times]
     rows = list(zip([rank.label for rank in ranks], *columns, strict=True))
-    advice = [(row.title, phrases.price(fleet, row), row.text) for row in fleet.advice[:MAX_FINDINGS]]
+    advice = [(row.title, terminal.price(fleet, row), row.text) for row in fleet.advice[:MAX_FINDINGS]]
     return "".join(
         (
-            _paragraph(phrases.headline(fleet), "b"),
-            _paragraph(phrases.answer(fleet)),
+            _paragraph(terminal.headline(fleet), "b"),
+            _paragraph(terminal.answer(fleet)),
             _table(("what to change", "cost", "remedy"), advice, "") if advice else "",
             _table(("rank", *times[:-1], "wait"), rows, f"Ranks{_more(len(fleet.ranks), MAX_ROWS)}, the latest first"),
         )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from traceview.units import durations, share
+from traceview.model.units import durations, share
 
 WIDTH = 80
 MAX_LINES = 25  # length of a summary without --verbose

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.format import confidence_word
 from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
 from traceview.report.screen import PLAIN, Screen, left, part_lines, wrap
-from traceview.units import duration, durations, plain, quantity, share, time_range
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import polars as pl
 
+from traceview.model.units import quantity
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
-from traceview.units import quantity
 
 MAX_NAMES = 3
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
+from traceview.model.units import time_range
 from traceview.pricing.packages import rules_of_packages
 from traceview.pricing.texts import Entry, read_entry
-from traceview.units import time_range
 
 MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words
 

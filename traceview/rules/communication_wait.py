@@ -20,13 +20,13 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
+from traceview.model.units import duration, quantity
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 from traceview.rules.exposed_communication import waits_for_stages
-from traceview.units import duration, quantity
 
 
 class _Sums(NamedTuple):

@@ -22,12 +22,12 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.sums import Counts
 from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
+from traceview.model.units import duration, rate, size
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.pageable_copies import pageable, pinned_remainder
-from traceview.units import duration, rate, size
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
 MIN_NAMED = 0.1  # share of the exposed time

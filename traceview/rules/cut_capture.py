@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from traceview.model.trace import Note
+from traceview.model.units import quantity, share
 from traceview.pricing.base import CaptureFacts, Rule
-from traceview.units import quantity, share
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview.measure.activity import COMPUTE
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
 from traceview.model.trace import Note
+from traceview.model.units import duration, quantity, share
 from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, Rule
 from traceview.pricing.claims import Collected
 from traceview.rules.shared_gpu import metric_sentence
-from traceview.units import duration, quantity, share
 
 MIN_COMPUTE = 0.8  # share of the steady part
 

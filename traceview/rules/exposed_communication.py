@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from traceview.model.analysis import NotMeasured
+from traceview.model.units import duration, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft, Rule
 from traceview.pricing.claims import ExposedClaim
-from traceview.units import duration, quantity, share
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
 PIPELINE = re.compile(

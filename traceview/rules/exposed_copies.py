@@ -25,6 +25,7 @@ import polars as pl
 from traceview import intervals
 from traceview.model.rows import CopyOverlap
 from traceview.model.sums import Counts, KeyedSums
+from traceview.model.units import duration, quantity, rate, share, size
 from traceview.pricing.accounts import MEMSET, copy_key
 from traceview.pricing.base import (
     CaptureFacts,
@@ -37,7 +38,6 @@ from traceview.pricing.base import (
 )
 from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.rules.pageable_copies import HOST_KINDS
-from traceview.units import duration, quantity, rate, share, size
 
 MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
 MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change

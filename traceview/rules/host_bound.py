@@ -26,7 +26,7 @@ from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MAX_RANGES = 3
 MIN_RANGE_SHARE = 0.01  # share of the steady time; ranges with a shorter wait belong to the rest
-# Words in names of ranges. traceview.redact keeps these words, so that a redacted capture has the same findings.
+# Words in names of ranges. traceview.captures.redact keeps them, so that a redacted capture has the same findings.
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
 NOT_DATA = "DataParallel"  # a name of PyTorch that contains "data" and does not mean loading
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)

@@ -22,17 +22,17 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
+from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.ledger import largest_positions
 from traceview.pricing.texts import join_words
-from traceview.units import duration, quantity, share
 
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3

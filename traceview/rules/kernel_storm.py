@@ -26,10 +26,10 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.shared_work import launch_rows
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
+from traceview.model.units import duration, quantity
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
-from traceview.units import duration, quantity
 
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations

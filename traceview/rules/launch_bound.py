@@ -25,9 +25,9 @@ from traceview import intervals
 from traceview.intervals import Rows, Times
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
+from traceview.model.units import duration, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.units import duration, share
 
 MAX_SHORT_GAP = 100_000  # ns
 MIN_GAPS = 20

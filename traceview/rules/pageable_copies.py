@@ -21,10 +21,11 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import COPY
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
 from traceview.model.peaks import pinned_rate
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
+from traceview.model.units import duration, quantity, rate, share, size
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import (
     CaptureFacts,
@@ -39,7 +40,6 @@ from traceview.pricing.base import (
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, restart_gaps
-from traceview.units import duration, quantity, rate, share, size
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
 MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from traceview.model.trace import Note
+from traceview.model.units import duration, share
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, Rule
-from traceview.units import duration, share
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:

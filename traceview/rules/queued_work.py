@@ -21,11 +21,11 @@ from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
+from traceview.model.units import duration, quantity, share
 from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.rules.shared_gpu import is_shared
-from traceview.units import duration, quantity, share
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
 MAX_HARDWARE_GAP = 100_000  # ns; events, CUDA graphs and copies between GPUs need less

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from traceview.model.analysis import DeviceFigures
 from traceview.model.counters import MetricMeans
-from traceview.model.devices import DeviceFigures
 from traceview.model.trace import Note
+from traceview.model.units import quantity, share
 from traceview.pricing.base import CaptureFacts, Rule
-from traceview.units import quantity, share
 
 MIN_ACTIVE = 0.2  # share of the SMs' cycles in idle samples
 MIN_SAMPLES = 20

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview import intervals
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import DeviceUse
 from traceview.model.sums import Counts
 from traceview.model.trace import KINDS, MEMORIES
+from traceview.model.units import duration, quantity, size
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import (
     CaptureFacts,
@@ -32,7 +33,6 @@ from traceview.pricing.base import (
 )
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
-from traceview.units import duration, quantity, size
 
 COPY_KINDS = ("h2d", "d2h")
 

@@ -19,12 +19,12 @@ import polars as pl
 from traceview.intervals import EMPTY
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
+from traceview.model.units import duration
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.ledger import largest_positions
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import calls_of_device, total_cost
-from traceview.units import duration
 
 MAX_NAMED_GAPS = 20
 MAX_NAMES = 2

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview.model.program import Program
+from traceview.model.units import duration
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.speedups import FINDABLE, Speedup
 from traceview.pricing.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
 from traceview.rules.shared_gpu import metric_sentence
-from traceview.units import duration
 
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "sdpa": "separate_attention",

@@ -21,10 +21,10 @@ import polars as pl
 from traceview.intervals import Times
 from traceview.measure.kernels.families import MATRIX
 from traceview.model.sums import KeyedSums
+from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.speedups.steps import KernelSequence
-from traceview.units import duration, quantity, share
 
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # share of the SMs

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Note
+from traceview.model.units import duration, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.units import duration, share
 
 MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady part is not worth a note
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"

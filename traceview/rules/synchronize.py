@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
+from traceview.model.units import duration, quantity
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
-from traceview.units import duration, quantity
 
 MAX_RESTART = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
 RESTARTS = "restarts"

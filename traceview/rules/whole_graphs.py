@@ -16,9 +16,9 @@ import numpy as np
 
 from traceview import intervals
 from traceview.model.trace import SOURCES, Note
+from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, Rule
 from traceview.pricing.claims import Collected
-from traceview.units import duration, quantity, share
 
 GRAPH = SOURCES.index("graph")
 

@@ -1,9 +1,7 @@
-"""`traceview serve`: the page from a local server, with every event at any zoom.
+"""Servers of captures: the page with every event (`traceview serve`), and tools for agents (`traceview mcp`).
 
-server.py     the HTTP server, on the loopback address behind a random token
-answers.py    the answers to the page's requests, and the bounds of their parameters
+page.py       the HTTP server of the page, on the loopback address behind a random token, and its answers
+agents.py     the tools for agents and their server on standard input and output
+captures.py   which files agents may read, and the analyses that are kept
+SKILL.md      how an agent works with the tools
 """
-
-from traceview.serve.server import Server
-
-__all__ = ["Server"]

@@ -22,10 +22,10 @@ from traceview.intervals import length, union
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.findings import Finding, PredictedTime
 from traceview.model.trace import CLASSES, Note, Trace
+from traceview.model.units import duration, rate, ratio, share, time_range
 from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.pricing.speedups import SPEEDUPS
-from traceview.units import duration, rate, ratio, share, time_range
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, compute_changes, faster
 from traceview.whatif.changes.base import GraphChange

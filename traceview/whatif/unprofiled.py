@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, Iterations
-from traceview.model.devices import CAUSES, DeviceFigures, DeviceUse
+from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import Note, Trace
 from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
 from traceview.read import raw

@@ -19,10 +19,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from traceview.errors import RequestError
-from traceview.version import __version__
 from traceview.workers import WorkerDiedError, Workers
 
 Result = TypeVar("Result")
+VERSION: str = sys.modules["traceview"].__version__  # Python imports the package before its modules
 CONNECT_TIMEOUT = "10s"
 POLL_SECONDS = 5
 MAX_SECONDS_WITHOUT_WORKERS = 60
@@ -92,7 +92,7 @@ class DaskWorkers(Workers):
             raise self._scheduler_lost() from None
         except Exception as error:  # the type depends on the version of distributed
             name = type(error).__name__
-        reason = f"a worker could not run traceview {__version__} ({name})"
+        reason = f"a worker could not run traceview {VERSION} ({name})"
         raise WorkerDiedError(WORKERS_LOST if name == "KilledWorker" else reason)
 
     def _shared(self, value: Any) -> Any:
@@ -128,10 +128,10 @@ class DaskWorkers(Workers):
         if not self._client.nthreads():
             raise RequestError(f"{self._name}: the cluster has no workers; {REMEDY}")
         versions = self._client.run(_installed_version, on_error="return").values()
-        others = {version if isinstance(version, str) else None for version in versions} - {__version__}
+        others = {version if isinstance(version, str) else None for version in versions} - {VERSION}
         if others:
             problem = "cannot import traceview" if None in others else "has another version of traceview"
-            raise RequestError(f"{self._name}: a worker {problem}; install {__version__} there")
+            raise RequestError(f"{self._name}: a worker {problem}; install {VERSION} there")
 
 
 async def _unwatched(function: Callable[..., Result], *values: Any) -> Result:
@@ -151,7 +151,7 @@ def _identity(value: Any) -> Any:
 
 def _installed_version() -> str:
     """Return the version of traceview that a worker has."""
-    return __version__
+    return VERSION
 
 
 def dask_worker() -> Any:

@@ -16,8 +16,7 @@ from traceview.cli.analyze import EPILOG
 from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
 from traceview.measure.kernels.families import kernel_kind
-from traceview.model.analysis import Analysis, Iterations
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES, Analysis, Iterations
 from traceview.model.trace import KINDS, Window
 from traceview.pipeline import analyze
 

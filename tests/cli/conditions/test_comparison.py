@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.comparison.test_captures import compare_samples
 from traceview.cli.conditions.comparison import QUANTITIES, failures, parse
 from traceview.errors import RequestError
-from traceview.units import exact_duration
+from traceview.model.units import exact_duration
 
 
 def failed(text: str, *names: str) -> list[str]:

@@ -15,9 +15,8 @@ from tests.report.made_analysis import bare_analysis
 from traceview.cli.conditions import analysis, comparison, fleet
 from traceview.comparison import compare
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.comparison import Comparison
-from traceview.model.devices import CAUSES
 from traceview.model.trace import KINDS
 from traceview.pipeline import analyze
 

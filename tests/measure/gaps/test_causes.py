@@ -13,7 +13,7 @@ from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import locate_operations
 from traceview.measure.streams import stream_uses
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Trace, Window
 
 SPAN = st.tuples(st.integers(-20, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))

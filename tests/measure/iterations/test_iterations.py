@@ -22,8 +22,7 @@ from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations import spread
 from traceview.measure.iterations.times import MeasuredDevices
 from traceview.measure.nvtx import fold_numbers
-from traceview.model.analysis import Iteration, Iterations, NotMeasured
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES, Iteration, Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.read.kineto.as_kineto import EPOCH, as_kineto
-from traceview.info import describe
+from traceview.captures.info import describe
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document

@@ -12,11 +12,11 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.fuzz.row_counts import run_cases
+from traceview.captures.info import describe
+from traceview.captures.redact import redact, summary_lines
 from traceview.errors import DamagedExportError
-from traceview.info import describe
 from traceview.pipeline import analyze
 from traceview.read.formats import read_capture
-from traceview.redact import redact, summary_lines
 
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 EMPTIED = {
@@ -161,12 +161,14 @@ def test_one_place_opens_databases() -> None:
     assert opening == {
         "traceview/read/sqlite/database.py",
         "traceview/read/sqlite/reader.py",
-    }  # write.py writes new ones
+    }  # reader.py writes new ones
     selecting = {name for name, text in sources.items() if re.search(r"\bSELECT\b.*\bFROM\b", text)}
     # The copier reads the rows of a capture by Export.rows, and otherwise only its own tables.
     pages = "traceview/read/sqlite_pages/__init__.py"  # it asks for the root page of a table
-    assert selecting == {"traceview/read/sqlite/database.py", "traceview/redact/copier.py", pages}
-    assert not re.findall(r"FROM (?!temp\.|copy\.|\{self\.export\.rows\()", sources["traceview/redact/copier.py"])
+    assert selecting == {"traceview/read/sqlite/database.py", "traceview/captures/redact/__init__.py", pages}
+    assert not re.findall(
+        r"FROM (?!temp\.|copy\.|\{self\.export\.rows\()", sources["traceview/captures/redact/__init__.py"]
+    )
 
 
 def test_odd_databases(tmp_path: Path) -> None:

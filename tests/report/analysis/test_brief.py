@@ -15,7 +15,7 @@ from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.findings import PredictedTime
 from traceview.model.trace import Note
-from traceview.report.analysis.brief import render
+from traceview.report.analysis.terminal import render_brief
 from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen, width
 
 
@@ -28,7 +28,7 @@ def assert_fits(text: str, columns: int = 80) -> None:
 
 def test_first_lines() -> None:
     analysis = replace(made_analysis(findings=7), answer="The GPU computes 60% of the time. The largest loss is X.")
-    lines = render(analysis, Screen(100)).splitlines()
+    lines = render_brief(analysis, Screen(100)).splitlines()
     assert lines[:2] == ["report.sqlite · nsys 2024.2.3 · CUDA · NVIDIA H200", analysis.answer]
     assert lines[2].startswith(
         "  Iteration: 3.00 ms · 3 counted, 1 skipped · iteration # · GPU 0 computes at 20.0 TFLOP/s"
@@ -44,16 +44,16 @@ def test_five_findings_with_their_remedy() -> None:
     first = replace(
         analysis.findings[0], remedy="Pin the memory.", prediction=PredictedTime("pin", 28 * MS, 11 * MS, False)
     )
-    text = render(replace(analysis, findings=(first, *analysis.findings[1:])), Screen(100))
+    text = render_brief(replace(analysis, findings=(first, *analysis.findings[1:])), Screen(100))
     assert "1. finding number 0\n   high, 9.0%: Pin the memory (28.0 → 11.0 ms)\n2. finding number 1\n" in text
     assert "   medium, 8.0%: change number 1; and do it well, " in text
     assert "5. finding number 4" in text and "finding number 5" not in text
     assert "More with -v: 2 more findings, " in text
-    assert "2. finding" in render(analysis, top=2) and "3. finding" not in render(analysis, top=2)
+    assert "2. finding" in render_brief(analysis, top=2) and "3. finding" not in render_brief(analysis, top=2)
 
 
 def test_devices_have_a_bar_each() -> None:
-    text = render(made_analysis(devices=6), Screen(100))
+    text = render_brief(made_analysis(devices=6), Screen(100))
     assert [line.split()[0:2] for line in text.splitlines() if "█" in line and "compute" in line][:4] == [
         ["GPU", str(device)] for device in range(4)
     ]
@@ -68,13 +68,13 @@ def test_only_notes_that_matter_are_shown() -> None:
         Note("start_up", "Start-up: 60.0 ms before the first counted iteration"),
         Note("lost_launches", "3 of 9 launches are lost. Capture fewer steps.", ("idle",)),
     )
-    text = render(replace(made_analysis(), notes=notes))
+    text = render_brief(replace(made_analysis(), notes=notes))
     assert "  Note: 3 of 9 launches are lost.\n  Note: Start-up: 60.0 ms" in text
     assert "no NVTX ranges" not in text and "3 notes" in text
 
 
 def test_missing_figures_do_not_matter() -> None:
-    text = render(bare_analysis())
+    text = render_brief(bare_analysis())
     assert "Iterations are unknown" in text and "No findings: no known problem cost GPU time." in text
     assert_fits(text)
 
@@ -82,19 +82,19 @@ def test_missing_figures_do_not_matter() -> None:
 @pytest.mark.parametrize("columns", [80, 100, 160])
 @pytest.mark.parametrize("names", ["x" * 500, " two words" * 90, "核" * 300, "\033[31m\x07\r\n\t\u202e", "`{}%s\\"])
 def test_names_do_not_break_the_lines(names: str, columns: int) -> None:
-    assert_fits(render(made_analysis(names, findings=12, devices=3), Screen(columns)), columns)
+    assert_fits(render_brief(made_analysis(names, findings=12, devices=3), Screen(columns)), columns)
 
 
 @given(st.text(max_size=200))
 def test_texts_do_not_break_the_lines(names: str) -> None:
-    assert_fits(render(made_analysis(names)))
+    assert_fits(render_brief(made_analysis(names)))
 
 
 def test_documented_summary() -> None:
     page = (Path(__file__).parents[3] / "docs/analyze.md").read_text(encoding="utf-8")
     shown = page.partition("`traceview analyze samples/serial.sqlite`:\n\n")[2].partition("    ...\n")[0]
     assert len(shown) > 500
-    text = render(analyzed(sample("serial.sqlite")), Screen(100))
+    text = render_brief(analyzed(sample("serial.sqlite")), Screen(100))
     assert masked(text).startswith(masked(dedent(shown)))
 
 
@@ -107,7 +107,7 @@ def masked(text: str) -> str:
 def test_captures_fit(name: str) -> None:
     analysis = analyzed(shared(name))
     for columns in (80, 100):
-        text = render(analysis, Screen(columns))
+        text = render_brief(analysis, Screen(columns))
         assert_fits(text, columns)
         numbers = re.findall(r"^(\d)\. ", text, re.MULTILINE)
         assert len(numbers) >= min(3, len(analysis.findings)), "the costliest findings are shown"

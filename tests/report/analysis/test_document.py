@@ -11,7 +11,7 @@ import pytest
 
 from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document, to_json

@@ -16,8 +16,8 @@ from tests.report.browser import Opened, opened
 from traceview import Analysis, analyze
 from traceview.model.charts import KernelInstance, SimilarKernels
 from traceview.model.rows import KernelPlace
+from traceview.model.units import share
 from traceview.report.analysis.page import render
-from traceview.units import share
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,7 @@ from traceview.model.findings import Finding, Place
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
-from traceview.report.analysis.page import render
-from traceview.report.analysis.sections import sections
+from traceview.report.analysis.page import render, sections
 from traceview.whatif.prediction import whatif
 
 

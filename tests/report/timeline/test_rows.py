@@ -12,7 +12,7 @@ from tests.pages import inputs_of
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
 from traceview.model.counters import CounterSeries
-from traceview.timeline.events import PageInputs
+from traceview.model.timeline.events import PageInputs
 
 
 @pytest.fixture(scope="module")

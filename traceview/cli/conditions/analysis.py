@@ -21,11 +21,10 @@ from traceview.errors import RequestError
 from traceview.measure.activity import no_gpu_work
 from traceview.measure.kernels import kernel_totals
 from traceview.measure.kernels.families import shape_kinds
-from traceview.model.analysis import ITERATION_FIGURES, Analysis, NotMeasured, SyncUse
-from traceview.model.devices import CAUSES, DeviceFigures
+from traceview.model.analysis import CAUSES, ITERATION_FIGURES, Analysis, DeviceFigures, NotMeasured, SyncUse
 from traceview.model.findings import SEVERITIES
 from traceview.model.trace import KINDS
-from traceview.units import exact_duration
+from traceview.model.units import exact_duration
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"

@@ -16,14 +16,14 @@ from decimal import Decimal
 from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, SYNCS
 from traceview.errors import RequestError
+from traceview.model.analysis import CAUSES
 from traceview.model.comparison import (
     CaptureDifference,
     ComparedCapture,
     Comparison,
     KernelChange,
 )
-from traceview.model.devices import CAUSES
-from traceview.units import exact_duration
+from traceview.model.units import exact_duration
 
 CALL_FIGURES = tuple(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked"))
 API_FIGURES = tuple(name for name in HOST_FIGURES if name not in ("kernels", "copies"))

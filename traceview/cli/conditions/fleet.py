@@ -12,7 +12,7 @@ from decimal import Decimal
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
 from traceview.model.fleet import Fleet, Rank
-from traceview.units import exact_duration
+from traceview.model.units import exact_duration
 
 
 def _uncertainty(of_clocks: Sequence[int | None]) -> int | None:

@@ -26,9 +26,8 @@ from traceview.measure.charts.kernels import (
 from traceview.measure.charts.trees import place_trees, stack_tree, tree_totals
 from traceview.measure.host import HostIdle
 from traceview.measure.places import Places
-from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.analysis import CAUSES, DeviceUse, Iterations, NotMeasured
 from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, StackTree, StreamsAtOnce, iteration_bars
-from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.trace import MEMORIES, Trace, Window
 
 MAX_STREAMS = 16

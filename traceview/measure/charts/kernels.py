@@ -16,8 +16,8 @@ from traceview.intervals import BEFORE_ALL, Times, distinct_rows, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places import PLACE, Places
+from traceview.model.analysis import DeviceUse
 from traceview.model.charts import KernelGrouping, KernelInstance, LaunchShape, SimilarKernels
-from traceview.model.devices import DeviceUse
 from traceview.model.trace import SHAPES, Trace
 
 MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group

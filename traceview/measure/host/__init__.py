@@ -26,8 +26,8 @@ from traceview.measure.host.lines import (
     stack_times,
 )
 from traceview.measure.host.stack_cells import CALLS, PYTHON, SAMPLES, StackIndex
+from traceview.model.analysis import DeviceUse, Gaps, HostStates
 from traceview.model.columns import Table
-from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
 from traceview.model.stacks import EVENT_STATES, StackFrame
 from traceview.model.trace import Trace, Window

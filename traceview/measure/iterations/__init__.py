@@ -31,8 +31,15 @@ from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
 from traceview.measure.iterations.times import Breakdown, IterationTimes, unmeasured_processes
-from traceview.model.analysis import ITERATION_FIGURES, Iteration, IterationCandidate, Iterations, NotMeasured, Spread
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import (
+    CAUSES,
+    ITERATION_FIGURES,
+    Iteration,
+    IterationCandidate,
+    Iterations,
+    NotMeasured,
+    Spread,
+)
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 

@@ -22,7 +22,7 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity
 from traceview.measure.gaps import ThreadStates, attribute
 from traceview.measure.overlap import Copies
 from traceview.measure.sums import covered_length_few_queries, sums_between
-from traceview.model.devices import CAUSES, Gaps
+from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import KINDS, ROLES, Trace, Window
 
 SYNC = ROLES.index("sync")

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from traceview.intervals import Times
+from traceview.model.units import share
 from traceview.pricing.speedups.steps import (
     FUSIBLE,
     ODD_PRODUCT,
@@ -29,7 +30,6 @@ from traceview.pricing.speedups.steps import (
     marked,
     per_run,
 )
-from traceview.units import share
 
 MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
 MIN_PART = 0.01  # share of the kernel time

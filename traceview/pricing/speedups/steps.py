@@ -19,7 +19,7 @@ from traceview.intervals import Rows, Times, adjoining, blocks, rows_where
 from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.sums import Counts
 from traceview.model.trace import CLASSES, SOURCES, Trace
-from traceview.units import share
+from traceview.model.units import share
 
 Mask = NDArray[np.bool_]
 Factors = NDArray[np.float64]

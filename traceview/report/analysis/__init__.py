@@ -1,9 +1,8 @@
 """Reports of one analysis: one offline HTML page, a summary for the terminal, and JSON.
 
-page.py       the page: template, styles and scripts of report/assets, filled with data
-sections.py   texts and tables of the page
+page.py       the page: template, styles and scripts of report/assets, filled with texts and tables
 charts.py     figures of the charts
 terminal.py   the summary and its tables
 document.py   the JSON document
-../timeline/  the rows of the timeline and their packed marks
+../../model/timeline/  the rows of the timeline and their packed marks
 """

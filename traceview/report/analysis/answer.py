@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.devices import DeviceUse
+from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.rows import SpeedOfLight
+from traceview.model.units import duration, plain, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.report.format import confidence_word, figure
-from traceview.units import duration, plain, share, time_range
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words

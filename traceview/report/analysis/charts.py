@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from traceview.model.analysis import Analysis, Iteration, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, DeviceUse, Iteration, Iterations, NotMeasured
 from traceview.model.charts import (
     CopyGroup,
     DeviceCharts,
@@ -21,13 +21,12 @@ from traceview.model.charts import (
     StackNode,
 )
 from traceview.model.columns import Column, columns
-from traceview.model.devices import DeviceUse
 from traceview.model.rows import KernelUse, StreamUse, size_text
+from traceview.model.timeline.events import PageInputs
+from traceview.model.timeline.groups import SampleStacks
+from traceview.model.timeline.rows import COPY_CLASSES
+from traceview.model.units import plain
 from traceview.report.analysis.answer import covered
-from traceview.timeline.events import PageInputs
-from traceview.timeline.groups import SampleStacks
-from traceview.timeline.rows import COPY_CLASSES
-from traceview.units import plain
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceview.model.analysis import Analysis, IterationCandidate, Iterations, NotMeasured, SyncUse
+from traceview.model.analysis import (
+    Analysis,
+    DeviceFigures,
+    DeviceUse,
+    Gap,
+    IterationCandidate,
+    Iterations,
+    NotMeasured,
+    SyncUse,
+)
 from traceview.model.columns import Table
-from traceview.model.devices import DeviceFigures, DeviceUse, Gap
 from traceview.model.findings import Finding, Place
 from traceview.report.json import (
     MERGED,

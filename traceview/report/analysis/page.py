@@ -1,22 +1,283 @@
-"""The page of an analysis: one HTML document from its template, styles, scripts and data."""
+"""The page of an analysis: one HTML document from its template, styles, scripts and data.
+
+Its content is plain values: figures in ns and bytes, texts as they are in the Analysis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, HostStates, Iterations, NotMeasured
+from traceview.model.columns import Table
+from traceview.model.findings import Finding, Place, PredictedTime
+from traceview.model.timeline.events import ClassTimes, PageInputs
+from traceview.model.timeline.groups import rows
+from traceview.model.timeline.rows import WORDS, Group
+from traceview.model.trace import MEMORIES, Window
+from traceview.model.units import duration, plain
+from traceview.report.analysis.answer import (
+    COUNTED,
+    basis_lines,
+    program_words,
+    span,
+    total_words,
+    unprofiled_words,
+)
 from traceview.report.analysis.charts import charts
-from traceview.report.analysis.sections import sections
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
-from traceview.timeline.events import PageInputs
-from traceview.timeline.groups import rows
-from traceview.timeline.rows import Group
+from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word
+from traceview.report.json import plain_values
+from traceview.report.whatif import gain_words
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
+
+
+Json = dict[str, Any]
+KERNEL_TABLES = ("kernels", "kernel_families", "modules")
+MAX_WAITS = 6  # named calls of the state `waiting`
+MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
+
+
+def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
+    """Return everything on the page except the timeline and the charts. Times are ns from the start of its span.
+
+    `whatif` adds predictions.
+    """
+    analysis, covered = inputs.analysis, inputs.events.span
+    info, zero = analysis.info, covered.start
+    return {
+        "file": plain(info.file, 200),
+        "nsys": info.nsys_version,
+        "profiler": info.profiler,
+        "program": program_words(analysis.program),
+        "schema": info.schema_version,
+        "narrowed": analysis.trace.window is not None,
+        "cause_words": CAUSE_WORDS,
+        "memories": MEMORIES,
+        "opens": _first_view(analysis, covered),
+        "covers": _coverages(analysis),
+        **_answer(analysis, zero, whatif),
+        "other": None if inputs.other is None else _answer(inputs.other, zero, whatif),
+        "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
+        "predictions": None if whatif is None else _predictions(whatif),
+        "iterations": _iterations(analysis.iterations),
+        "tables": [
+            *(table for device in analysis.devices for table in _device_tables(analysis, device)),
+            *(_table(table) for table in analysis.tables.values() if table.listed),
+        ],
+        "notes": [{"text": note.text, "affects": note.affects} for note in analysis.notes],
+    }
+
+
+def _answer(analysis: Analysis, zero: int, whatif: WhatIf | None) -> Json:
+    """Return the answer and the findings of the steady part or of the window, as they follow the reader's choice."""
+    return {
+        "answer": analysis.answer,
+        "answer_basis": basis_lines(analysis),
+        "total": total_words(analysis),
+        "findings": [
+            {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
+        ],
+    }
+
+
+def _first_view(analysis: Analysis, timeline: Window) -> tuple[int, int] | None:
+    """Return the time that the timeline shows first; None for all of it.
+
+    That is the steady part. Where it is all of the GPU work, it is the GPU work if that is less than half of all.
+    """
+    parts = [device.steady.window for device in analysis.devices if device.steady.window.length]
+    if analysis.whole or not parts:
+        return None
+    zero = timeline.start
+    start, end = min(part.start for part in parts) - zero, max(part.end for part in parts) - zero
+    if any(device.steady.window != device.window for device in analysis.devices):
+        return start, end
+    air = (end - start) // 50
+    return (max(start - air, 0), end + air) if 2 * (end - start) < timeline.length else None
+
+
+def _coverages(analysis: Analysis) -> list[str]:
+    """Return what the bars can cover, the default first; one choice where the steady part is the window."""
+    both = [COUNTED, span(analysis)]
+    if all(device.steady.window == device.window for device in analysis.devices):
+        return both[1:]
+    return both[::-1] if analysis.whole else both
+
+
+def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, ClassTimes]) -> Json:
+    views = [_covered_figures(device, exposed[0], span(analysis))]
+    if device.steady.window != device.window:
+        views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED))
+    return {
+        "id": device.id,
+        "name": device.name,
+        "processes": device.process_ids,
+        "kernel_count": device.kernel_count,
+        "views": views,
+    }
+
+
+def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Json:
+    """Return the figures of a device's window or steady part."""
+    return {
+        "covers": covers,
+        "window_ns": use.window.length,
+        "busy_ns": use.busy_ns,
+        "idle_ns": use.idle_ns,
+        "gap_count": use.gaps.count,
+        "parts": _parts(use, exposed),
+        "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
+        "host_states": _host_states(use.gaps.host_states),
+    }
+
+
+def _host_states(states: HostStates) -> list[Json]:
+    """Return the states of the host in its idle time, with the calls that it waits in; none if nothing is known."""
+    known = {state: ns for state, ns in states.ns.items() if ns}
+    waits = [f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS]]
+    return [
+        {"state": STATE_WORDS[state], "ns": ns, "calls": ", ".join(waits) if state == "waiting" else ""}
+        for state, ns in sorted(known.items(), key=lambda item: -item[1])
+        if set(known) != {"unattributed"}
+    ]
+
+
+def _parts(use: DeviceFigures, exposed: ClassTimes) -> list[Json]:
+    """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
+    busy = [
+        {"look": name, "word": f"{'' if name in ('compute', 'memset') else 'exposed '}{WORDS[name]}", "ns": ns}
+        for name, ns in exposed.items()
+    ]
+    idle = [
+        {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": use.gaps.causes[cause]}
+        for cause in CAUSES
+    ]
+    return [part for part in (*busy, *idle) if part["ns"]]
+
+
+def _device_tables(analysis: Analysis, device: DeviceUse) -> Iterator[Json]:
+    """Yield a device's tables, without those of kernels, which have a section of their own."""
+    part = analysis.part(device)
+    narrowed = f" Only {COUNTED}." if part.window != device.window else ""
+    for name, table in {**device.tables, **part.tables}.items():
+        if table.listed and name not in KERNEL_TABLES:
+            noted = replace(table, note=f"{table.note}{narrowed}".strip()) if name in part.tables else table
+            yield _table(noted, device.id if len(analysis.devices) > 1 else "")
+
+
+def _table(table: Table, device: str = "") -> Json:
+    """Return a declared table with the columns that it shows; `device` names the device where there are several."""
+    rows = table.shown_rows
+    columns = table.columns
+    return {
+        "title": f"{table.title} on {device}" if device else table.title,
+        "note": table.note,
+        "not_measured": table.not_measured,
+        "columns": [{"name": column.name, "title": column.title, "unit": column.unit} for column in columns],
+        "rows": [[getattr(row, column.name) for column in columns] for row in rows[:MAX_TABLE_ROWS]],
+        "row_count": len(rows),
+    }
+
+
+def _prediction(finding: Finding, whatif: WhatIf | None) -> Json | None:
+    """Return the time of an iteration before and after the finding's change, None if it is not predicted.
+
+    A what-if has its range too.
+    """
+    time, low, high = finding.prediction, None, None
+    if whatif is not None:
+        for own in (other for other in whatif.predictions if other.change == finding.change):
+            unprofiled = whatif.unprofiled is not None
+            time = PredictedTime(own.title, whatif.base_ns, own.iteration_ns, unprofiled)
+            low, high = own.low_ns, own.high_ns
+    if time is None:
+        return None
+    return {
+        "title": time.change,
+        "before_ns": time.before_ns,
+        "after_ns": time.after_ns,
+        "low_ns": low,
+        "high_ns": high,
+        "is_little": time.is_little,
+        "unprofiled": time.is_unprofiled,
+    }
+
+
+def _predictions(whatif: WhatIf) -> Json:
+    """Return the predictions in the form of a declared table."""
+    columns = {"change": "text", "iteration then": "ns", "low": "ns", "high": "ns", "change of the time": "text"}
+    rows = [
+        (row.title, row.iteration_ns, row.low_ns, row.high_ns, gain_words(whatif, row)) for row in whatif.predictions
+    ]
+    profiler = " without the profiler" if whatif.unprofiled is not None else ""
+    return {
+        "title": "What each change alone would give",
+        "note": f"Predicted by a replay of the capture: an iteration takes {duration(whatif.base_ns)}{profiler} "
+        "now. `traceview whatif` prints what each prediction rests on.",
+        "not_measured": None if rows else "no change applies to this capture",
+        "columns": [{"name": title, "title": title, "unit": unit} for title, unit in columns.items()],
+        "rows": rows,
+        "row_count": len(rows),
+    }
+
+
+def _finding(finding: Finding, zero: int) -> Json:
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "title": finding.title,
+        "cost_ns": finding.cost_ns,
+        "fraction": finding.cost_fraction,
+        "decisive_fraction": finding.decisive_fraction,
+        "per_iteration_ns": finding.cost_per_iteration_ns,
+        "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
+        "remedy": finding.remedy,
+        "advice": finding.advice,
+        "code": finding.code,
+        "device": finding.device_words,
+        "unsure_because": finding.unsure_because,
+        "host": plain_values(finding.host),
+        "evidence": [_place(place, zero) for place in finding.evidence],
+    }
+
+
+def _place(place: Place, zero: int) -> Json:
+    targets = (
+        (place.stream, f"s:{place.stream}"),
+        (place.thread, f"t:{place.thread}"),
+        (place.device, f"d:{place.device}"),
+    )
+    return {
+        "text": place.text,
+        "start": place.start_ns - zero,
+        "end": place.end_ns - zero,
+        "rows": [row for known, row in targets if known is not None],
+    }
+
+
+def _iterations(iterations: Iterations | NotMeasured) -> Json:
+    if isinstance(iterations, NotMeasured):
+        return {"not_measured": iterations.reason}
+    return {
+        "range": iterations.range,
+        "source": iterations.source,
+        "confidence": confidence_word(iterations.confidence),
+        "time_ns": iterations.time_ns,
+        "unprofiled": unprofiled_words(iterations.unprofiled),
+        "candidates": plain_values(iterations.candidates),
+        "process": iterations.process_id,
+        "count": iterations.count,
+        "skipped": iterations.skipped,
+        "skipped_why": iterations.skipped_why,
+        "spreads": plain_values(iterations.spreads),
+    }
+
 
 # plotly.js adds rules to existing style elements; the content security policy forbids new ones.
 LIBRARY_STYLE = "/* plotly.js */"

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from traceview.intervals import EMPTY, Intervals, Times
-from traceview.report.assets import pack
-from traceview.timeline.events import PageInputs, TimelineEvents
-from traceview.timeline.groups import annotating_threads
-from traceview.timeline.index import Index
-from traceview.timeline.levels import Lane, Level, coarser, kept_marks, merged_lanes, places
-from traceview.timeline.marks import Columns, Marks, Names, used
-from traceview.timeline.rows import LOOKS, Group
-from traceview.timeline.sums import (
+from traceview.model.timeline.events import PageInputs, TimelineEvents
+from traceview.model.timeline.groups import annotating_threads
+from traceview.model.timeline.index import Index
+from traceview.model.timeline.levels import Lane, Level, coarser, kept_marks, merged_lanes, places
+from traceview.model.timeline.marks import Columns, Marks, Names, used
+from traceview.model.timeline.rows import LOOKS, Group
+from traceview.model.timeline.sums import (
     bin_shift,
     device_lanes,
     name_bins,
@@ -32,6 +31,7 @@ from traceview.timeline.sums import (
     tally,
     tally_bins,
 )
+from traceview.report.assets import pack
 
 MAX_UNFOLDED_ROWS = 16  # rows of a group
 MARKS_PER_BYTE = 0.105  # marks of all levels per byte of the file; a mark takes 4 to 15 bytes

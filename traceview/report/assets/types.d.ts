@@ -212,7 +212,7 @@ export interface Answer {
   findings: Finding[];
 }
 
-/** The page of an analysis: report/analysis/sections.py. A page of a fleet has only `file`. */
+/** The page of an analysis: report/analysis/page.py. A page of a fleet has only `file`. */
 export interface Page extends Answer {
   file: string;
   nsys: string | null;

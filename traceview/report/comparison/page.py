@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline
+from traceview.model.units import plain
 from traceview.report.assets import COMPARISON, escaped_json
-from traceview.report.comparison.phrases import (
+from traceview.report.comparison.tables import (
+    ComparisonTable,
+    Time,
     accounts,
     compared,
     headline,
     notes,
     part_words,
     sentence,
+    tables,
     unprofiled_words,
 )
-from traceview.report.comparison.tables import ComparisonTable, Time, tables
-from traceview.units import plain
 
 MAX_ROWS = 400  # lines and kernels in a table
 PART_LOOKS = {"compute": "compute", "other": "d2d", "no_gpu": "idle_unknown", "twice": "memset"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from traceview.model.collectives import Clock
-from traceview.model.devices import CAUSES
-from traceview.model.fleet import Advice, CollectiveGroup, Fleet, Heat, Pair, Rank, Straggler
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import Advice, Clock, CollectiveGroup, Fleet, Heat, Pair, Rank, Straggler
 from traceview.report.json import Json, Shapes, Value, names, ns, result_document, rounded, row_text
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.model.devices import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.model.fleet import Fleet, Heat
+from traceview.model.timeline.marks import Columns
+from traceview.model.units import plain
 from traceview.report.assets import FLEET, escaped_json, pack
-from traceview.report.fleet.phrases import answer, clock_line, headline, price, session_line, title
-from traceview.timeline.marks import Columns
-from traceview.units import plain
+from traceview.report.fleet.terminal import answer, clock_line, headline, price, session_line, title
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column
 FIGURES = ("own", "wait", "compute", "wall")

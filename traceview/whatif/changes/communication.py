@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from traceview.intervals import Times, covered_length, union
-from traceview.units import size
+from traceview.model.units import size
 from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes
 from traceview.whatif.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
 from traceview.whatif.graph import EVENT, REDUCE, RUN, Codes, DependencyGraph, Mask, replay

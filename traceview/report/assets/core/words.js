@@ -1,4 +1,4 @@
-// Figures as text: three significant digits and the unit that fits, by the rules of traceview/units.py.
+// Figures as text: three significant digits and the unit that fits, by the rules of traceview/model/units.py.
 // tests/units.json holds examples for both.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });

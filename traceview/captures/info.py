@@ -1,0 +1,281 @@
+"""`traceview info`: what a capture contains, what it lacks, and whether it can be trusted. It measures nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from traceview.errors import DamagedExportError
+from traceview.measure.devices import count_unmatched
+from traceview.model.profilers import capture_advice
+from traceview.model.trace import Note, Trace
+from traceview.model.units import duration, plain, quantity
+from traceview.normalise import normalise
+from traceview.normalise.codes import UNNAMED, texts_of
+from traceview.normalise.ranges import with_library_calls
+from traceview.read import raw
+from traceview.read.formats import with_tables
+from traceview.read.raw import RawCapture
+from traceview.read.source import display_name
+from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
+from traceview.read.sqlite.reader import SqliteReader, read_tables_with_gaps
+from traceview.report.screen import cut, short_names, wrap
+
+SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
+TEXTS = {"text": pl.String, "textId": pl.Int64}
+INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
+MAX_LISTED_STREAMS = 16
+MAX_LISTED_RANGES = 10
+BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
+
+
+@dataclass(frozen=True, slots=True)
+class UsedStream:
+    """A stream with GPU work, identified by its CUDA ids; None for an id that the export does not hold."""
+
+    process: int | None
+    device: int | None
+    context: int | None
+    stream: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureContents:
+    """The contents of a capture.
+
+    `tables` has the row count of each table that the analysis reads. `others` names the non-empty tables that it does
+    not read. `gpus` are the listed GPUs, used or not. `ranges` has each range name with its count, the most frequent
+    first. `missing` has one line per missing kind of data, with the way to capture it. `health` names what the profiler
+    lost, and `passed` the checks that found nothing.
+    """
+
+    file: str
+    nsys_version: str | None
+    schema_version: str | None
+    span_ns: tuple[int, int] | None
+    gpus: tuple[str, ...]
+    streams: tuple[UsedStream, ...]
+    tables: Mapping[str, int]
+    others: tuple[str, ...]
+    ranges: tuple[tuple[str, int], ...]
+    missing: tuple[str, ...]
+    profiler: str = "nsys"
+    health: tuple[Note, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+def describe(report: str | Path) -> CaptureContents:
+    """Describe a capture. Raises ReportError like `open_trace`."""
+    path = Path(report)
+    with with_tables(path) as (database, made), open_export(database, display_name(path)) as export:
+        export.require_strings()
+        raw.wanted_columns(export.columns(raw.STRINGS), raw.STRINGS, [], file=export.name, remedy=EXPORT_AGAIN)
+        version, schema = export.versions()
+        counts = {name: export.count(name) for name in raw.TABLES if name in export.tables}
+        profiler = made.profiler if made else "nsys"
+        tables, health, passed = _health(database, export, made)
+        ranges = _ranges(tables)
+        lost_ranges = next((note.text for note in health if note.id == "lost_ranges"), None)
+        return CaptureContents(
+            file=path.name,
+            nsys_version=version,
+            schema_version=schema,
+            span_ns=_span(tables),
+            gpus=_gpus(tables),
+            streams=_streams(tables),
+            tables=counts,
+            others=tuple(sorted(name for name in export.tables if _is_unread(export, name))),
+            ranges=ranges,
+            missing=(*_missing(counts, bool(ranges), lost_ranges, profiler), *(made.problems if made else ())),
+            profiler=profiler,
+            health=tuple(note for note in health if note.id != "lost_ranges"),
+            passed=passed,
+        )
+
+
+def _health(
+    database: Path, export: Export, made: RawCapture | None
+) -> tuple[Mapping[str, pl.DataFrame], tuple[Note, ...], tuple[str, ...]]:
+    """Return the tables of a capture, its defects, and the checks that it passed."""
+    try:
+        capture = made or SqliteReader().read(database)
+        trace = normalise(capture)
+    except DamagedExportError as error:
+        text = f"no command can analyze this capture: {str(error).partition(': ')[2]}"
+        return read_tables_with_gaps(export, SHOWN), (Note("unreadable", text, ("every figure",)),), ()
+    unlaunched = _unlaunched_note(trace)
+    problems = trace.info.left_out if made is None else ()
+    complete = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
+    notes = (*trace.info.health, *([unlaunched] if unlaunched else []), *problems)
+    return capture.tables, notes, (*complete, *trace.info.passed)
+
+
+def _unlaunched_note(trace: Trace) -> Note | None:
+    without, total = count_unmatched(trace), len(trace.operations)
+    count = without.kernels + without.copies + without.memsets + without.graphs
+    text = f"{count:,} of {total:,} operations have no launch in the capture: idle time before them has no known cause"
+    return Note("unmatched", text, ("idle", "nvtx")) if count else None
+
+
+def _is_unread(export: Export, table: str) -> bool:
+    """Return whether a table holds rows that the analysis does not read."""
+    if table in raw.TABLES or table.startswith(INTERNAL_TABLES):
+        return False
+    return export.select("1", table, "LIMIT 1").fetchone() is not None
+
+
+def _streams(tables: Mapping[str, pl.DataFrame]) -> tuple[UsedStream, ...]:
+    ids = ((pl.col("globalPid") // (1 << 24)) & 0xFFFFFF, "deviceId", "contextId", "streamId")
+    frames = [tables[name].select(ids).unique() for name in raw.GPU_WORK if _has_rows(tables, name)]
+    streams = {UsedStream(*row) for frame in frames for row in frame.rows()}
+    return tuple(sorted(streams, key=_stream_order))
+
+
+def _has_rows(tables: Mapping[str, pl.DataFrame], name: str) -> bool:
+    return name in tables and not tables[name].is_empty()
+
+
+def _stream_order(used: UsedStream) -> tuple[int, ...]:
+    return tuple(-1 if value is None else value for value in astuple(used))
+
+
+def _span(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None:
+    times = [tables[name].select(raw.TIMES) for name in raw.GPU_WORK if _has_rows(tables, name)]
+    valid = pl.concat(times).filter(pl.all_horizontal(pl.col(raw.TIMES) != raw.NOT_A_TIME)) if times else pl.DataFrame()
+    return None if valid.is_empty() else valid.select(pl.col("start").min(), pl.col("end").max()).row(0)
+
+
+def _gpus(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
+    return tuple(gpus["name"].fill_null(UNNAMED)) if "name" in gpus.columns else ()
+
+
+def _ranges(tables: Mapping[str, pl.DataFrame]) -> tuple[tuple[str, int], ...]:
+    """Return each range name with its count, the most frequent first."""
+    events = with_library_calls(tables).get(raw.NVTX, pl.DataFrame())
+    if events.is_empty():
+        return ()
+    absent = [pl.lit(None, kind).alias(name) for name, kind in TEXTS.items() if name not in events.columns]
+    ranges = events.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)).with_columns(absent)
+    counts = ranges.group_by(*TEXTS).len()  # by id first, so that each name is looked up once
+    registered = pl.Series(texts_of(counts["textId"], dict(tables)), dtype=pl.String)
+    named = counts.select(pl.coalesce("text", registered).alias("name"), "len")
+    names = named.group_by("name").agg(pl.col("len").sum().cast(pl.Int64)).sort(-pl.col("len"), "name")
+    return tuple(names.rows())
+
+
+def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, profiler: str) -> Iterator[str]:
+    remedy = capture_advice(profiler)
+    if not any(tables.get(name) for name in raw.GPU_WORK):
+        yield f"GPU work: capture it with {remedy.gpu}"
+    elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
+        yield "single kernels: CUDA graphs were traced as a whole; capture with --cuda-graph-trace=node"
+    elif not tables.get(raw.KERNEL):
+        yield "kernels: the only GPU work that the capture has is copies and memsets"
+    if not tables.get(raw.RUNTIME):
+        yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
+    if not ranges:
+        nsys = "they mark phases and iterations; annotate each step and capture with -t cuda,nvtx"
+        other = f"they mark iterations. {remedy.ranges}"
+        yield f"NVTX ranges: {lost_ranges or nsys}" if profiler == "nsys" else f"ranges: {other}"
+
+
+def brief_lines(contents: CaptureContents) -> Iterator[str]:
+    """Yield what the capture holds, lacks and loses: the largest tables, the most frequent ranges, doubts."""
+    yield from _first_lines(contents)
+    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
+    yield from list(_table_lines(contents))[: 1 + min(BRIEF_TABLES, len(contents.tables))]
+    yield from list(_range_lines(contents))[: 1 + min(BRIEF_RANGES, len(contents.ranges))]
+    yield from _missing_lines(contents)
+    doubts = replace(contents, health=tuple(note for note in contents.health if note.affects), passed=())
+    yield from list(_health_lines(doubts))[1:]
+    if contents.passed:
+        yield f"  ok         {quantity(len(contents.passed), 'check')} of the capture's health"
+
+
+def lines(contents: CaptureContents) -> Iterator[str]:
+    """Yield all lines that `traceview info --verbose` prints, names shortened and control codes removed."""
+    yield from _first_lines(contents)
+    yield from _stream_lines(contents)
+    yield from _table_lines(contents)
+    yield from _range_lines(contents)
+    yield from _missing_lines(contents)
+    yield from _health_lines(contents)
+
+
+def _first_lines(contents: CaptureContents) -> Iterator[str]:
+    yield cut(plain(contents.file, 200), 76)
+    version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
+    yield _labelled_line("version", version if contents.profiler == "nsys" else contents.profiler)
+    yield from _labelled_lines("GPUs seen", _gpu_names(contents))
+    yield from _labelled_lines("processes", _processes(contents))
+    if contents.span_ns:
+        start, end = contents.span_ns
+        yield _labelled_line("GPU work", f"{duration(end - start)}, from {start} to {end} ns")
+
+
+def _missing_lines(contents: CaptureContents) -> Iterator[str]:
+    for line in contents.missing:
+        yield from wrap(plain(line, 1000), "  MISSING    ", " " * 13)
+
+
+def _labelled_line(label: str, text: str) -> str:
+    return cut(f"  {label:<11}{plain(text, 500)}", 80)
+
+
+def _labelled_lines(label: str, text: str) -> list[str]:
+    return wrap(plain(text, 2000), f"  {label:<11}", " " * 13)
+
+
+def _gpu_names(contents: CaptureContents) -> str:
+    counts = Counter(contents.gpus).items()
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or "not named"
+
+
+def _processes(contents: CaptureContents) -> str:
+    known = sorted({used.process for used in contents.streams if used.process is not None})
+    if len(known) == len({used.process for used in contents.streams}):
+        return ", ".join(map(str, known)) or "none with GPU work"
+    return ", ".join([*map(str, known), "not recorded for some GPU work"]) if known else "not recorded"
+
+
+def _stream_lines(contents: CaptureContents) -> Iterator[str]:
+    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
+    for used in contents.streams[:MAX_LISTED_STREAMS]:
+        process, device, context, stream = ("?" if value is None else value for value in astuple(used))
+        yield f"    stream {stream} of process {process} on device {device}, context {context}"
+    if len(contents.streams) > MAX_LISTED_STREAMS:
+        yield f"    and {len(contents.streams) - MAX_LISTED_STREAMS} more"
+
+
+def _table_lines(contents: CaptureContents) -> Iterator[str]:
+    yield _labelled_line("tables", f"{len(contents.tables)} read by the analysis, with row counts")
+    for name, rows in sorted(contents.tables.items(), key=lambda pair: (-pair[1], pair[0])):
+        yield f"    {rows:>12,}  {name}"
+    if contents.others:
+        yield from wrap(plain("not read: " + ", ".join(contents.others), 4000), "    ", "      ")
+
+
+def _range_lines(contents: CaptureContents) -> Iterator[str]:
+    total = sum(times for _, times in contents.ranges)
+    yield _labelled_line("NVTX", f"{total:,} ranges with {len(contents.ranges):,} names")
+    listed = contents.ranges[:MAX_LISTED_RANGES]
+    for name, (_, times) in zip(short_names([plain(name, 200) for name, _ in listed], 60), listed, strict=True):
+        yield f"    {times:>12,}  {name}"
+    if len(contents.ranges) > MAX_LISTED_RANGES:
+        yield f"    and {len(contents.ranges) - MAX_LISTED_RANGES} more names"
+
+
+def _health_lines(contents: CaptureContents) -> Iterator[str]:
+    """Yield what the profiler lost, each with the figures that it affects, and the checks that found nothing."""
+    yield _labelled_line("health", "" if contents.health or contents.passed else "nothing to check").rstrip()
+    for note in sorted(contents.health, key=lambda note: (not note.affects, note.id != "left_out")):
+        affected = f" (affects {', '.join(note.affects)})" if note.affects else ""
+        label = "DOUBT" if note.affects else "note"
+        yield from wrap(plain(note.text + affected, 1000), f"    {label:<9}", " " * 13)
+    for check in contents.passed:
+        yield from wrap(plain(check, 1000), "    ok       ", " " * 13)

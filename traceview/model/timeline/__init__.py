@@ -1,0 +1,3 @@
+"""The timeline of the page: rows, lanes of marks, and levels of detail."""
+
+from __future__ import annotations

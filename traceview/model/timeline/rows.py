@@ -1,0 +1,198 @@
+"""Rows and groups of the timeline, the styles of marks, and the two bands that lead each device.
+
+A band is the work of a device at each moment by class. Of overlapping classes, the first of WORK_CLASSES counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals, Times, blocks
+from traceview.model.analysis import CAUSES, DeviceUse
+from traceview.model.timeline.marks import Marks, Names
+from traceview.model.timeline.stored import AllMarks
+from traceview.model.trace import CLASSES, KINDS, ROLES, Trace, Window
+
+# The look of each copy kind, by direction. Other kinds have the look "copy".
+COPY_CLASSES = {
+    "h2d": "h2d",
+    "um_h2d": "h2d",
+    "d2h": "d2h",
+    "um_d2h": "d2h",
+    "d2d": "d2d",
+    "p2p": "d2d",
+    "um_d2d": "d2d",
+}
+WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
+LOOKS = (
+    *WORK_CLASSES,
+    *(f"call_{role}" for role in ROLES),
+    "range",
+    "sample",
+    "iteration",
+    "skipped",
+    "counter",
+    *(f"idle_{cause}" for cause in CAUSES),
+)
+WORDS = {
+    "compute": "compute",
+    "communication": "communication",
+    "h2d": "copy h2d",
+    "d2h": "copy d2h",
+    "d2d": "copy d2d, p2p",
+    "copy": "other copy",
+    "memset": "memset",
+}
+
+
+IDLE_LOOK = np.uint8(LOOKS.index(f"idle_{CAUSES[0]}"))
+OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One class of work of a device: its union, and the part that no earlier class of WORK_CLASSES covers."""
+
+    name: str
+    all: Intervals
+    exposed: Intervals
+
+    def exposed_ns(self, window: Window) -> int:
+        """Return the exposed ns in a part of the device's window."""
+        return intervals.length(intervals.clip(self.exposed, window.start, window.end))
+
+
+Bands = tuple[Band, ...]
+
+
+def work_codes(operations: pl.DataFrame) -> NDArray[np.uint8]:
+    """Return the index in WORK_CLASSES of each row of Trace.operations."""
+    of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
+    of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
+    work = operations["class"].to_physical().to_numpy()
+    kind = operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
+    copies = np.array([*of_kind, WORK_CLASSES.index("copy")], np.uint8)[kind]
+    codes: NDArray[np.uint8] = np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+    return codes
+
+
+def bands(trace: Trace, devices: Iterable[DeviceUse]) -> dict[int, Bands]:
+    """Return each device's work by class inside its window, by row of Trace.devices.
+
+    The exposed parts of a device add up to its `busy_ns`.
+    """
+    codes = work_codes(trace.operations)
+    return {device.device: _device_bands(trace.operations, device, codes) for device in devices}
+
+
+def _device_bands(operations: pl.DataFrame, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
+    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
+    mine = operations["device"].to_numpy() == device.device
+    if not mine.all():
+        start, end, codes = start[mine], end[mine], codes[mine]
+    used = np.bincount(codes, minlength=len(WORK_CLASSES))
+    split: list[Band] = []
+    for code, name in enumerate(WORK_CLASSES):
+        chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
+        union = intervals.union(start[chosen], end[chosen], ordered=True)
+        union = intervals.clip(union, device.window.start, device.window.end)
+        exposed = union
+        for before in split:
+            exposed = intervals.subtract(exposed, before.all)
+        split.append(Band(name, union, exposed))
+    return tuple(split)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
+
+    A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
+    """
+
+    kind: str  # ruler, overlap, idle, counter, stream, range, call, sample, projected
+    id: str
+    label: str
+    note: str
+    lanes: tuple[AllMarks, ...]
+    events: int = 0
+    more: bool = False  # folded initially
+    process: int | None = None
+    part: str = ""
+    counter: Mapping[str, object] | None = None  # a counter's unit and scale
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows under one heading."""
+
+    label: str
+    note: str
+    rows: tuple[TimelineRow, ...]
+
+
+def overlap_lanes(work: Bands, names: Names) -> tuple[Marks, ...]:
+    """Return the work of a device as marks, in the order of OVERLAP_LANES."""
+    bands = {band.name: band for band in work}
+    return tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
+
+
+def unions(lanes: Sequence[Marks]) -> dict[str, Intervals]:
+    """Return the busy time of a device by class, from the lanes of its overlap row."""
+    classes = {}
+    for names, lane in zip(OVERLAP_LANES, lanes, strict=True):
+        for name in names:
+            chosen = slice(None) if len(names) == 1 else lane.look == LOOKS.index(name)
+            classes[name] = Intervals(lane.start[chosen], lane.end[chosen])
+    return classes
+
+
+def _lane(bands: list[Band], names: Names) -> Marks:
+    sizes = [len(band.all.start) for band in bands]
+    name = np.array([names.number(WORDS[band.name]) for band in bands], np.int32)
+    look = np.array([LOOKS.index(band.name) for band in bands], np.uint8)
+    if not any(sizes[1:]):
+        return Marks(*bands[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
+    start = np.concatenate([band.all.start for band in bands])
+    end = np.concatenate([band.all.end for band in bands])
+    marks = Marks(start, end, np.repeat(name, sizes), np.repeat(look, sizes))
+    return marks.take(np.argsort(start, kind="stable"))
+
+
+def largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
+    """Return for each of `count` rows the number of its largest column, the first of several; 0 where all are 0.
+
+    The columns are in ascending order of their numbers.
+    """
+    numbers = np.zeros(count, np.uint8)
+    for block in blocks(count):
+        largest = np.zeros(block.stop - block.start, np.int64)
+        for number, column in columns.items():
+            # Numbers ascend, so maximum() replaces a masked assignment, which is much slower.
+            more = (column[block] > largest).view(np.uint8) * np.uint8(number)
+            np.maximum(numbers[block], more, out=numbers[block])
+            np.maximum(largest, column[block], out=largest)
+    return numbers
+
+
+def idle_lane(operations: pl.DataFrame, device: DeviceUse, names: Names) -> Marks:
+    """Return the gaps of a device as marks, with their ns by cause."""
+    gaps = device.gaps.frame
+    causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
+    main = largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
+    ended_by = gaps["operation"].fill_null(-1).to_numpy()
+    ending = names.column(operations["name"]).numbers(np.maximum(ended_by, 0))
+    none = names.number("")
+    return Marks(
+        gaps["start"].to_numpy(),
+        gaps["end"].to_numpy(),
+        np.where(ended_by >= 0, ending, np.int32(none)) if len(gaps) else main,
+        main + IDLE_LOOK,
+        causes,
+    )
