@@ -49,7 +49,7 @@ def figure(value: Any, unit: Unit) -> str:
 
 
 def figures(values: Sequence[Any], unit: Unit) -> list[str]:
-    """Return the texts of a declared column: times, bytes and rates in one unit (model/units.py), `-` where undefined."""
+    """Return the texts of a declared column: times, bytes and rates in one unit (model/units.py), `-` if undefined."""
     if unit in SCALES:
         return in_one_unit(values, SCALES[unit])
     write = WRITERS.get(unit, str)
