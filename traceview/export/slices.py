@@ -1,7 +1,5 @@
 """All events as slices of tracks, for the timeline formats, and the copy throughput as counters.
 
-A track has lanes, so that slices of a lane nest.
-
 A track is one row in a viewer: a process with its threads, a GPU with its streams and its idle time. Viewers draw a
 track correctly only if its events nest, so events that overlap go to separate lanes of the track.
 """

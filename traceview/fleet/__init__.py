@@ -4,7 +4,7 @@ sources.py            expands folders and patterns to reports
 analyze_reports.py    sends reports to workers: processes of this machine, or those of a Dask cluster
 worker.py             runs in a worker: measure_report.py makes one ReportResult, which is kept in a file
 partials.py           sends work to the results and merges partial measures
-merge.py              merges reports: iterations, match, groups, clocks, waits, rank_figures, stragglers
+merge.py              merges reports: iterations, match, clocks, waits, rank_figures, stragglers
 
 This module imports nothing, so that a worker can limit its threads before polars starts.
 """

@@ -5,9 +5,8 @@ and in a mean iteration.
 
 An NVTX range around a step ends when the host is done with it. Hosts run ahead of their GPUs by different amounts, so
 the ranges of one rank may be short while those of another wait. The same holds for the periods of a launch sequence. An
-iteration therefore lasts from the moment when the
-GPU finishes the previous iteration's work to the moment when it finishes this one's. The first iteration of a capture
-has no such start and is left out.
+iteration therefore lasts from the moment when the GPU finishes the previous iteration's work to the moment when it
+finishes this one's. The first iteration of a capture has no such start and is left out.
 """
 
 from __future__ import annotations

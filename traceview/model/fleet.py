@@ -2,8 +2,6 @@
 
 Collectives of many ranks take few bytes: a fleet of 1,000 ranks holds millions of them at once.
 
-Times are whole ns.
-
 Times are whole ns. A rank is one GPU of one report.
 """
 
