@@ -198,7 +198,7 @@ def _sums_of_entries(group: Positions, count: int, ns: Times | int) -> Times:
     """Return the sum of ns for each of `count` groups."""
     sums = np.zeros(count, np.int64)
     if not isinstance(ns, int):
-        np.add.at(sums, group, ns)
+        np.add.at(sums, group, ns.astype(np.int64, copy=False))
     return sums
 
 

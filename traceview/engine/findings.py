@@ -95,25 +95,21 @@ def details_in_part(
     `labels` have what happened at the places of each finding, None for a finding that has its places.
     """
     assert part.trace.window is not None, "a part has a window"
-    grants = dict[Key, Grant]()
+    details = dict[Key, PartDetails]()
     for device in capture_part(part, request.context).devices:
         ledger, claims, _ = open_part_ledger(part, request, device)
-        grants |= deduct_decided(ledger, claims, decisions[part.trace.window])
-    return details_of_grants(part, request, grants, labels)
-
-
-def details_of_grants(
-    part: PartTrace, request: Request, grants: Mapping[Key, Grant], labels: Mapping[Key, str | None]
-) -> dict[Key, PartDetails]:
-    """Return what a part shows of findings that are granted its members."""
-    rows, details = capture_part(part, request.context), {}
-    devices = {device.row: device for device in rows.devices}
-    for key, grant in grants.items():
-        label, device = labels[key], devices[key[1]]
-        places = [] if label is None else largest_places(rows, device, label, grant)
-        host = _host_sums(part.host_idle, device, request.claims[key], grant)
-        details[key] = PartDetails(places, len(grant.computing) > 0, host)
+        grants = deduct_decided(ledger, claims, decisions[part.trace.window])
+        details |= {key: details_of_grant(part, request, key, grant, labels[key]) for key, grant in grants.items()}
     return details
+
+
+def details_of_grant(part: PartTrace, request: Request, key: Key, grant: Grant, label: str | None) -> PartDetails:
+    """Return what a part shows of a finding that is granted its members; `label` is an entry of details_in_part."""
+    rows = capture_part(part, request.context)
+    device = next(device for device in rows.devices if device.row == key[1])
+    places = [] if label is None else largest_places(rows, device, label, grant)
+    host = _host_sums(part.host_idle, device, request.claims[key], grant)
+    return PartDetails(places, len(grant.computing) > 0, host)
 
 
 def _host_sums(
@@ -305,15 +301,12 @@ def _describe(
     """Return the findings with what decides which of them are joined."""
     if not prices:
         return []
-    context = pricing.context
-    labels = {key: None if drafts[key].evidence else texts["place"] for key, (_, texts) in prices.items()}
+    context, details = pricing.context, [pricing.details]
     if request.compact:
         decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
+        labels = {key: _place_label(drafts[key], texts) for key, (_, texts) in prices.items()}
         run = partial(details_in_part, decisions=decisions, request=request, labels=labels)
         details = list(parts.over_parts(run))
-    else:  # the grants have all members
-        run = partial(details_of_grants, request=request, grants=pricing.grants, labels=labels)
-        details = [parts.in_part(0, run)]
     doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
     facts, findings = context.facts({}), []
     for key, (price, texts) in prices.items():
@@ -324,11 +317,17 @@ def _describe(
     return findings
 
 
+def _place_label(draft: FindingDraft, texts: FindingTexts) -> str | None:
+    """Return what happened at the places of a finding, None if the draft has its places."""
+    return None if draft.evidence else texts["place"]
+
+
 @dataclass
 class _Pricing:
     """Grants the claims of drafts over all parts, in the order of rules.
 
-    `decisions` are those in each part, `noted` has the texts of drafts that become notes, and `grants` has the grants.
+    `decisions` are those in each part, `noted` has the texts of drafts that become notes. `details` has what the only
+    part shows of findings: its grants have all members, and are too large to keep.
     """
 
     context: FindingContext
@@ -337,7 +336,7 @@ class _Pricing:
     parts: list[PartClaims]
     decisions: list[list[Decision]]
     noted: dict[Key, FindingTexts] = field(default_factory=dict)
-    grants: dict[Key, Grant] = field(default_factory=dict)
+    details: dict[Key, PartDetails] = field(default_factory=dict)
 
     def price(self, key: Key, draft: FindingDraft) -> tuple[Price, FindingTexts] | None:
         """Grant the claims of a draft. Return its price and texts.
@@ -364,9 +363,11 @@ class _Pricing:
             return None
         texts = texts_of_draft(self.context.rules[key[0]], draft, self.context.analysis.program, price)
         if texts is not None and enough:
+            if not self.request.compact and grants[0] is not None:
+                label = _place_label(draft, texts)
+                run = partial(details_of_grant, request=self.request, key=key, grant=grants[0], label=label)
+                self.details[key] = self.runner.in_part(0, run)
             self._deduct(key, shares, grants, cut)
-            if grants[-1] is not None:
-                self.grants[key] = grants[-1]
             if again is not None:
                 self.parts[cut] = again
             return price, texts

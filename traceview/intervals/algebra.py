@@ -35,10 +35,11 @@ def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
 
 def own_lengths(start: Times, end: Times) -> Times:
     """Return the ns of each interval that no earlier one covers, by ascending `start`; they add up to the union."""
-    if len(start) == 0:
-        return EMPTY.start
-    reach = np.maximum.accumulate(end)
-    own: Times = np.maximum(end - np.maximum(start, np.concatenate([start[:1], reach[:-1]])), 0)
+    own, reach = np.empty(len(start), np.int64), BEFORE_ALL
+    for block in blocks(len(start)):
+        until = np.maximum.accumulate(np.append(reach, end[block]))
+        reach = int(until[-1])
+        own[block] = np.maximum(end[block] - np.maximum(start[block], until[:-1]), 0)
     return own
 
 

@@ -24,6 +24,11 @@ def blocks(count: int) -> Iterator[slice]:
     return (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
 
 
+def integer_type(most: int) -> type[np.signedinteger[Any]]:
+    """Return the type for numbers up to `most` that takes the least memory: int32 or int64."""
+    return np.int32 if most < 1 << 31 else np.int64
+
+
 def rows_where(chosen: NDArray[np.bool_]) -> Rows:
     """Return the row numbers where a mask is true, ascending."""
     rows, count = np.empty(np.count_nonzero(chosen), np.int32), 0

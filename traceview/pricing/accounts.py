@@ -22,10 +22,7 @@ NOT_COPIES = (COMMUNICATION, MEMSET)
 
 def own_compute(work: Activity) -> Times:
     """Return the ns in which each operation computes while no earlier compute runs; the sum is the compute time."""
-    own = np.zeros(len(work.codes), np.int64)
-    rows = np.flatnonzero(work.codes == COMPUTE)
-    own[rows] = intervals.own_lengths(work.start[rows], work.end[rows])
-    return own
+    return intervals.own_lengths(work.start, np.where(work.codes == COMPUTE, work.end, work.start))
 
 
 def copy_key(kind: str, memory: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Rows, Times
+from traceview.intervals import EMPTY, Intervals, Rows, Times, integer_type
 from traceview.model.analysis import Gaps
 from traceview.model.trace import Window
 
@@ -74,15 +74,12 @@ class IdleGrant(NamedTuple):
         """The ns of each of `rows`, summed over the causes."""
         return sum_columns(list(self.ns.values()))
 
-    def remainder(self, cause: str, left: Times) -> Times:
-        """Return the account `left` of a cause less this grant."""
-        # A copy: `left` is a column of the measure at first, and a grant can hold a view of it.
-        rest = left.copy()
+    def deduct_from(self, account: Times, cause: str) -> None:
+        """Remove this grant from the account of a cause."""
         if self.empties:
-            rest[self.rows] = 0
+            account[self.rows] = 0
         else:
-            rest[self.rows] -= self.ns[cause]
-        return rest
+            account[self.rows] -= self.ns[cause]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,8 @@ class Ledger:
 
     `idle` holds for each cause the ns left in each of `count` gaps. `exposed` holds for each kind of work
     ("communication", "h2d pageable", ..., "memset") the times left. The times of two kinds do not overlap.
-    `own_compute` is the own time of each of the device's operations, and `compute` what is left of it.
+    `own_compute` is the own time of each of the device's operations, and `compute` what is left of it. The ledger owns
+    its idle accounts; they are int32 where the ns of each gap fit.
     """
 
     count: int
@@ -161,14 +159,18 @@ class Ledger:
 
         Work after `until` costs nothing, nor do gaps that begin at or after `idle_until`, which is `until` if absent.
         """
-        accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
-        count = len(gaps.frame)
-        if until is None:
-            return cls(count, accounts, dict(exposed), own, own)
-        last = until if idle_until is None else idle_until
-        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), last))
-        work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
-        return cls(count, {cause: _account_before(left, first) for cause, left in accounts.items()}, work, own, own)
+        columns = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
+        kind = integer_type(sum(int(ns.max(initial=0)) for ns in columns.values()))
+        accounts = {cause: ns.astype(kind) for cause, ns in columns.items()}
+        own = own.astype(integer_type(int(own.max(initial=0))), copy=False)
+        work, count = dict(exposed), len(gaps.frame)
+        if until is not None:
+            last = until if idle_until is None else idle_until
+            first = int(np.searchsorted(gaps.frame["start"].to_numpy(), last))
+            work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
+            for left in accounts.values():
+                left[first:] = 0
+        return cls(count, accounts, work, own, own)
 
     @property
     def total(self) -> int:
@@ -197,13 +199,13 @@ class Ledger:
             self._sum_idle(idle_grants),
         )
         granted = (tuple(idle_grants), tuple(exposed_grants))
-        return Grant(idle, ns, exposed, *granted, computing, compute.astype(np.int64))
+        return Grant(idle, ns, exposed, *granted, computing, compute.astype(self.compute.dtype))
 
     def deduct(self, grant: Grant) -> None:
         """Remove granted time from the accounts."""
         for idle_grant in grant.idle_grants:
             for cause in idle_grant.ns:
-                self.idle[cause] = idle_grant.remainder(cause, self.idle[cause])
+                idle_grant.deduct_from(self.idle[cause], cause)
         if len(grant.computing):
             self.compute = self.compute.copy() if self.compute is self.own_compute else self.compute
             self.compute[grant.computing] -= grant.compute
@@ -222,19 +224,24 @@ class Ledger:
             left = self.idle[cause]
             for grant in earlier:
                 if cause in grant.ns:
-                    left = grant.remainder(cause, left)
-            ns[cause] = left[rows] if limit is None else np.minimum(left[rows], limit)
-            limit = None if limit is None else limit - ns[cause]
+                    left = left.copy()
+                    grant.deduct_from(left, cause)
+            if limit is None:
+                ns[cause] = left[rows].copy() if isinstance(rows, slice) else left[rows]
+            else:
+                ns[cause] = np.minimum(left[rows], limit).astype(left.dtype)
+                limit = limit - ns[cause]
         return IdleGrant(rows, ns, empties=limit is None)
 
     def _sum_idle(self, grants: list[IdleGrant]) -> tuple[Times | Rows | slice, Times]:
         if not grants:
             return slice(0, 0), EMPTY.start
+        sums = [grant.ns_per_gap for grant in grants]
         if len(grants) == 1:
-            return grants[0].rows, grants[0].ns_per_gap
-        idle = np.zeros(self.count, np.int64)
-        for grant in grants:
-            idle[grant.rows] += grant.ns_per_gap
+            return grants[0].rows, sums[0]
+        idle = np.zeros(self.count, np.result_type(*sums))
+        for grant, ns in zip(grants, sums, strict=True):
+            idle[grant.rows] += ns
         return slice(0, self.count), idle
 
     def _grant_exposed(
@@ -248,15 +255,6 @@ class Ledger:
                 if other == key:
                     left = intervals.subtract(left, times)
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
-
-
-def _account_before(left: Times, first: int) -> Times:
-    """Return an account without the ns of the gaps from `first` on."""
-    if not left[first:].any():
-        return left
-    kept = left.copy()
-    kept[first:] = 0
-    return kept
 
 
 def _first_granted(
