@@ -126,7 +126,7 @@ def _build_nesting(trace: Trace) -> Nesting:
 def _device_part(part: PartTrace, use: DeviceUse) -> DevicePart:
     trace, steady = part.trace, use.steady.window
     work, every, previous = _own_work(part, use)
-    frame = part.gaps(work).frame.rechunk()
+    frame = part.gaps(work).frame  # in pieces, which share the memory of the measured gaps
     gap_start = frame["start"].to_numpy()
     first = int(np.searchsorted(every, work.rows[0])) if len(work.rows) else 0
     begin = max(first - NEIGHBOURS, 0)

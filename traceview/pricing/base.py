@@ -115,7 +115,7 @@ class DevicePart:
     def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
         """Return the ns of these causes in each of the gaps; None if the device has no gap with one of them."""
         frame, sums = self.use.gaps.frame, self.use.gaps.causes
-        columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
+        columns = [frame[cause][gaps].to_numpy() for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
 
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
