@@ -41,6 +41,7 @@ from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_c
 from traceview.rules.answer import with_answer
 from traceview.whatif.constants import MAX_MODELLED
 from traceview.whatif.prediction import RunModel, model_of_run, with_known_predictions, with_predictions
+from traceview.whatif.select import LaunchedWork
 from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
 
 
@@ -120,15 +121,20 @@ def _with_gaps_of(trace: Trace, threads: ThreadStates, use: DeviceUse) -> Device
 
 
 def with_unprofiled_part(
-    analysis: Analysis, part: Analysis, costs: ProfilerCosts, given_ns: int | None = None
+    analysis: Analysis,
+    part: Analysis,
+    costs: ProfilerCosts,
+    given_ns: int | None = None,
+    work: LaunchedWork | None = None,
 ) -> tuple[Analysis, Analysis]:
     """Return the analyses of a capture and of its modelled part with the time without the profiler.
 
-    `costs` and `given_ns` are those of with_unprofiled_time.
+    `costs`, `given_ns` and `work` are those of with_unprofiled_time. The part loses its own gaps, which only this time
+    depends on.
     """
     iterations = analysis.iterations
     assert isinstance(iterations, Iterations), "a part is modelled from iterations"
-    part = with_unprofiled_time(part, costs, given_ns)
+    part = replace(with_unprofiled_time(part, costs, given_ns, work), devices=analysis.devices)
     time = part.iterations.unprofiled if isinstance(part.iterations, Iterations) else None
     shares = {} if time is None else time.shares
     new = tuple(note for note in part.notes if note not in analysis.notes)
@@ -167,9 +173,12 @@ def model_capture(
     The parameters are those of modelled_part and with_unprofiled_time; `costs` may be None.
     """
     part = None if trace_of is None else modelled_part(analysis, trace_of)
-    if part is not None and costs is not None:
-        analysis, part = with_unprofiled_part(analysis, part, costs, given_ns)
-    return Modelled(analysis, part, None if part is None else model_of_run(part))
+    if part is None:
+        return Modelled(analysis, None, None)
+    work = LaunchedWork.from_analysis(part)
+    if costs is not None:
+        analysis, part = with_unprofiled_part(analysis, part, costs, given_ns, work)
+    return Modelled(analysis, part, model_of_run(part, work))
 
 
 Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_parts
