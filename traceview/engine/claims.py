@@ -9,7 +9,7 @@ sums of each group of equal members (`CompactLedger`), and the claims as rows of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -365,7 +365,8 @@ def _collected(part: PartTrace, context: FindingContext) -> _Collection:
 
 def _collect(part: PartTrace, context: FindingContext) -> _Collection:
     rows = capture_part(part, context)
-    jobs = [(number, device) for number in range(len(context.rules)) for device in rows.devices]
+    devices = [replace(device) for device in rows.devices]  # copies, so that the part does not keep their kernels
+    jobs = [(number, device) for number in range(len(context.rules)) for device in devices]
 
     def collect(job: tuple[int, DevicePart]) -> Collected[Any] | Failure:
         rule = context.rules[job[0]]
@@ -433,6 +434,8 @@ def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decisi
         result.failures |= failures
         build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
+    if not request.compact:
+        part.forget("collected")  # the claims on the only part are resolved once
     return result
 
 

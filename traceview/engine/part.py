@@ -89,6 +89,10 @@ class PartTrace:
         made: Made = self._made[key][1]
         return made
 
+    def forget(self, key: Hashable) -> None:
+        """Free what `once` made with this key."""
+        self._made.pop(key, None)
+
     @cached_property
     def complete(self) -> Trace:
         """The trace without its window: it has operations around the part."""

@@ -177,4 +177,4 @@ def _compute_claim(claim: ComputeClaim, groups: Mapping[str, Group]) -> ledger.K
     chosen = fractions > 0
     if not chosen.all():
         rows, fractions = rows[chosen], fractions[chosen]
-    return ledger.KernelClaim(rows, fractions * claim.scale)
+    return ledger.KernelClaim(rows, fractions if claim.scale == 1 else fractions * claim.scale)
