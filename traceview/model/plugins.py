@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -72,7 +73,7 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 @lru_cache(maxsize=1)
 def _all_plugins(_folders: tuple[str, ...]) -> tuple[Plugin, ...]:
     """Return the plugins of all groups. The folders of sys.path are an argument, because they can change."""
-    every = (
-        Plugin.from_entry_point(point) for group in (RULE_GROUP, MEASURE_GROUP) for point in entry_points(group=group)
-    )
+    points = entry_points()  # reads the metadata of all packages
+    groups = (points.select(group=group) for group in (RULE_GROUP, MEASURE_GROUP))
+    every = map(Plugin.from_entry_point, chain.from_iterable(groups))
     return tuple(sorted(every, key=lambda plugin: (plugin.package, plugin.name)))
