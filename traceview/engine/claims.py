@@ -360,7 +360,7 @@ def collect_in_part(part: PartTrace, context: FindingContext) -> PartSums:
 
 
 def _collected(part: PartTrace, context: FindingContext) -> _Collection:
-    return part.once("collected", partial(_collect, part, context), context.windows)
+    return part.once_for_all_passes("collected", partial(_collect, part, context), context.windows)
 
 
 def _collect(part: PartTrace, context: FindingContext) -> _Collection:

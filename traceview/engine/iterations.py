@@ -47,8 +47,10 @@ class PartLaunches:
 
 
 def own_operations(trace: Trace) -> Trace:
-    """Return a part without the operations that belong to other parts."""
-    return trace if trace.window is None else replace(trace, operations=trace.operations[own_rows(trace)])
+    """Return a part without the operations that belong to other parts; the same trace if there are none."""
+    if trace.window is None or (rows := own_rows(trace)) == slice(0, len(trace.operations)):
+        return trace
+    return replace(trace, operations=trace.operations[rows])
 
 
 def own_rows(trace: Trace) -> slice:
@@ -61,7 +63,7 @@ def own_rows(trace: Trace) -> slice:
 def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
     """Return what a part launches; `devices` are the measured ones, rows of Trace.devices."""
     trace, own = part.trace, own_operations(part.trace)
-    sums = LaunchSums.from_trace(own, project_operations(own))
+    sums = LaunchSums.from_trace(own, part.projection if own is trace else project_operations(own))
     ranges, starts, counts = np.flatnonzero(sums.count), _starts_among_calls(trace), compute_counts(own)
     return PartLaunches(
         known=own.operations["launch"].null_count() < len(own.operations),

@@ -29,7 +29,7 @@ from traceview.measure.devices import (
 from traceview.measure.host import with_host_states
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import MeasuredDevices
-from traceview.measure.nvtx import project_operations, project_ranges
+from traceview.measure.nvtx import project_ranges
 from traceview.measure.places import locate_operations
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, HostUse, Iterations, NotMeasured, Unmatched
@@ -156,7 +156,7 @@ def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
     """Measure a part with the measures of a complete capture."""
     trace, threads, host_idle = part.trace, part.threads, part.host_idle
     activities = activities_in_part(part, plan.extents.devices)
-    projection = project_operations(trace)
+    projection = part.projection
     places = locate_operations(trace, projection)
     devices = measure_devices(trace, threads, activities, places, plan.extents.streams, part.idle_gaps)
     for device in devices:
@@ -271,14 +271,9 @@ def host_in_part(part: PartTrace, extents: Mapping[int, Window]) -> HostUse:
     """Return the blocking calls of a part; `extents` are those of activities_in_part."""
 
     def measured() -> HostUse:
-        known = part.passed.get("host")
-        if known is None or known[0] != dict(extents):
-            known = dict(extents), measure_host(part.trace, activities_in_part(part, extents))
-            part.passed["host"] = known
-        host: HostUse = known[1]
-        return host
+        return measure_host(part.trace, activities_in_part(part, extents))
 
-    return part.once(("host", *extents.items()), measured)
+    return part.once_for_all_passes("host", measured, tuple(extents.items()))
 
 
 def _gap_continues(work: Activity, extent: Window) -> bool:

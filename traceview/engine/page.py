@@ -14,7 +14,7 @@ from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, busiest_streams, chart_totals, gap_totals, merged_charts
 from traceview.measure.host import THREAD_STACKS
-from traceview.measure.nvtx import project_operations, project_ranges
+from traceview.measure.nvtx import Projection, project_operations, project_ranges
 from traceview.measure.places import locate_operations
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
@@ -28,12 +28,13 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
     trace, marks = analysis.trace, [page.marks for page in capture.pages]
     assert marks or plan.keeps_rows, "the events of a capture in parts are in a folder"
     # NumPy and polars release the interpreter lock. Only one thread uses the parts, because workers keep one function.
+    projection = None if marks else project_operations(trace)
     with ThreadPoolExecutor(1) as aside:
-        charts, other = aside.submit(_charts, capture), aside.submit(capture.other_part)
+        charts, other = aside.submit(_charts, capture, projection), aside.submit(capture.other_part)
         if marks and plan.folder is not None:
             projected, events = merged_projection(marks), stored_events(marks, plan.extents.events, plan.folder)
         else:
-            projected = project_ranges(trace, project_operations(trace))
+            projected = project_ranges(trace, projection)
             events = TimelineEvents.from_trace(trace, analysis.devices, analysis.host)
         no_stacks = pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
         return PageInputs(
@@ -47,14 +48,15 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
         )
 
 
-def _charts(capture: AnalyzedCapture) -> Charts:
+def _charts(capture: AnalyzedCapture, projection: Projection | None) -> Charts:
+    """Return the charts; `projection` is that of a capture in memory."""
     analysis = capture.analysis
     idle = analysis.tables["lines"].totals
-    if capture.pages:
+    if projection is None:
         totals = _totals_of_parts(capture)
         shapes, _ = distinct_rows([page.marks.shapes for page in capture.pages], ordered=True)
     else:
-        totals, shapes = _totals_of_trace(analysis), analysis.trace.shapes
+        totals, shapes = _totals_of_trace(analysis, projection), analysis.trace.shapes
     return merged_charts(
         analysis.devices,
         analysis.iterations,
@@ -66,10 +68,10 @@ def _charts(capture: AnalyzedCapture) -> Charts:
     )
 
 
-def _totals_of_trace(analysis: Analysis) -> dict[int, list[ChartTotals]]:
+def _totals_of_trace(analysis: Analysis, projection: Projection) -> dict[int, list[ChartTotals]]:
     """Return what the charts of each device follow from, of a capture in memory."""
     trace = analysis.trace
-    places = locate_operations(trace, project_operations(trace))
+    places = locate_operations(trace, projection)
     return {
         device.device: [
             chart_totals(

@@ -25,6 +25,7 @@ from traceview.measure.activity import Activity, device_activity
 from traceview.measure.devices import clip_gaps
 from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gaps
 from traceview.measure.host import HostIdle
+from traceview.measure.nvtx import Projection, project_operations
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import EVERYTHING, Trace, Window
 
@@ -88,6 +89,18 @@ class PartTrace:
             self._made[key] = about, make()
         made: Made = self._made[key][1]
         return made
+
+    def once_for_all_passes(self, name: str, make: Callable[[], Made], about: Hashable) -> Made:
+        """Return what `once` returns, or what an earlier pass made `about` the same."""
+
+        def make_or_read() -> Made:
+            known: tuple[Hashable, Made] | None = self.passed.get(name)
+            if known is None or known[0] != about:
+                known = about, make()
+                self.passed[name] = known
+            return known[1]
+
+        return self.once(name, make_or_read, about)
 
     def forget(self, key: Hashable) -> None:
         """Free what `once` made with this key."""
@@ -153,6 +166,11 @@ class PartTrace:
         for code, ns in known.items():
             causes[code, own] = ns[there]
         return np.append(np.flatnonzero(~same) + own.start, np.delete(np.arange(count), own))
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The ranges of each operation (see project_operations)."""
+        return project_operations(self.trace)
 
     @cached_property
     def threads(self) -> ThreadStates:

@@ -242,13 +242,14 @@ class Candidates(NamedTuple):
 
     def sums(self, blocks: Mapping[str, int]) -> SpeedupSums:
         """Return the sums over these kernels; `blocks` are the bits of groups whose blocks count."""
-        by_label = {label: self.ns[self.labels == label] for label in _distinct(self.labels)}
+        every = self.ns
+        by_label = {label: every[self.labels == label] for label in _distinct(self.labels)}
         return SpeedupSums(
             {label: len(ns) for label, ns in by_label.items()},
             {label: int(ns.sum()) for label, ns in by_label.items()},
             {label: _counts(ns) for label, ns in by_label.items() if self.left is None},
             {group: self._blocks(bit) for group, bit in blocks.items()},
-            Savings() if self.left is None else Savings.from_kernels(self.ns, self.left),
+            Savings() if self.left is None else Savings.from_kernels(every, self.left),
         )
 
     def _blocks(self, bit: int) -> Counts:
@@ -297,7 +298,8 @@ class Speedup(NamedTuple):
         members = self.collect(kernels)
         labels = np.zeros(len(kernels.ns), np.uint16)
         for group, mask in members.groups.items():
-            labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
+            if mask.any():
+                labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
         rows = rows_where(labels > 0)
         edges = np.array(counted.indices(len(labels))[:2], rows.dtype)
         inside = slice(*np.searchsorted(rows, edges).tolist())
