@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from traceview.engine.page import page_inputs
 from traceview.engine.run import AnalysisOptions
 from traceview.model.analysis import Analysis
@@ -14,4 +12,4 @@ from traceview.pipeline import analyze_trace
 def inputs_of(analysis: Analysis) -> PageInputs:
     """Return what a page shows of the analysis of a trace in memory, which is analyzed again."""
     capture = analyze_trace(analysis.trace, AnalysisOptions(whole=analysis.whole))
-    return replace(page_inputs(capture), analysis=analysis)
+    return page_inputs(capture)._replace(analysis=analysis)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,7 +100,7 @@ def test_causes_of_merged_gaps_add_up(name: str) -> None:
     idle = device.idle
     edges = zero + (np.arange(200) << 22)
     assert len(merged(idle, zero, 20)) < len(idle)
-    exact, of_merged = (device_sums(replace(device, idle=gaps), edges) for gaps in (idle, merged(idle, zero, 20)))
+    exact, of_merged = (device_sums(device._replace(idle=gaps), edges) for gaps in (idle, merged(idle, zero, 20)))
     causes = set(idle.sums)
     assert {key: exact[key].tolist() for key in causes} == {key: of_merged[key].tolist() for key in causes}
     start = idle.start

@@ -35,7 +35,7 @@ def in_parts(whole: Analysis, count: int, folder: Path) -> PageInputs:
     runner = PartRunner(source, quiet_windows(whole.trace, count))
     options, extents = AnalysisOptions(), Extents.from_trace(whole.trace)
     inputs = page_inputs(analyze_parts(runner, source.resident, extents, options, folder=folder))
-    return replace(inputs, analysis=replace(inputs.analysis, findings=whole.findings))
+    return inputs._replace(analysis=replace(inputs.analysis, findings=whole.findings))
 
 
 def test_server_answers_slices_as_it_answers_the_complete_trace(

@@ -49,8 +49,8 @@ def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.
 
 def marks_between(analysis: Analysis, start: int, end: int, names: Names | None = None) -> dict[int, Marks]:
     inputs = inputs_of(analysis)
-    events = replace(inputs.events, span=Window(start, end), names=names or Names())
-    return sample_marks(replace(inputs, events=events))
+    events = inputs.events._replace(span=Window(start, end), names=names or Names())
+    return sample_marks(inputs._replace(events=events))
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -333,8 +333,7 @@ class Decision(NamedTuple):
     ns: int | None = None
 
 
-@dataclass(frozen=True)
-class PartSums:
+class PartSums(NamedTuple):
     """The sums of a part: those of rules by number and device, the ends of its work by device, and its sizes.
 
     `groups` has the names of the groups that each rule collected, by its number.
@@ -409,8 +408,7 @@ class PartClaims:
     granted: GrantSums = NOTHING
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers."""
 
     context: FindingContext

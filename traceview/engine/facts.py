@@ -6,8 +6,9 @@ An operation belongs to the part in which it starts, a gap to the part in which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,7 @@ from traceview.pricing.part import steady_use
 from traceview.pricing.speedups import KernelSequence
 
 
-@dataclass(frozen=True)
-class FindingContext:
+class FindingContext(NamedTuple):
     """The figures of the whole capture. Rules see them in each part.
 
     `analysis` has no rows of events. `uses` holds the figures of each device in the time that findings cover, by row of
@@ -66,7 +66,7 @@ class FindingContext:
     def for_parts(self) -> FindingContext:
         """The context without what grows with the capture: it is sent to each part."""
         uses = {row: _without_totals(use) for row, use in self.uses.items()}
-        return replace(self, analysis=_without_rows(self.analysis), uses=uses)
+        return self._replace(analysis=_without_rows(self.analysis), uses=uses)
 
     def facts(self, sizes: Mapping[str, int]) -> CaptureFacts:
         """Return the facts for decisions; `sizes` are the numbers of operations and calls."""

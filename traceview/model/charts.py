@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,7 @@ MAX_BARS = 240  # bars of a capture's iterations
 PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsAtOnce:
+class StreamsAtOnce(NamedTuple):
     """How long each pair of a device's streams was busy at the same time.
 
     `streams` are rows of Trace.streams, the busiest first. `together_ns[i][j]` is the length of the intersection of
@@ -53,8 +53,7 @@ class CopyGroup:
     stream: int  # the slowest copy's row of Trace.streams
 
 
-@dataclass(frozen=True, slots=True)
-class KernelInstance:
+class KernelInstance(NamedTuple):
     """One kernel, on a row of Trace.streams."""
 
     start: int
@@ -74,8 +73,7 @@ class SimilarKernels:
     first: KernelInstance
 
 
-@dataclass(frozen=True, slots=True)
-class KernelGrouping:
+class KernelGrouping(NamedTuple):
     """All kernels of a part of a device's window by one attribute, the costliest group first."""
 
     by: str  # shape, kernel, family, range, module, op, ...
@@ -103,8 +101,7 @@ class RangeNode:
     own_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class StackNode:
+class StackNode(NamedTuple):
     """A source line of the program, or a function of a library, that stacks share with its callers.
 
     `parent` is the index of its caller, -1 for none. A run of library calls is one node: `inner` is the innermost of
@@ -123,8 +120,7 @@ class StackNode:
     calls: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class StackTree:
+class StackTree(NamedTuple):
     """The stacks of a capture as a tree, callers first. If `exact` is false, its times come from samples."""
 
     nodes: tuple[StackNode, ...] = ()
@@ -148,8 +144,7 @@ class LaunchShape:
     median_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCharts:
+class DeviceCharts(NamedTuple):
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
     `kernels`, `places` and `ranges` are those of the part that findings cover; `other_kernels` are those of the other
@@ -179,8 +174,7 @@ class IterationBar:
     slowest: int  # index into Iterations.per_iteration
 
 
-@dataclass(frozen=True, slots=True)
-class Charts:
+class Charts(NamedTuple):
     """All figures that only charts show."""
 
     devices: tuple[DeviceCharts, ...] = ()

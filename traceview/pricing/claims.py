@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ Sums = TypeVar("Sums")
 Labels: TypeAlias = Times | frozenset[str]
 
 
-@dataclass(frozen=True)
-class GapGroup:
+class GapGroup(NamedTuple):
     """Gaps of a device: `rows` are ascending rows of DevicePart's gaps, or a slice.
 
     `labels` has a number for each of `rows`; with `names`, it is an index into them. `limits` has the most ns that a
@@ -35,15 +34,13 @@ class GapGroup:
     limits: Times | None = None
 
 
-@dataclass(frozen=True)
-class TimeGroup:
+class TimeGroup(NamedTuple):
     """Disjoint ascending times, in which exposed work of a device is claimed."""
 
     times: Intervals
 
 
-@dataclass(frozen=True)
-class KernelGroup:
+class KernelGroup(NamedTuple):
     """Operations of a device: `rows` are ascending indices into DevicePart.activity.
 
     A claim takes a part of the own time of each, `fractions`; with `labels`, a claim gives the fraction of each label.
@@ -70,8 +67,7 @@ class Collected(Generic[Sums]):
     groups: Mapping[str, Group] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class IdleClaim:
+class IdleClaim(NamedTuple):
     """A claim on the idle ns with these `causes` in the gaps of a group; None: in all gaps.
 
     `labels` limits it to members with these labels (ascending numbers, or names). `at_most` limits the ns claimed from
@@ -84,16 +80,14 @@ class IdleClaim:
     at_most: int | None = None
 
 
-@dataclass(frozen=True)
-class ExposedClaim:
+class ExposedClaim(NamedTuple):
     """A claim on the exposed ns of the accounts `keys` (pricing/accounts.py), inside the times of a group if given."""
 
     keys: tuple[str, ...]
     group: str | None = None
 
 
-@dataclass(frozen=True)
-class ComputeClaim:
+class ComputeClaim(NamedTuple):
     """A claim on a part of the compute time of the operations of a group.
 
     `fractions` maps labels to the claimed part of each operation's own time, where the group has labels: the time in

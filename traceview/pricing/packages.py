@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from traceview.model.plugins import RULE_GROUP, Plugin, is_fault, plugins
 from traceview.model.program import Program
@@ -65,8 +65,7 @@ class PackageRule:
         return Failure(Note(f"package_{self.plugin.name}", text, affects=(self.plugin.name,)))
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A rule of another package that failed."""
 
     note: Note

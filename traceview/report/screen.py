@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from traceview.model.units import durations, share
 
@@ -161,8 +161,7 @@ def _continued(statement: str, margin: str, columns: int) -> Iterator[str]:
     yield lines[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(NamedTuple):
     """A terminal. `colours` is 0, 256 or 2**24; without `unicode` it prints ASCII."""
 
     columns: int = WIDTH

@@ -259,8 +259,8 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
     each = analysis.iterations.per_iteration * 50
     many = replace(analysis.iterations, per_iteration=each, count=len(each))
     inputs = inputs_of(analysis)
-    charts = replace(inputs.charts, iterations=iteration_bars(each))
-    inputs = replace(inputs, analysis=replace(analysis, iterations=many), charts=charts)
+    charts = inputs.charts._replace(iterations=iteration_bars(each))
+    inputs = inputs._replace(analysis=replace(analysis, iterations=many), charts=charts)
     with (
         TemporaryDirectory() as folder,
         opened(browser, render(inputs), Path(folder)) as page,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def inputs(analysis_of: Callable[[str], Analysis]) -> PageInputs:
     value = np.where(np.arange(20_000) % 2, 8_000_000_000, np.arange(20_000) * 100_000)
     power = CounterSeries("power", "W", start[[0, 10_000, 15_000]], np.array([100.5, 300.0, 250.0]))
     memory = CounterSeries("memory", "bytes", start, value, device=0)
-    return replace(inputs_of(analysis), counters=(memory, power))
+    return inputs_of(analysis)._replace(counters=(memory, power))
 
 
 def test_rows_of_counters(page: Opened) -> None:

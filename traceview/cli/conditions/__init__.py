@@ -9,9 +9,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from traceview.errors import RequestError
 from traceview.model.times import NANOSECONDS
@@ -30,8 +29,7 @@ OPERATORS: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """One comparison. `unit` is "%", a unit of time, or "" for a count or ns."""
 
     text: str

@@ -10,9 +10,8 @@ A quantity that was not measured is an error, not a condition that does not hold
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -34,8 +33,7 @@ NO_CALLS = "the capture holds no CUDA API calls; capture them with -t cuda"
 NO_TIME = "no time of the GPU is in the part that counts; use --whole"
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionValue:
+class ConditionValue(NamedTuple):
     """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
 
     figure: int
@@ -74,8 +72,7 @@ def _kernels_apart(analysis: Analysis) -> str | None:
     return next((note.text for note in analysis.notes if note.id == "whole_graphs"), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """A quantity: what its figures are, and a function that yields a value for each device or for the capture.
 
     Each function in `needs` returns the reason why the figures were not measured, or None. `absent` is the reason why

@@ -147,10 +147,10 @@ def _without_runs(nodes: list[StackNode]) -> tuple[StackNode, ...]:
         if node.parent >= 0 and children[node.parent] == 1 and _is_run(outer, node):
             index.append(index[node.parent])
             last = kept[index[-1]]
-            kept[index[-1]] = replace(last, inner=f"{node.function} ({node.place})", calls=last.calls + 1)
+            kept[index[-1]] = last._replace(inner=f"{node.function} ({node.place})", calls=last.calls + 1)
         else:
             index.append(len(kept))
-            kept.append(replace(node, parent=index[node.parent] if node.parent >= 0 else -1))
+            kept.append(node._replace(parent=index[node.parent] if node.parent >= 0 else -1))
     return tuple(kept)
 
 

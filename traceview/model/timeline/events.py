@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -89,8 +90,7 @@ def call_id(thread: int) -> str:
     return f"t:{thread}"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceLanes:
+class TraceLanes(NamedTuple):
     """The lanes of a capture in memory, or of a part of it."""
 
     trace: Trace
@@ -194,8 +194,7 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEvents:
+class TimelineEvents(NamedTuple):
     """The events of a capture: the time that its timeline covers, the lanes and the names of their marks.
 
     `lanes` have a mark for each event of the GPU and each API call, by id: overlap_ids, idle_id, stream_id, call_id.
@@ -221,8 +220,7 @@ class TimelineEvents:
         return cls(trace.span, names, lanes.every(devices), exposed, call_places(calls))
 
 
-@dataclass(frozen=True, slots=True)
-class PageInputs:
+class PageInputs(NamedTuple):
     """What a page shows of a capture: its analysis, and what is measured for a page alone.
 
     `other` is the analysis of the other one of steady part and window, None where they are the same time. `projected`

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -113,8 +112,7 @@ def stream_rows(streams: pl.DataFrame, device: DeviceUse, lanes: Lanes) -> Itera
             yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRows:
+class HostRows(NamedTuple):
     """The rows of threads: API calls, stack samples and NVTX ranges."""
 
     trace: Trace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ ALL_EVENTS = -1  # the width of a rare name: each of its events is a place
 MAX_BITS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class NamePlaces:
+class NamePlaces(NamedTuple):
     """Places of names, in order of (name, start, row): all events of a rare name, and the first of each bin of others.
 
     Bins are 2^width ns wide; `width` has a value for each name, ALL_EVENTS for a rare one. Bins are as narrow as the
@@ -157,4 +157,4 @@ def _renumbered(rows: Sequence[str], places: NamePlaces, ids: Sequence[str], nam
     number = np.array([ids.index(row) for row in rows], np.int64)
     width = NamePlaces.none(names).width
     width[: len(places.width)] = places.width
-    return replace(places, row=number[places.row], width=width)
+    return places._replace(row=number[places.row], width=width)

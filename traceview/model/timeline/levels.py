@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,16 +46,14 @@ def merged_counts(marks: AllMarks, zero: int) -> Times:
     return counts.by_shift()
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """One row in bins of 2^shift ns."""
 
     shift: int
     marks: Marks
 
 
-@dataclass(frozen=True, slots=True)
-class Widths:
+class Widths(NamedTuple):
     """The bin widths of some rows as powers of two in ns, finest first, and the number of marks of all levels."""
 
     shifts: tuple[int, ...]
@@ -101,8 +99,7 @@ def coarser(level: Level, zero: int) -> Level:
 HOST_KINDS = ("call", "range", "sample")
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """A line of marks, its levels of detail (finest first) and the looks of its marks."""
 
     marks: AllMarks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -250,8 +251,7 @@ class Names:
         return NameColumn(names.to_physical().to_numpy(), lookup)
 
 
-@dataclass(frozen=True, slots=True)
-class NameColumn:
+class NameColumn(NamedTuple):
     """A column of categories, and the name's number of each category."""
 
     codes: Numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ def significant_bits(numbers: Times) -> Times:
     return bits
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCounts:
+class GroupCounts(NamedTuple):
     """How many marks start a group of `merged`, in a lane or in a part of it.
 
     `bits[k]` counts the marks that start a group in bins narrower than 2^k ns, but not in wider ones; the first mark is

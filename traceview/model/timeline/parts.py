@@ -7,9 +7,9 @@ operations or calls (iterations, NVTX ranges) come from the resident tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -67,8 +67,7 @@ NO_COUNTS = GroupCounts(EMPTY.start, (0, 0), (0, 0))
 ZERO = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBins:
+class DeviceBins(NamedTuple):
     """The sums of a device (by id) in a part, in bins of the whole timeline from bin `first` on."""
 
     id: str
@@ -76,8 +75,7 @@ class DeviceBins:
     sums: DeviceSums
 
 
-@dataclass(frozen=True, slots=True)
-class PartMarks:
+class PartMarks(NamedTuple):
     """The marks of a part in a file, by id of their lane.
 
     `edges` are the first and the last gap of each lane of gaps if they touch the border of the part there, or no mark.

@@ -6,7 +6,7 @@ A band is the work of a device at each moment by class. Of overlapping classes, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -55,8 +55,7 @@ IDLE_LOOK = np.uint8(LOOKS.index(f"idle_{CAUSES[0]}"))
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """One class of work of a device: its union, and the part that no earlier class of WORK_CLASSES covers."""
 
     name: str
@@ -109,8 +108,7 @@ def _device_bands(operations: pl.DataFrame, device: DeviceUse, codes: NDArray[np
     return tuple(split)
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
+class TimelineRow(NamedTuple):
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
     A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
@@ -128,8 +126,7 @@ class TimelineRow:
     counter: Mapping[str, object] | None = None  # a counter's unit and scale
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Rows under one heading."""
 
     label: str

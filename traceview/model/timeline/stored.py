@@ -114,8 +114,7 @@ class MarkBlock:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class LanePart:
+class LanePart(NamedTuple):
     """The marks of a lane in one part: their blocks, those of their levels by shift, and how they merge.
 
     Levels equal those of the whole capture, except in the bins at the borders of the part.
@@ -190,8 +189,7 @@ CACHED_BLOCKS = 8  # blocks of a lane that a request reads with the cache
 MAX_CACHED_BLOCKS = 48  # blocks of all lanes, 200 MB
 
 
-@dataclass(frozen=True, slots=True)
-class PartBlocks:
+class PartBlocks(NamedTuple):
     """The part of a lane from one part, and the page's number of each of the part's names and kernel shapes."""
 
     part: LanePart

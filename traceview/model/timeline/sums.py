@@ -7,7 +7,6 @@ capture in memory makes them from its lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +50,7 @@ def bin_edges(span: Window, shift: int, first: int = 0, last: int | None = None)
     return edges
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSums:
+class StoredSums(NamedTuple):
     """The sums of lanes in files, in bins of the whole timeline, and places of their names.
 
     `devices` are by device id, in bins of 2^device_shift ns; `names` have bins of 2^name_shift ns. `rows` are the ids
@@ -100,8 +98,7 @@ def _names(groups: Sequence[Group], edges: Times, known: Mapping[str, Sequence[N
             yield from known[row.id] if row.id in known else sums_of_row(row, edges)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLanes:
+class DeviceLanes(NamedTuple):
     """The lanes of a device that its sums come from: work by class, gaps, streams."""
 
     id: str

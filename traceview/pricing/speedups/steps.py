@@ -169,8 +169,7 @@ class SpeedupSums(NamedTuple):
     saved: Savings
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Sums over the kernels of a device in the whole capture, for Speedup.decide.
 
     `kernel_ns` is the time of all its kernels.

@@ -354,7 +354,7 @@ def _page(inputs: PageInputs, detail: int, whatif: WhatIf | None, *, server: boo
     for _ in range(MAX_TRIES):
         drawn = timeline(inputs, merged, max(left, MIN_TIMELINE))
         if server:
-            drawn = replace(drawn, names=inputs.events.names.texts)
+            drawn = drawn._replace(names=inputs.events.names.texts)
         document = build(title, {**content, "timeline": drawn.content}, shown, drawn, live=server)
         over = len(document) - detail
         if over <= 0 or left <= MIN_TIMELINE:

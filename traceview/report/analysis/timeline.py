@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,8 +48,7 @@ SHARES = {True: 2 / 3, False: 1.0}
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTimeline:
+class PackedTimeline(NamedTuple):
     """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
 
     content: dict[str, object]
@@ -224,8 +223,7 @@ class ChunkBudget:
         return [{"chunk": first + part, "marks": place} for part, place in places]
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(NamedTuple):
     """The parts of a page that does not hold every event.
 
     `columns` holds sums and places of names, `content` the places of these columns, `names` the numbers of the names.

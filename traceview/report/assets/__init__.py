@@ -21,9 +21,9 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 try:
     from isal import isal_zlib as packer  # same format, a fifth of the time
@@ -45,8 +45,7 @@ PLOTLY_STYLE = rb'getElementById\("([0-9a-f]{64})"\)'
 COMPRESSION_LEVEL = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PageFiles:
+class PageFiles(NamedTuple):
     """The files of one page, as paths in this folder."""
 
     template: str
@@ -116,8 +115,7 @@ FLEET = PageFiles(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
 
     packed: str
