@@ -246,14 +246,14 @@ class Candidates(NamedTuple):
         return SpeedupSums(
             {label: len(ns) for label, ns in by_label.items()},
             {label: int(ns.sum()) for label, ns in by_label.items()},
-            {label: _counts(ns) for label, ns in by_label.items() if self.left is None},
+            {label: Counts.from_values(ns) for label, ns in by_label.items() if self.left is None},
             {group: self._blocks(bit) for group, bit in blocks.items()},
             Savings() if self.left is None else Savings.from_kernels(every, self.left),
         )
 
     def _blocks(self, bit: int) -> Counts:
         each = self.kernels.blocks[self.kernels.shape[self.rows[(self.labels & bit) > 0]]]
-        return _counts(each[~np.isnan(each)].astype(np.int64))
+        return Counts.from_values(each[~np.isnan(each)].astype(np.int64))
 
 
 class Estimate(NamedTuple):
@@ -370,7 +370,3 @@ def _floors(ns: Times) -> Factors:
 
 def _distinct(labels: NDArray[np.uint16]) -> list[int]:
     return np.flatnonzero(np.bincount(labels)).tolist()
-
-
-def _counts(values: Times) -> Counts:
-    return Counts(*np.unique(values, return_counts=True))
