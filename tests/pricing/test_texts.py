@@ -139,7 +139,7 @@ def test_texts_follow_the_program() -> None:
     assert (training["title"], training["advice"], training["remedy"]) == ("b", "First 1. for training", "Of training.")
     known = training.at_known_place()
     assert (known["advice"], known.code, known["remedy"]) == ("There.", "", "General.")
-    assert read("other", INFERENCE).code == "run {one}"
+    assert read("other", INFERENCE).code == "run 1"
     assert read("", INFERENCE).at_known_place() == read("", INFERENCE)
     only = {"title": "c", "pytorch": {"fix": "d"}}
     assert texts_for(only, "", PLAIN_CUDA, {}) is None

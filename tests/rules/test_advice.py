@@ -48,7 +48,7 @@ WORDS = {
     r"Python|NumPy|\bgc\.|py-spy|import ": PYTHON,
     r"[^-]python |train\.py": set(),
 }
-CITING = ("lost_ranges", "dominant_kernel")  # notes that cite names of the program or of packages
+CITING = ("lost_ranges",)  # notes that cite names of the program or of packages
 ALLOWED = {"openmp": ("firstprivate",), "julia": ("gc.",)}  # words of two kinds
 C_CODE = re.compile(r"<<<|;$|&\w+", re.MULTILINE)
 

@@ -8,7 +8,6 @@ node: in the stream capture, and again in the instantiated graph with the id of 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
+from traceview.model.communication import COMMUNICATION, EXPERT_PARALLEL
 from traceview.model.sizes import empty_frame
 from traceview.model.stacks import CAPTURES
 from traceview.model.trace import (
@@ -148,14 +148,6 @@ def kernel_captures(nodes: pl.DataFrame, operations: pl.DataFrame, threads: Thre
     )
 
 
-# Beginnings of short names: NCCL and its relatives, custom all-reduce of vLLM and SGLang, symmetric memory of PyTorch,
-# fused all-reduce of TensorRT-LLM and FlashInfer, all-to-all of MoE libraries.
-COMMUNICATION = re.compile(
-    "nccl|rccl|nvshmem|mscclpp|cross_device_reduce|multimem_|(?:lamport_style_)?(?:one|two)_?shot_?all_?reduce|"
-    "hybridCubeMeshAllReduce|allreduce_fusion_kernel|allreduce_prototype|(?:moe_?)?all_?to_?all",
-    re.IGNORECASE,
-)
-EXPERT_PARALLEL = r"\bdeep_ep::"  # kernels of DeepEP have ordinary short names: dispatch, combine
 RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF_SOURCE = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # By the numbers of CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind.
@@ -275,7 +267,8 @@ def _source_rows(
 def _communication_names(names: list[str], texts: pl.Series) -> NDArray[np.uint8]:
     """Return 1 for each short name of a communication kernel (docs/definitions.md "GPU work")."""
     of_experts = set(short_names(texts.filter(texts.str.contains(EXPERT_PARALLEL))))
-    return np.array([bool(COMMUNICATION.match(name)) or name in of_experts for name in names], np.uint8)
+    begins = pl.Series(names, dtype=pl.String).str.contains(COMMUNICATION).to_list()
+    return np.array([begin or name in of_experts for begin, name in zip(begins, names, strict=True)], np.uint8)
 
 
 def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:

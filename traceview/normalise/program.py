@@ -152,7 +152,7 @@ PYTHON_MARKS = (
 )
 BACKWARD = "Backward|backward|FusedAdam"
 # Namespaces of libraries whose kernels determine the kind of program; redaction keeps them in hashed names.
-NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep)::"
+NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep|dpsk::ep|hybrid_ep)::"
 TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
     Mark("training", "threads", r"^pt_autograd", "a thread of autograd"),

@@ -22,7 +22,7 @@ from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import SIZES, TIMES, duration, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
+from traceview.pricing.base import MEDIUM_SHARE, MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
 from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
 from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, entry_of
@@ -304,7 +304,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     texts = texts.at_known_place() if place.where else texts
     return Finding(
         id=draft.id,
-        severity=severity_from_share(price.unprofiled_share),
+        severity="low" if texts["no_gain"] else severity_from_share(price.unprofiled_share),
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
@@ -353,11 +353,21 @@ def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: 
 
 
 class PricedFinding(NamedTuple):
-    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
+    """A finding with its title before the place of the host, and FindingDraft.same_everywhere.
+
+    `has_gain` is false if nobody can say what the remedy gives.
+    """
 
     finding: Finding
     title: str
     same_everywhere: bool
+    has_gain: bool = True
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%."""
+        low = self.finding.decisive_fraction < MEDIUM_SHARE
+        return (2 if low else 0 if self.has_gain else 1, -decisive_cost(self.finding))
 
 
 def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
@@ -366,7 +376,7 @@ def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
     The place may differ too if the remedy is the same everywhere.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding, title, same_everywhere in priced:
+    for finding, title, same_everywhere, _ in priced:
         place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
         base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
         if same_everywhere:

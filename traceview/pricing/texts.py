@@ -7,7 +7,8 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     loss, effect            Words for the answer: "The largest loss is LOSS. EFFECT would take an iteration from ...".
     place                   What happened at the places that show the finding.
     change                  The change of `traceview whatif` that predicts the gain.
-    fix, code or command    What to do, and code that shows it. A command fits programs in any language.
+    no_gain                 Why nobody can say what the remedy gives. Such a finding is behind those that cost 3%.
+    fix, code or command    What to do, and code that shows it. A command fits programs in any language, and has values.
     known                   The advice, without code, if the capture shows where the host was.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
@@ -68,8 +69,8 @@ class FindingTexts:
 
     @property
     def code(self) -> str:
-        """The code that shows the fix. It has no values."""
-        return self.templates["code"]
+        """The code that shows the fix, or the command. Code has no values."""
+        return self["command"] or self.templates["code"]
 
     @property
     def missing(self) -> set[str]:
@@ -81,7 +82,12 @@ class FindingTexts:
         """Return the texts if the capture shows where the host was: without code and words that help to find it."""
         if "known" not in self.templates:
             return self
-        known = {"advice": self.templates["known"], "code": "", "remedy": self.templates["general_remedy"]}
+        known = {
+            "advice": self.templates["known"],
+            "code": "",
+            "command": "",
+            "remedy": self.templates["general_remedy"],
+        }
         return replace(self, templates={**self.templates, **known})
 
 
@@ -116,9 +122,10 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
         **_texts(in_case.get(own, {})),
         "general_remedy": common.get("remedy", ""),
     }
-    code = texts.get("command") or (texts.get("code", "") if _has_language(program, own or general) else "")
     words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
-    return FindingTexts({**words, "code": _expanded(code, {})}, values)
+    code = {name: _expanded(texts.get(name, ""), {}) for name in CODE}
+    code["code"] = code["code"] if _has_language(program, own or general) else ""
+    return FindingTexts({**words, **code}, values)
 
 
 def _with_fixes(case: Entry) -> Entry:

@@ -9,8 +9,8 @@ from traceview.pricing.packages import AnyRule, rules_of_packages
 from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.copy_bound import copy_bound
+from traceview.rules.costliest_kernel import costliest_kernel
 from traceview.rules.cut_capture import cut_capture
-from traceview.rules.dominant_kernel import dominant_kernel
 from traceview.rules.exposed_communication import exposed_communication
 from traceview.rules.exposed_copies import exposed_copies
 from traceview.rules.host_bound import host_bound
@@ -54,9 +54,9 @@ RULES: tuple[Rule[Any], ...] = (
     slow_calls,
     queued_work,
     unknown_launch,
-    dominant_kernel,
     slow_kernels,
     small_grids,
+    costliest_kernel,
 )
 
 

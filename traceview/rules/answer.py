@@ -50,6 +50,8 @@ def _largest_loss(analysis: Analysis) -> str:
         return f"It is idle for {_share(idle)}, and the capture does not show why."
     first = analysis.findings[0]
     entry = _entry(first.id)
+    if "no_gain" in entry:
+        return f"{first.title}. {first.remedy}"
     lost, effect = entry.get("loss", first.id.replace("_", " ")), entry.get("effect", "")
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
     most = "up to " if first.others else ""

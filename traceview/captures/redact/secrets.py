@@ -20,11 +20,11 @@ import polars as pl
 from traceview.captures.redact.keep import HOST_OR_USER_SETTINGS
 from traceview.captures.redact.shapes import SHAPES, Shape, values_that_are_set
 from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
+from traceview.model.communication import COMMUNICATION
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.model.units import quantity
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.health import READ_DIAGNOSTICS
-from traceview.normalise.operations import COMMUNICATION
 from traceview.normalise.program import BACKWARD, NAMESPACES
 from traceview.normalise.stacks import INSTALLED, is_library
 from traceview.rules.host_bound import DATA, OPTIMIZER
@@ -332,14 +332,14 @@ class NameRedactor:
     def kernel(self, text: str) -> str:
         """Return a kernel's name. A hashed name keeps the prefix or the namespace of a library that figures rest on."""
         clean = self._secrets.clean(text)
-        kind = COMMUNICATION.match(text)
+        kind = re.match(COMMUNICATION, text)
         if self._hashed and (library := re.search(NAMESPACES, text)) and (short := re.match(SHORT_NAME, text)):
             # Its short name has the first hash. The word keeps whether the program trains a model.
             word = " Backward" if re.search(BACKWARD, text) else ""
             return f"void {library[1]}::{_digest(short[1])}({_digest(clean)}{word})"
         if self._hashed:
             return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
-        return f"{kind[0]}_{clean}" if kind and not COMMUNICATION.match(clean) else clean
+        return f"{kind[0]}_{clean}" if kind and not re.match(COMMUNICATION, clean) else clean
 
     def range(self, text: str) -> str:
         """Return a range's name. Hashing keeps its numbers, because iterations are recognised by them.

@@ -19,55 +19,73 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.model.communication import communicates
+
 MAX_KEPT = 1 << 14  # names whose kinds are kept
 SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further
 
-# The first pattern that occurs in the full name decides: specific names stand before general ones. A third text says
-# what may not follow in the same word.
-FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("communication", r"^(void )?(nccl|rccl|nvshmem|mscclpp|deep_ep)|cross_device_reduce|multimem_|shot_all_reduce"),
-    ("indexing", r"fbgemm_gpu::|_finalize_matmul_scatter|bounds_check_indices|moe::dev::(routing|finalize)"),
-    ("copy", r"reshape_and_cache|store_kvcache|recat_copy"),
-    ("elementwise", r"rotary_embedding|quantize_with|fp8_quant|act_and_mul"),
-    ("attention", r"flash_(fwd|bwd)|flash::|fmha|sdpa|flash_attn|flashinfer|attention|paged_attn|compute_dot_do_o"),
-    ("attention", r"convert_dq_to_16bits|compute_dq|merge_attn|decode_attn|prefill"),
-    ("optimizer", r"FusedOptimizer|FusedAdam|multi_tensor_(apply|adam|sgd|lamb)"),
-    ("optimizer", r"adam_kernel|adamw|sgd_kernel|lamb_stage"),
-    ("convolution", r"convolve|conv(olution)?_?(1d|2d|3d|depthwise)"),
-    ("convolution", r"[fdw](prop|grad)", r"gemm_f(64|8)"),
-    ("convolution", r"winograd|_grad_engine"),
-    ("convolution", r"(dgrad|wgrad)|scudnn|cudnn_(infer|train)"),
-    ("convolution", r"conv_depthwise|ConvForward|ConvBackward|ImplicitGemmConv"),
-    ("convolution", r"flip_filter|region_transform_ABC|igemm_(fwd|bwd|wrw)_|grouped_conv|xdlops_bwd_weight"),
-    ("fft", r"fft|DFT_|radix\d+_|c2r|r2c"),
-    ("gemm", r"gemm|gemv|nvjet|splitKreduce|cutlass.*(Gemm|sgemm)|^Cijk_|^bmm_|mul_mat|epilogue::impl"),
-    ("gemm", r"_mma|Kernel2?<cutlass|matmul|cublas|dot_kernel|reduce_1Block"),
-    ("gemm", r"bitsandbytes|marlin|gptq|awq|deep_gemm|gemm_fusion|ampere_s?\d+|sptrsv|syrk|trsm"),
-    ("normalization", r"batch_?norm|bn_(fw|bw)|layer_?norm|LayerNorm"),
-    ("normalization", r"rms_?norm|RMSNorm|Rmsnorm|RowwiseMoments|GroupNorm|group_norm"),
-    ("normalization", r"GammaBetaBackward|instance_norm|renorm"),
-    ("softmax", r"soft_?[mM]ax|cross_entropy|nll_loss|SoftMax"),
-    ("sort_scan", r"radix_?sort|RadixSort|MergeSort|bitonic|sort(ed|ing)?(_|Kernel|ByKey)"),
-    ("sort_scan", r"topk|TopK|DeviceScan|cub.*[sS]can|UniqueByKey"),
-    ("sort_scan", r"DeviceSelect|DevicePartition|DeviceHistogram|RunLength|cumsum|prefix_?sum"),
-    ("indexing", r"[eE]mbedding|index(_|Func|Select|ing)|gather|get_rows"),
-    ("indexing", r"scatter|index_elementwise|sum_and_scatter|compute_grad_weight"),
-    ("random", r"dropout|philox|curand|distribution_|random|uniform_and|normal_and_trans|bernoulli|rng_|threefry"),
-    ("layout", r"nchwToNhwc|nhwcToNchw|nchw2nhwc|transpose|permut|im2col|col2im|tensorTransform|layout_transform"),
-    ("layout", r"genericReformat"),
-    ("copy", r"CatArray|direct_copy|_copy_kernel|copy_device|FillFunctor"),
-    ("copy", r"fill_kernel|memset|memcpy|concat|wrapped_convert|cupy_copy"),
-    ("copy", r"bfloat16_copy|float16_copy|pad_kernel"),
-    ("copy", r"replication_pad|wrapped_(copy|broadcast|transpose|slice)|CUDAFunctor_copy|cupy_fill|^cpy_"),
-    ("pooling", r"pool(ing)?(_|2d|3d|For|Back|Max|Avg)|max_pool|avg_pool|adaptive_average"),
-    ("fused", r"^triton_|triton_(poi|red|per|tem|for)_|^(input_|loop_)?\w*fusion|^fused_\w+_\d"),
-    ("fused", r"nvfuser|CudaCodeGen|kernel_cuda_\d|__myl_|^wrapped_|generatedNativePointwise"),
-    ("reduction", r"reduce|DeviceReduce|welford|\bsum_|_sum\b"),
-    ("reduction", r"argmax|argmin|l2norm|lpnorm|norm_kernel|cupy_(max|min|sum|mean)"),
-    ("elementwise", r"elementwise|elementWise|elemWise|pointwise|cupy_"),
-    ("elementwise", r"launch_clamp|scalePackedTensor|op_tensor|activation_|masked_scale"),
-    ("elementwise", r"(^|::)(add|mul|sub|relu|gelu|silu|tanh|sigmoid|swiglu|axpy|saxpy|scal)(_|$|<)"),
-    ("elementwise", r"foreach|_act_|rotary|rope_|quantize_|bin_bcast|unary_op_kernel|SubTensorOp"),
+# Phrases of words, as _words splits names into them: the first row with a phrase that occurs decides, so that specific
+# ones stand before general ones. A name is between "<" and ">", "::" ends a namespace.
+# A word is whole: `fft` is not in `draft`.
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("indexing", r"fbgemm gpu|finalize matmul scatter|bounds check indices|moe :: dev :: (routing|finalize)"),
+    ("indexing", r"kv indices"),
+    ("indexing", r"split embedding( \w+)*"),
+    ("copy", r"reshape and cache|store kvcache|recat copy|multi tensor apply kernel( \S+)* copy functor"),
+    ("elementwise", r"rotary embedding|quantize with|fp 8 quant|act and mul|masked fill|arange"),
+    ("attention", r"flash (fwd|bwd|[fb]prop|attn|attention|decod\w+|mla)|flash ::|pytorch flash|fmha|sdpa"),
+    ("attention", r"flashinfer|mha"),
+    ("attention", r"(multi head |self |cross )?attention|attn|(batch|single) (prefill|decode) with"),
+    ("attention", r"compute dot do o"),
+    ("attention", r"convert dq to 16 bits|compute dq"),
+    ("optimizer", r"fused (optimizer|adamw?|sgd)|multi tensor (apply|adam|sgd|lamb)|adamw?|sgd|lamb|adagrad"),
+    ("optimizer", r"rmsprop"),
+    ("fft", r"(c[uz]?|[ri]|hip|roc|vk)?fft\w{0,5}|dft|r 2 c|c 2 r"),
+    ("convolution", r"conv(olve|olution|olution al)?|[fdw](prop|grad)|winograd|scudnn|(cask )?cudnn (infer|train)"),
+    ("convolution", r"cask cudnn"),
+    ("convolution", r"flip filter|region transform abc|igemm (fwd|bwd|wrw)|xdlops bwd weight|depthwise"),
+    ("gemm", r"[a-z]{0,3}(gemm|gemv)[a-z]{0,2}|nvjet|split kreduce|mul matrix|< cijk|bmm|mul mat|epilogue :: impl"),
+    ("gemm", r"[hw]?mma|wgmma"),
+    ("gemm", r"matmul|mat mul|matmult|mat mult|matrix (mul\w*|mult\w*|product)|cublas|dot kernel|reduce 1 block"),
+    ("gemm", r"kernel( 2)? cutlass"),
+    ("gemm", r"bitsandbytes|marlin|gptq|awq|deep gemm|ampere s? \d+|sptrsv|syrk|trsm|[sdcz]trs[mv]"),
+    ("normalization", r"(batch|layer|rms|group|instance)( |)norm\w*|bn (fw|bw)|rowwise moments"),
+    ("normalization", r"gamma beta backward|renorm"),
+    ("softmax", r"soft(max| max)|cross entropy|nll (loss|criterion)|xent"),
+    ("sort_scan", r"(radix |merge |bitonic |sample |quick )?sort(ed|ing)?|bitonic|sbtopk|top( |)k|searchsorted"),
+    ("sort_scan", r"unique( by key)?"),
+    ("sort_scan", r"device (scan|select|partition|histogram|run length|compact|reduce by key)"),
+    ("sort_scan", r"(wrapped|inclusive|exclusive|selective) scan"),
+    ("sort_scan", r"scan( \d+)? (kernel|init|step|block|in block|sums?|lookback)|(prefix|block|segmented) scan"),
+    ("sort_scan", r"scan >|cumsum|prefix( |)sum|histogram\w*"),
+    ("indexing", r"embed(dings?)?|index (elementwise|func|select|put|copy|add|fill)|index kernel impl"),
+    ("indexing", r"linearize index|indexing"),
+    ("indexing", r"gather|get rows|scatter|compute grad weight|krn partial \w+|sum and scatter"),
+    ("random", r"(fused )?dropout|philox|curand|distribution elementwise|rng|bernoulli|threefry"),
+    ("random", r"(uniform|normal) and transform"),
+    ("random", r"(setup|init\w*|generate) rand(om)?"),
+    ("random", r"rand(om)? (setup|init\w*|states?|uniform|normal|numbers?|kernel|>)"),
+    ("random", r"curand \w+|gen sequenced|generate seed"),
+    ("layout", r"nchw (to|2) nhwc|nhwc (to|2) nchw|\w*transpos(e|ed|ition)|(matrix|mat) trans|permut(e|ation)"),
+    ("layout", r"im 2 col|col 2 im"),
+    ("layout", r"tensor transform|layout transform|generic reformat"),
+    ("copy", r"cat array( \w+)*|direct copy|copy( \w+)? kernel|copy device|fill functor|fill kernel|memset|memcpy"),
+    ("copy", r"concat\w*|cuda fill"),
+    ("copy", r"< wrapped (convert|copy|broadcast|slice)|cupy (copy|fill)|pad kernel|replication pad|< cpy|< copy"),
+    ("copy", r"cuda functor copy|\w*float\w* 16 copy"),
+    ("pooling", r"(max|avg|average)( |)pool(ing)?|pool(ing)?|adaptive average"),
+    ("fused", r"< triton( (poi|red|per|tem|for))?|fusion|< fused( \w+)* \d+ >|nvfuser|cuda code gen"),
+    ("fused", r"kernel cuda \d+"),
+    ("fused", r"myl|< wrapped|generated native pointwise"),
+    ("reduction", r"reduc(e|er|ed|tion)|welford|< sum|:: sum|sum (kernel|>)|arg( |)(max|min)|l 2 norm|lpnorm"),
+    ("reduction", r"norm kernel|gpu red"),
+    ("reduction", r"cupy (max|min|sum|mean)"),
+    ("elementwise", r"element( |)wise|elem( |)wise|pointwise|cupy|launch clamp|scale packed tensor|op tensor"),
+    ("elementwise", r"activation|masked scale"),
+    ("elementwise", r""),
+    ("elementwise", r"(<|::)( k| vec(tor)?| matrix)* (add|mul|sub)( (kernel|parallel|vec(tor)?s?|arrays?|gpu|cuda|[fbi]|\d+))* (>|::)"),
+    ("elementwise", r"(<|::)( k)? (relu|gelu|silu|tanh|sigmoid|swiglu|[sd]?axpy|scal)"),
+    ("elementwise", r"foreach|act|rotary|rope|(de)?quant(ize)?|bin bcast|unary op kernel|sub tensor op|triu|tril"),
 )  # fmt: skip
 
 # Matrix kernels: (precision, whether they use tensor cores) and a pattern as above; the first that occurs decides.
@@ -111,7 +129,31 @@ MATRIX = ("gemm", "convolution", "attention")  # families whose kernels can use 
 # Families that may use tensor cores although their names do not say so. The others only move or combine elements.
 _UNKNOWN_FAMILIES = ("custom", "fused")
 _UNIT = {"precision": pl.String, "tensor_core": pl.Boolean}
-_FIELDS = ("label", "family", "precision", "tensor_core")
+_FIELDS = ("label", "family", "precision", "tensor_core", "library")
+# Whose kernels they are, by their full names; the first pattern that occurs decides. Others are the program's own.
+LIBRARIES: tuple[tuple[str, str], ...] = (
+    ("FlashAttention", r"\bflash::|pytorch_flash|flash_(fwd|bwd)\w*kernel<"),
+    ("PyTorch", r"\bat::|\bc10::\w+::|\bfbgemm_gpu::|split_embedding_|\bcunn_|softmax_warp_(forward|backward)"),
+    ("TensorFlow", r"\btensorflow::|\bEigen::"),
+    ("vLLM", r"\bvllm::"),
+    ("TensorRT", r"genericReformat|\bnvinfer1::|tensorrt_llm::|^fmhaSm|_trt(_v\d+)?$|^trt_"),
+    ("FlashInfer", r"\bflashinfer::"),
+    ("cuDNN", r"cudnn|nchwToNhwcKernel|nhwcToNchwKernel|fft[12]d_[cr]2[cr]_|(im|ex)plicit_convolve_sgemm"),
+    ("cuDNN", r"^void (flip_filter|[dw]grad)"),
+    ("cuBLAS", r"cublas|^nvjet|(maxwell|pascal|volta|turing|ampere)_\w*gemm|sm\d+_xmma_gemm|gemv2[NT]_|gemmSN_"),
+    ("cuBLAS", r"splitKreduce"),
+    ("CUTLASS", r"\bcutlass::Kernel|cutlass::device_kernel|cutlass_\d+_"),
+    ("cuFFT", r"\b(regular|vector|composite_\w+|multi_bluestein)_fft|^void DFT_"),
+    ("cuSPARSE", r"\bcusparse::"),
+    ("MAGMA", r"\bmagma_"),
+    ("CUB", r"\bcub::|\bthrust::|rocprim::"),
+    ("cuRAND", r"^void (gen_sequenced|generate_seed_pseudo)"),
+    ("rocBLAS", r"^Cijk_"),
+    ("MIOpen", r"igemm_\w+_gtcx|^_ZN2ck|^_ZN7ck_tile|\bck(_tile)?::|^SubTensorOp|MIOpen"),
+    ("CuPy", r"^cupy_"),
+    ("torch.compile", r"^triton_(poi|red|per|tem|for)_|^triton__0d"),
+    ("XLA", r"^(\w+_)?fusion(_\d+)?$|^wrapped_"),
+)  # fmt: skip
 _LIBRARIES = r"at::native|cudnn::|cub::|thrust::|^cupy_|c10::|nccl|^triton_(poi|red|per)_|_fusion(_\d+)?$"
 _ELEMENT_TYPES = {
     "bf16": r"\b(c10::BFloat16|__nv_bfloat16|cutlass::bfloat16_t|nv_bfloat16|bfloat16)\b|__hip_bfloat16|DF16b|Sum_bf16",
@@ -119,6 +161,14 @@ _ELEMENT_TYPES = {
     "fp32": r"\b(float2?|float32|Float32)\b|_float32|_f32_|Sum_float",
     "fp64": r"\b(double2?|float64|Float64)\b|_float64",
 }
+WORD_ENDS = (
+    (r"([a-z])([A-Z])", "$1 $2"),
+    (r"([A-Z])([A-Z][a-z])", "$1 $2"),
+    (r"([A-Za-z])([0-9])", "$1 $2"),
+    (r"([0-9])([A-Za-z])", "$1 $2"),
+    (r"[^A-Za-z0-9:]+", " "),
+    (r":+", " :: "),
+)
 _TEMPLATE = r"\bKernel2?<(?:cutlass::|cutlass__\w+::)?([A-Za-z_]\w*)"
 _FUNCTOR = (
     r"(?:at::native::|<unnamed>::|binary_internal::)"
@@ -136,6 +186,7 @@ class KernelKind(NamedTuple):
     family: str
     precision: str | None
     tensor_core: bool | None
+    library: str | None = None  # None for a kernel of the program
 
 
 _of_names: dict[tuple[str, str], KernelKind] = {}
@@ -183,12 +234,17 @@ def _kinds(names: pl.DataFrame) -> list[KernelKind]:
 def _search(names: pl.DataFrame) -> list[KernelKind]:
     # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
     full = names["demangled"].str.replace_all("(anonymous namespace)", "<unnamed>", literal=True)
-    family = np.array([*(name for name, *_ in FAMILIES), "custom"])[_first_match(_without_parameters(full), FAMILIES)]
+    function = _without_parameters(full)
+    searched = [(name, rf" (?:{phrases}) ") for name, phrases in FAMILIES]
+    family = np.array([*(name for name, _ in FAMILIES), "custom"])[_first_match(_words(function), searched)]
+    family[communicates(names["name"], full).to_numpy()] = "communication"
     unit = np.full(len(full), len(_MATRIX_UNITS))
     matrix = np.isin(family, MATRIX)
     unit[matrix] = _first_match(full.filter(pl.Series(matrix)), _MATRIX_UNITS)
     units = pl.DataFrame([*(row[0] for row in _MATRIX_UNITS), (None, None)], schema=_UNIT, orient="row")
-    kinds = units[unit].with_columns(_labels(names["name"], full), pl.Series("family", family), full.alias("full"))
+    libraries = pl.Series("library", [*(name for name, _ in LIBRARIES), None], pl.String)[_first_match(full, LIBRARIES)]
+    columns = (_labels(names["name"], full), pl.Series("family", family), full.alias("full"), libraries)
+    kinds = units[unit].with_columns(*columns)
     return list(starmap(KernelKind, kinds.with_columns(**_tensor_core_and_type()).select(_FIELDS).iter_rows()))
 
 
@@ -219,6 +275,18 @@ def _without_parameters(full: pl.Series) -> pl.Series:
     template, call = full.str.find("<", literal=True), full.str.find("(", literal=True)
     function = pl.when(template < call).then(full.str.extract(r"^((?s:.*)>)\("))
     return pl.select(pl.coalesce(function, full.str.extract(r"^([^(]+)"), full)).to_series()
+
+
+def _words(functions: pl.Series) -> pl.Series:
+    """Return the words of names in lower case, each between spaces, with "::" behind those of a namespace.
+
+    Words end where letters become digits, where a capital begins, and at signs: `conv2dKernel<Sum>` has conv, 2, d,
+    kernel and sum.
+    """
+    words = functions.str.strip_prefix("void ").str.replace_all("<unnamed>::", "", literal=True)
+    for pattern, parts in WORD_ENDS:
+        words = words.str.replace_all(pattern, parts)
+    return (" < " + words.str.to_lowercase() + " > ").str.replace_all(r"\s+", " ")
 
 
 def _tensor_core_and_type() -> dict[str, pl.Expr]:

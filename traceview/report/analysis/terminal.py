@@ -429,4 +429,4 @@ def _rest(analysis: Analysis) -> str:
 def _is_shown(note: Note) -> bool:
     """Return whether a note is one of the summary: doubts about figures, time that is left out, and what computes."""
     doubts = bool(note.affects) and not note.id.startswith("no_") and note.id != "profiler_overhead"
-    return doubts or note.id in (*OUTSIDE, *WHOLE, "dominant_kernel")
+    return doubts or note.id in (*OUTSIDE, *WHOLE)

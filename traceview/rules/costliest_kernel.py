@@ -1,0 +1,207 @@
+"""The kernel, or the family of kernels, that takes most of the time: only a faster one makes the program much faster.
+
+Symptom: kernels run for a tenth of the time or more, and one of them, or one family, takes most of that.
+Cause: what the kernels compute, and how they use the GPU. The finding states what the capture shows of it: blocks
+against SMs, waves, occupancy and its limit, precision, tensor cores, and the rate against the peak.
+Remedy: a library's routine in place of a hand-written kernel, or a larger grid, or a profile of this kernel with ncu.
+
+Claims the compute time of these kernels that no other finding claims. How fast they can be is not known, so that the
+finding has no gain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from traceview.measure.kernels.families import MATRIX, KernelKind, kernel_kind
+from traceview.model.analysis import DeviceUse
+from traceview.model.rows import KernelUse
+from traceview.model.units import duration, operations, quantity, share
+from traceview.pricing.base import HIGH_SHARE, CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, ComputeClaim, KernelGroup
+from traceview.rules.shared_gpu import metric_sentence
+
+MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
+GROUP = "costliest"
+# Families that libraries have routines for.
+ROUTINES = frozenset(
+    (
+        "gemm",
+        "convolution",
+        "attention",
+        "fft",
+        "normalization",
+        "softmax",
+        "sort_scan",
+        "reduction",
+        "random",
+        "layout",
+    )
+)
+FAMILY_WORDS = {
+    "gemm": "matrix products",
+    "convolution": "convolutions",
+    "fft": "Fourier transforms",
+    "sort_scan": "sorts and scans",
+    "reduction": "reductions",
+    "layout": "layout changes",
+    "custom": "hand-written kernels",
+}
+PRECISION_WORDS = {"bf16": "bfloat16", "tf32": "TF32"}
+LIMIT_WORDS = {"shared_memory": "shared memory", "threads": "the size of its blocks", "blocks": "the number of blocks"}
+
+
+class Costliest(NamedTuple):
+    """The kernels of one label, or of one family where `label` is None, by launch shape, the costliest first."""
+
+    family: str
+    label: str | None
+    rows: Sequence[KernelUse]
+
+    @property
+    def ns(self) -> int:
+        """The sum of their lengths."""
+        return sum(row.total_ns for row in self.rows)
+
+    def has(self, kind: KernelKind) -> bool:
+        """Return whether a kernel of this kind is one of them."""
+        return kind.family == self.family and self.label in (None, kind.label)
+
+
+def costliest(use: DeviceUse) -> Costliest | None:
+    """Return the kernel that takes most of a device's time, or the family if no kernel stands out."""
+    rows = [row for row in use.tables["kernels"].rows if row.family is not None]
+    families, labels = dict[str, int](), dict[tuple[str, str], int]()
+    for row in rows:
+        families[row.family] = families.get(row.family, 0) + row.total_ns
+        labels[row.family, row.label] = labels.get((row.family, row.label), 0) + row.total_ns
+    if not rows:
+        return None
+    total = sum(row.total_ns for row in use.tables["kernels"].rows)
+    family, label = min(labels, key=lambda key: (-labels[key], key))
+    if labels[family, label] < MIN_KERNEL * total:
+        family = min(families, key=lambda name: (-families[name], name))
+        own = [row for row in rows if row.family == family]
+        alone = len({row.label for row in own}) == 1
+        return Costliest(family, own[0].label if alone else None, own)
+    return Costliest(family, label, [row for row in rows if (row.family, row.label) == (family, label)])
+
+
+def _collect(_part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
+    """Group the costliest kernels of the whole capture."""
+    chosen = costliest(device.use)
+    if chosen is None:
+        return Collected(())
+    kernels = device.kernels
+    member = np.array([chosen.has(kind) for kind in kernels.kinds], np.bool_)
+    return Collected((), {GROUP: KernelGroup(kernels.places[np.flatnonzero(member[kernels.shape])])})
+
+
+def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
+    """Yield a finding for each device whose costliest kernels take HIGH_SHARE of the time."""
+    for device in facts.devices:
+        chosen = costliest(device.use)
+        if chosen is not None and chosen.ns >= HIGH_SHARE * device.use.window.length:
+            yield _draft(facts, device, chosen)
+
+
+def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> FindingDraft:
+    first, use = chosen.rows[0], device.use
+    gpu = facts.analysis.trace.devices.row(device.row, named=True)
+    kind = kernel_kind(first.name, first.demangled or first.name)
+    count = sum(row.count for row in chosen.rows)
+    words = FAMILY_WORDS.get(chosen.family, f"{chosen.family} kernels")
+    limits = (
+        _launch(first, gpu["sm_count"], chosen.label is None),
+        _precision(first),
+        _rate(use, first),
+    )
+    values = {
+        "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
+        "part": share(min(chosen.ns, use.window.length), use.window.length),
+        "launches": quantity(count, "launch", "launches"),
+        "mean": duration(chosen.ns / count),
+        "limits": " ".join(text for text in limits if text) + metric_sentence(use),
+        "library": kind.library or "the program",
+        "blocks": quantity(_product(first.grid), "block"),
+        "sms": gpu["sm_count"] or 0,
+        "pattern": ncu_filter(first),
+    }
+    claim = ComputeClaim(GROUP)
+    return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, kind, gpu))
+
+
+def _case(row: KernelUse, kind: KernelKind, gpu: Mapping[str, object]) -> str:
+    """Return the case of the next step."""
+    if kind.library is not None:
+        return "library" if row.family in MATRIX else "library_memory"
+    if row.family in ROUTINES:
+        return str(row.family)
+    if row.blocks_per_sm is not None and row.blocks_per_sm < 1:
+        return "few_blocks"
+    return "amd" if "AMD" in str(gpu["name"]) else ""
+
+
+def _launch(row: KernelUse, sms: int | None, is_family: bool) -> str:
+    """Return the launch shape of kernels and how it fills the GPU, as a sentence; "" if it is unknown."""
+    if row.grid is None or row.block is None:
+        return ""
+    subject = f"The costliest, {row.label}, has" if is_family else "A launch has"
+    on_sms = f" on {sms} SMs" if sms else ""
+    waves = "" if row.waves is None else f", {_waves(row.waves)}"
+    text = (
+        f"{subject} {quantity(_product(row.grid), 'block')} of {quantity(_product(row.block), 'thread')}{on_sms}{waves}"
+    )
+    if row.occupancy is None:
+        return f"{text}."
+    limit = LIMIT_WORDS.get(row.occupancy_limit or "", row.occupancy_limit)
+    each = f" ({row.registers} a thread)" if row.occupancy_limit == "registers" else ""
+    why = f", limited by {limit}{each}" if limit else ""
+    return f"{text}; an SM holds {share(row.occupancy)} of its warps{why}."
+
+
+def _waves(waves: float) -> str:
+    return (
+        "less than one wave" if waves < 0.95 else "one wave" if waves < 1.05 else f"{waves:,.{int(waves < 10)}f} waves"
+    )
+
+
+def _product(sizes: tuple[int, ...] | None) -> int:
+    return int(np.prod(sizes or (0,), dtype=object))
+
+
+def _precision(row: KernelUse) -> str:
+    """Return the precision and the use of tensor cores, as a sentence; "" if its name does not show them."""
+    words = PRECISION_WORDS.get(row.precision or "", (row.precision or "").upper())
+    if row.family not in MATRIX or row.tensor_core is None:
+        return f"It works on {words} data." if words else ""
+    return f"It computes{f' in {words}' if words else ''} {'on' if row.tensor_core else 'without'} tensor cores."
+
+
+def _rate(use: DeviceUse, row: KernelUse) -> str:
+    """Return the rate of matrix kernels of this precision against the GPU's peak, as a sentence; "" if unknown."""
+    if row.family not in MATRIX or "matrix_precisions" not in use.tables:
+        return ""
+    for known in use.tables["matrix_precisions"].rows:
+        if (known.precision, known.tensor_core) == (row.precision, row.tensor_core) and known.flops_per_s:
+            of_peak = "" if known.of_peak is None else f", {share(known.of_peak)} of the GPU's peak"
+            return f"Such kernels reach {operations(known.flops_per_s)}/s{of_peak}."
+    return ""
+
+
+def ncu_filter(row: KernelUse) -> str:
+    """Return the options of ncu that choose a kernel by its name.
+
+    A shell and ncu read no sign of the name: signs other than letters, digits and _ become ".".
+    """
+    parts = [re.sub(r"[^A-Za-z0-9_]", ".", part) for part in re.split("[<>]", row.label) if part]
+    pattern = ".*".join(parts) or "."
+    base = "" if row.label == row.name else "--kernel-name-base demangled "
+    return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
+
+
+costliest_kernel = Rule("costliest_kernel", _decide, _collect)
