@@ -78,6 +78,17 @@ def test_uneven_blocks_cost_what_the_fullest_sm_does_more(blocks: int, part: flo
         assert result[0].cost_ns == pytest.approx(4 * MS * part, rel=0.02)
 
 
+def test_libraries_choose_their_grids() -> None:
+    name = "volta_h884gemm_128x64_ldg8_nn"
+    for program in ("cuda", "pytorch"):
+        for blocks, kind in ((4, "small_grid"), (165, "tail_wave")):
+            (finding,) = findings(trace_of_kernels(name, blocks, program=program), small_grids)
+            assert finding.id == kind and "more blocks" not in finding.advice + finding.remedy
+            assert "<<<" not in finding.code
+        (finding,) = findings(trace_of_kernels(name, 4, program=program), small_grids)
+        assert finding.remedy == "Give these library calls more work: larger or batched calls."
+
+
 def test_uneven_blocks_of_memory_bound_kernels_of_libraries_are_not_findings() -> None:
     name = "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)"
     assert findings(trace_of_kernels(name, 132 * 5 // 4), small_grids) == ()
@@ -136,3 +147,18 @@ def test_slower_kernels_reduce_the_saving() -> None:
     (gain,), slowed = findings(alone, slow_kernels), findings(beside, slow_kernels)
     assert gain.id == "unfused_chains"
     assert sum(finding.cost_ns for finding in slowed) < gain.cost_ns
+
+
+def test_convolutions_of_volumes_have_their_own_format() -> None:
+    layout, volume = "void nchwToNhwcKernel<float>(P)", "void cutlass::Kernel<cutlass_tensorop_s1688fprop_{}_ndhwc>(P)"
+    for name, code in ((volume, "channels_last_3d"), (volume.replace("ndhwc", "nhwc"), "torch.channels_last)")):
+        trace = trace_of_kernels(layout, count=4)
+        shape = trace.shapes[1:2].with_columns(demangled=pl.lit(name, trace.shapes.schema["demangled"]))
+        rows = pl.Series([1, 2, 1, 2], dtype=trace.operations.schema["shape"])
+        trace = replace(
+            trace,
+            operations=trace.operations.with_columns(shape=rows),
+            shapes=pl.concat([trace.shapes[:2], shape, trace.shapes[3:]]),
+        )
+        (finding,) = (each for each in findings(trace, slow_kernels) if each.id == "layout_changes")
+        assert code in finding.code

@@ -51,7 +51,7 @@ def test_small_grid_gets_more_blocks() -> None:
         ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "cuBLAS"),
         ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_execute_kernel__5x_cudnn", "cuDNN"),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(T1::Params)", "CUTLASS"),
-        ("void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>>(int)", "PyTorch"),
+        ("void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>>(int)", "ATen"),
         ("void cub::DeviceScanKernel<cub::AgentScanPolicy<128>>(int *)", "CUB"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,14 @@ def test_loop_over_elements() -> None:
     assert finding.cost_ns == 297 * 10 * US
     assert "149 copy and 149 fill" in finding.advice
     assert "mask[rows, columns]" in finding.code
+
+
+def test_fills_of_gradients_are_dropped() -> None:
+    trace = in_training(loop(["fill"] * 300, 2 * US))
+    name = pl.Series("name", ["Optimizer.zero_grad"], pl.Enum(["Optimizer.zero_grad"]))
+    (finding,) = findings(replace(trace, ranges=trace.ranges.with_columns(name)), kernel_storm)
+    assert finding.code == "optimizer.zero_grad(set_to_none=True)"
+    assert "mask" not in finding.advice
 
 
 def test_time_steps_of_a_solver_are_launch_bound() -> None:

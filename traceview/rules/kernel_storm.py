@@ -13,6 +13,7 @@ and memsets count there. Claims the idle causes `launch`, `api` and `host` of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations
 PERIODS = (1, 2, 3, 4)
 TENSOR_LIBRARIES = frozenset(("pytorch", "jax", "tensorflow", "cupy"))
+ZERO_GRAD = re.compile(r"zero_?grad", re.IGNORECASE)  # in names of ranges
 MAX_PLACES = 5
 LONGEST_FIRST = ("count", "start", "end")
 
@@ -184,6 +186,7 @@ def _draft(device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
         device,
         (IdleClaim(("launch", "api", "host"), "inside", frozenset((name,))),),
         values,
+        "zero_grad" if ZERO_GRAD.search(name) else "",
         key=name,
         evidence=tuple(
             Place(f"{count:,} tiny operations in {duration(end - start)}", start, end, device.use.id)

@@ -107,8 +107,14 @@ def _drafts(
         "metrics": metric_sentence(device.use),
         "speedup": speedup.title,
     }
-    case = "fp16" if speedup.name == "fp16" else ""
-    yield FindingDraft(FINDINGS[speedup.name], device, (claim,), values, case)
+    yield FindingDraft(FINDINGS[speedup.name], device, (claim,), values, _case(speedup, sums))
+
+
+def _case(speedup: Speedup, sums: SpeedupSums) -> str:
+    """Return the case of a finding: FP16, or layouts of a network with convolutions of volumes."""
+    if speedup.name == "channels-last" and any(label & speedup.bit("volume") for label in sums.numbers):
+        return "volumes"
+    return "fp16" if speedup.name == "fp16" else ""
 
 
 slow_kernels = Rule("slow_kernels", _decide, _collect)

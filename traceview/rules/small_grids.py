@@ -2,7 +2,8 @@
 
 Symptom: blocks per SM below 1, or slightly more than 1 or 2.
 Cause: too little parallel work in a launch, or a tile size that does not divide it.
-Remedy: more blocks, larger inputs, other tiles, or independent kernels side by side.
+Remedy: more blocks, larger inputs, other tiles, or independent kernels side by side. A library chooses the blocks of
+its kernels, so that its calls need other sizes.
 
 The SM with the most blocks decides how long a kernel takes, so that it can gain the share 1 - b / ceil(b), where b is
 blocks per SM (benchmarks/studies/tail_waves.py). How many blocks an SM holds at once hardly matters, because blocks
@@ -29,9 +30,10 @@ from traceview.pricing.speedups.steps import KernelSequence
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # share of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
-GRIDS = {"kind": pl.String, "blocks": pl.Int64, "label": pl.String, "ns": pl.Int64, "launches": pl.Int64}
+KEYS = {"kind": pl.String, "blocks": pl.Int64, "label": pl.String, "library": pl.String}
+GRIDS = {**KEYS, "ns": pl.Int64, "launches": pl.Int64}
 TILED = (*MATRIX, "fused", "custom")  # families whose blocks depend on sizes or code; libraries choose the others
-FINDINGS = ("small_grid", "tail_wave")
+SHAPES = {"small_grid": "small grids", "tail_wave": "uneven grids"}  # by the finding
 
 
 class _Sums(NamedTuple):
@@ -54,7 +56,7 @@ def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
             rows = np.flatnonzero(chosen[kernels.shape] & long)
             groups[kind] = KernelGroup(kernels.places[rows], idle[kernels.shape[rows]])
             grids.append(_grids(kernels, kind, rows))
-    sums = KeyedSums.from_rows(pl.concat(grids), "kind", "blocks", "label")
+    sums = KeyedSums.from_rows(pl.concat(grids), *KEYS)
     return Collected(_Sums(int(kernels.ns.sum()), sums), groups)
 
 
@@ -72,6 +74,7 @@ def _grids(kernels: KernelSequence, kind: str, rows: Times) -> pl.DataFrame:
         "kind": [kind] * len(known),
         "blocks": kernels.blocks[known].astype(np.int64),
         "label": [kernels.kinds[row].label for row in known.tolist()],
+        "library": [kernels.kinds[row].library or "" for row in known.tolist()],
         "ns": sums[known],
         "launches": launches[known],
     }
@@ -81,7 +84,7 @@ def _grids(kernels: KernelSequence, kind: str, rows: Times) -> pl.DataFrame:
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield a finding on small grids and one on uneven ones for each device that loses time to them."""
     for device in facts.devices:
-        for kind in FINDINGS:
+        for kind in SHAPES:
             grids = sums[device.row].grids.frame.filter(kind=kind)
             if grids["ns"].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
                 yield _draft(facts, device, kind, grids, sums[device.row].kernel_ns)
@@ -90,19 +93,21 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 def _draft(facts: CaptureFacts, device: DeviceFacts, kind: str, grids: pl.DataFrame, kernel_ns: int) -> FindingDraft:
     sms = facts.analysis.trace.devices["sm_count"][device.row]
     # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
-    blocks, label, ns, launches = max(
+    blocks, label, library, ns, launches = max(
         grids.drop("kind").iter_rows(),
-        key=lambda grid: (grid[2] * _idle_share(grid[0] / sms), f"{grid[0]} {grid[1]}"),
+        key=lambda grid: (grid[3] * _idle_share(grid[0] / sms), f"{grid[0]} {grid[1]} {grid[2]}"),
     )
     values = {
         "label": label,
+        "others": f" and other kernels have {SHAPES[kind]}" if len(grids) > 1 else "",
+        "library": library,
         "blocks": quantity(blocks, "block"),
         "sms": sms,
         "time": duration(ns),
         "launches": quantity(launches, "launch", "launches"),
         "part": share(ns, kernel_ns),
     }
-    return FindingDraft(kind, device, (ComputeClaim(kind),), values, "several" if len(grids) > 1 else "")
+    return FindingDraft(kind, device, (ComputeClaim(kind),), values, "library" if library else "")
 
 
 small_grids = Rule("small_grids", _decide, _collect)

@@ -24,6 +24,7 @@ from traceview.model.communication import communicates
 MAX_KEPT = 1 << 14  # names whose kinds are kept
 SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further
 
+_KINDS_OF_SUM = r"kernel|parallel|vec(tor)?s?|arrays?|gpu|cuda|[fbi]|\d+"
 # Phrases of words, as _words splits names into them: the first row with a phrase that occurs decides, so that specific
 # ones stand before general ones. A name is between "<" and ">", "::" ends a namespace.
 # A word is whole: `fft` is not in `draft`.
@@ -83,7 +84,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("elementwise", r"element( |)wise|elem( |)wise|pointwise|cupy|launch clamp|scale packed tensor|op tensor"),
     ("elementwise", r"activation|masked scale"),
     ("elementwise", r""),
-    ("elementwise", r"(<|::)( k| vec(tor)?| matrix)* (add|mul|sub)( (kernel|parallel|vec(tor)?s?|arrays?|gpu|cuda|[fbi]|\d+))* (>|::)"),
+    ("elementwise", rf"(<|::)( k| vec(tor)?| matrix)* (add|mul|sub)( ({_KINDS_OF_SUM}))* (>|::)"),
     ("elementwise", r"(<|::)( k)? (relu|gelu|silu|tanh|sigmoid|swiglu|[sd]?axpy|scal)"),
     ("elementwise", r"foreach|act|rotary|rope|(de)?quant(ize)?|bin bcast|unary op kernel|sub tensor op|triu|tril"),
 )  # fmt: skip
@@ -133,7 +134,7 @@ _FIELDS = ("label", "family", "precision", "tensor_core", "library")
 # Whose kernels they are, by their full names; the first pattern that occurs decides. Others are the program's own.
 LIBRARIES: tuple[tuple[str, str], ...] = (
     ("FlashAttention", r"\bflash::|pytorch_flash|flash_(fwd|bwd)\w*kernel<"),
-    ("PyTorch", r"\bat::|\bc10::\w+::|\bfbgemm_gpu::|split_embedding_|\bcunn_|softmax_warp_(forward|backward)"),
+    ("ATen", r"\bat::|\bc10::\w+::|\bfbgemm_gpu::|split_embedding_|\bcunn_|softmax_warp_(forward|backward)"),
     ("TensorFlow", r"\btensorflow::|\bEigen::"),
     ("vLLM", r"\bvllm::"),
     ("TensorRT", r"genericReformat|\bnvinfer1::|tensorrt_llm::|^fmhaSm|_trt(_v\d+)?$|^trt_"),

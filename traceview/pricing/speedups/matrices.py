@@ -33,6 +33,7 @@ LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # convolutions and products.
 NATIVE_NORMALIZATION_LEFT, CONVOLUTION_LEFT = (0.38, 0.43, 0.5), (0.77, 0.86, 1.0)
 CUDNN_NORMALIZATION_LEFT = (0.5, 0.8, 1.0)
+VOLUMES = "(?i)convolveNd|conv3d|3dconv|ncdhw|ndhwc|OffsetsKernel3D"  # in names of convolutions of volumes
 MIN_CHANGES = 0.5  # layout changes for each convolution
 PADDED_LEFT = (0.13, 0.16, 0.2)  # GPT-2 with a vocabulary of 50,257 on an H200: 0.155
 FILL_BLOCK = 1024  # elements that a block of PyTorch's fill kernel sets
@@ -50,6 +51,7 @@ def _layouts(kernels: KernelSequence) -> Members:
             "product": kernels.in_families("gemm"),  # 1x1 convolutions, in a network that normalizes
             "native": kernels.matches("batch_norm"),
             "cudnn": kernels.matches("bn_(fw|bw)"),
+            "volume": kernels.in_families("convolution") & kernels.matches(VOLUMES),
         }
     )
 
@@ -142,7 +144,7 @@ CHANNELS_LAST = Speedup(
     "channels-last",
     "Images in channels-last layout",
     "an image network in PyTorch",
-    ("layout", "convolution", "product", "native", "cudnn"),
+    ("layout", "convolution", "product", "native", "cudnn", "volume"),
     _layouts,
     _decide_layouts,
     gone=("layout",),
