@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from tests.rules.helpers import US, findings, in_training, with_names
+from traceview.measure.storms import PERIODS, storms
 from traceview.model.program import Program
 from traceview.model.trace import Trace
-from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
+from traceview.rules.kernel_storm import kernel_storm
 from traceview.rules.launch_bound import launch_bound
 
 

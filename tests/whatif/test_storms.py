@@ -41,8 +41,12 @@ def graph_of(names: Sequence[str], *, thread: Sequence[int] | None = None, lengt
         api=api,
         ranges=[(index * span, (index + 1) * span, f"iteration {index}", 0) for index in range(3)],
     )
-    named = pl.Series("name", [*names] * 3, pl.Enum(sorted({*names})))
-    trace = replace(trace, operations=trace.operations.with_columns(named))
+    named = pl.Series("name", [*names] * 3, pl.Enum(distinct := sorted({*names})))
+    shape = pl.Series("shape", [distinct.index(name) + 1 for name in names] * 3, trace.operations.schema["shape"])
+    shapes = trace.shapes[[0, *[1] * len(distinct)]].with_columns(
+        pl.Series(column, ["", *distinct], trace.shapes.schema[column]) for column in ("name", "demangled")
+    )
+    trace = replace(trace, operations=trace.operations.with_columns(named, shape), shapes=shapes)
     chosen = select(analyze(trace))
     assert isinstance(chosen, Selection)
     return build(trace, chosen)

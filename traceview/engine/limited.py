@@ -29,13 +29,13 @@ from traceview.engine.traces import NEIGHBOURS, PartSource
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import window_of_range
+from traceview.measure.storms import MIN_STORM, PERIODS, storms, tiny_operations
 from traceview.measure.sync import number_waits
 from traceview.model.times import window_between
 from traceview.model.trace import ROLES, Note, Trace, Window
 from traceview.normalise.clocks import TIMED_TABLES
 from traceview.pricing.speedups import FINDABLE, KernelSequence
 from traceview.pricing.speedups.steps import Candidates
-from traceview.rules.kernel_storm import MAX_TINY, MIN_STORM, PERIODS, storms
 from traceview.workers import ThisProcess, Workers
 from traceview.workers.processes import Processes
 
@@ -159,15 +159,16 @@ def _are_in_restart_gaps(trace: Trace, operations: pl.DataFrame, moments: Times)
 
 
 def _are_in_storms(trace: Trace, moments: Times) -> NDArray[np.bool_]:
-    """Return which moments are inside a loop of tiny operations of a stream (rules/kernel_storm.py)."""
+    """Return which moments are inside a loop of tiny operations of a stream (measure/storms.py)."""
     inside = np.zeros(len(moments), np.bool_)
     work = trace.operations.filter(pl.col("class") != "communication")
-    columns = ("start", "end", "name", "stream")
-    start, end, name, stream = (work[column].to_physical().to_numpy() for column in columns)
+    columns = ("start", "end", "name", "stream", "shape")
+    start, end, name, stream, shape = (work[column].to_physical().to_numpy() for column in columns)
+    tiny = tiny_operations(start, end, shape, trace.shapes)
     for row in np.unique(stream).tolist():
         own = np.flatnonzero(stream == row)
         if len(own) >= MIN_STORM:
-            loops = storms(name[own], end[own] - start[own] <= MAX_TINY)
+            loops = storms(name[own], tiny[own])
             # An operation repeats one of the PERIODS before it, which the rule must see in the same part.
             first, last = start[own[np.maximum(loops.start - max(PERIODS), 0)]], start[own[loops.end - 1]]
             loop = np.searchsorted(first, moments) - 1

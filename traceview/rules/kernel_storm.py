@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.shared_work import launch_rows
+from traceview.measure.storms import MIN_STORM, storms, tiny_operations
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.model.units import duration, quantity
@@ -32,9 +32,6 @@ from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, Devic
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 
-MAX_TINY = 10_000  # ns
-MIN_STORM = 100  # operations
-PERIODS = (1, 2, 3, 4)
 TENSOR_LIBRARIES = frozenset(("pytorch", "jax", "tensorflow", "cupy"))
 ZERO_GRAD = re.compile(r"zero_?grad", re.IGNORECASE)  # in names of ranges
 MAX_PLACES = 5
@@ -105,8 +102,8 @@ def _launching_ranges(part: CapturePart, rows: Rows) -> Times:
 def _storm_operations(part: CapturePart, device: DevicePart) -> tuple[Rows, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm of each."""
     trace, work = part.trace, device.activity
-    stream, name = device.column(trace, "stream"), device.column(trace, "name")
-    tiny = work.end - work.start <= MAX_TINY
+    stream, name, shape = (device.column(trace, column) for column in ("stream", "name", "shape"))
+    tiny = tiny_operations(work.start, work.end, shape, trace.shapes)
     tensors = TENSOR_LIBRARIES.intersection((part.program.kind, *part.program.frameworks))
     members, counts = [EMPTY.start], [EMPTY.start]
     for use in device.use.streams:
@@ -126,39 +123,6 @@ def _without_kernels(stretches: Intervals, kernel: NDArray[np.bool_]) -> Interva
     kernels_before = np.concatenate([[0], np.cumsum(kernel)])
     kept = kernels_before[stretches.start] == kernels_before[stretches.end]
     return Intervals(stretches.start[kept], stretches.end[kept])
-
-
-def storms(name: NDArray[Any], tiny: NDArray[np.bool_], min_length: int = MIN_STORM) -> Intervals:
-    """Return the storms among the operations of a stream, as ranges of positions."""
-    runs = [_long_runs(_repeats(name, tiny, period), min_length) for period in PERIODS]
-    return intervals.union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
-
-
-def _repeats(name: NDArray[Any], tiny: NDArray[np.bool_], period: int) -> NDArray[np.bool_]:
-    """Mark tiny operations with the same name as the operation `period` positions earlier."""
-    same = np.zeros(len(name), np.bool_)
-    np.equal(name[period:], name[:-period], out=same[period:])
-    same &= tiny
-    return same
-
-
-def _long_runs(marked: NDArray[np.bool_], min_length: int) -> Intervals:
-    """Return the runs of at least `min_length` marks."""
-    # Long runs are rare. A long run covers three consecutive samples of every step-th mark: search only near those.
-    step = min_length // 3
-    samples = marked[::step]
-    three = samples[:-2] & samples[1:-1] & samples[2:]
-    if not three.any():
-        return EMPTY
-    near = np.zeros(len(samples) + 1, np.bool_)
-    for steps in range(4):
-        near[steps : steps + len(three)] |= three
-    inside = np.zeros(len(marked) + 2, np.bool_)
-    np.logical_and(marked, np.repeat(near[1:], step)[: len(marked)], out=inside[1:-1])
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    start, end = edges[::2], edges[1::2]
-    kept = end - start >= min_length
-    return Intervals(start[kept], end[kept])
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:

@@ -1,8 +1,4 @@
-"""Find storms: long sequences of small operations that repeat a short pattern, launched by a loop over elements.
-
-Kernels of layers never belong to a storm, however short they are: matrix products, attention and kernels that are
-already fused. A deep model of small layers is therefore not a storm.
-"""
+"""Find the storms of a graph (measure/storms.py) with their patterns: what one round of the loop launches."""
 
 from __future__ import annotations
 
@@ -10,12 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Times, runs
+from traceview.measure.kernels.families import shape_kinds
+from traceview.measure.storms import FUSED, MAX_TINY, is_matrix, repeats
 from traceview.model.trace import CLASSES, enum_texts
 from traceview.whatif.graph import FAMILIES, Codes, DependencyGraph, Mask
 
-MAX_SMALL = 10_000  # ns: a shorter kernel takes less time than its launch
 MIN_ROUNDS = 10  # consecutive repetitions of a pattern
 MIN_OPERATIONS = 24  # in a storm; fewer are not worth a change
 MAX_IRREGULAR_ROUNDS = 2  # between two ranges of the same pattern
@@ -27,19 +25,18 @@ CLASS_COUNT = len(CLASSES)
 # A name that all elementwise operations share. A round may hold several of them.
 SHARED = r"^(vectorized_|unrolled_)?elementwise_kernel$"
 MIN_SHARED_ROUND = 4  # operations in a round that has only shared names
-FUSED = r"(?i)multi_tensor|fused|foreach|triton"
-MATRIX = r"(?i)gemm|gemv|nvjet|xmma|cutlass|cublas|splitk|wgmma|matmul|conv|winograd|flash|fmha|attention|^kernel\d?$"
-MATRIX += r"|lstm|gru|rnn|cudnn|cufft"
 LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 
-def name_families(names: pl.Series) -> Codes:
-    """Return the index in FAMILIES of each operation's name."""
-    text = enum_texts(names)
-    family = np.zeros(len(text), np.int64)
-    for place, pattern in enumerate((SHARED, FUSED, MATRIX), start=1):
-        family[text.str.contains(pattern).to_numpy()] = place
-    families: Codes = family[names.to_physical().to_numpy()]
+def name_families(shapes: pl.DataFrame, shape: NDArray[np.uint32], names: pl.Series) -> Codes:
+    """Return the index in FAMILIES of each operation; `shape` is its row in Trace.shapes, `names` are short names."""
+    kinds = shape_kinds(shapes)
+    chosen = [("fused", [kind.family in FUSED for kind in kinds]), ("matrix", [is_matrix(kind) for kind in kinds])]
+    by_shape = np.zeros(len(kinds), np.int64)
+    for name, mask in chosen:
+        by_shape[mask] = FAMILIES.index(name)
+    shared = enum_texts(names).str.contains(SHARED).to_numpy()[names.to_physical().to_numpy()]
+    families: Codes = np.where((by_shape[shape] == 0) & shared, FAMILIES.index("shared"), by_shape[shape])
     return families
 
 
@@ -62,7 +59,7 @@ def find_storms(graph: DependencyGraph) -> list[Storm]:
     """
     ops = graph.operations
     usable = (ops.iteration >= 0) & (ops.code != CLASSES.index("communication")) & (ops.call >= 0)
-    tiny = (ops.end - ops.start <= MAX_SMALL) & usable & ~np.isin(ops.family, LAYERS)
+    tiny = (ops.end - ops.start <= MAX_TINY) & usable & ~np.isin(ops.family, LAYERS)
     thread = np.where(ops.call >= 0, graph.calls.thread[ops.call], -1) if len(graph.calls.row) else ops.call
     _, group = np.unique(np.stack([ops.stream, thread]), axis=1, return_inverse=True)
     storms = []
@@ -162,8 +159,7 @@ def _regular_ranges(code: Codes, part: Codes) -> list[tuple[int, int, int]]:
 
 def _repeating_ranges(code: Codes, part: Codes, period: int) -> tuple[Times, Times]:
     """Return the long ranges in which each operation repeats the one a period before, with their first round."""
-    same = np.zeros(len(code), np.bool_)
-    same[period:] = (code[period:] == code[:-period]) & (part[period:] == part[:-period])
+    same = repeats(code, period) & repeats(part, period)
     begin, end = runs(same)
     kept = end - begin >= period * (MIN_ROUNDS - 1)
     begin, end = begin[kept], end[kept]

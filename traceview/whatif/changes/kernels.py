@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times, own_lengths
+from traceview.measure.storms import MAX_TINY
 from traceview.model.trace import KINDS, Trace
 from traceview.pricing.speedups import BATCH, SPEEDUPS, KernelSequence, Speedup
 from traceview.whatif.changes.base import (
@@ -34,14 +35,14 @@ from traceview.whatif.changes.base import (
 )
 from traceview.whatif.constants import DEVICE_RATE, GRAPH_LAUNCH, GRAPH_NODE, Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph, Mask
-from traceview.whatif.storms import MAX_SMALL, MIN_ROUNDS, Storm, find_storms
+from traceview.whatif.storms import MIN_ROUNDS, Storm, find_storms
 
 
 def fuse_storms(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the graph with only the first round of each storm."""
     storms = find_storms(graph)
     if not storms:
-        return f"no loop launches operations below {MAX_SMALL // 1000} µs for {MIN_ROUNDS} rounds or more"
+        return f"no loop launches operations below {MAX_TINY // 1000} µs for {MIN_ROUNDS} rounds or more"
     repeats = np.zeros(len(graph.operations.row), np.bool_)
     for storm in storms:
         repeats[storm.members[~storm.kept]] = True

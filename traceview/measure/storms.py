@@ -1,0 +1,69 @@
+"""Storms: loops that launch the same few tiny operations over and over.
+
+An operation is tiny if it takes less time than its launch. Kernels of layers never count, however short they are:
+matrix products, convolutions, attention, and kernels that are already fused. A deep model of small layers is no storm.
+Findings, predictions and the borders of parts share these definitions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import EMPTY, Intervals, Times, union
+from traceview.measure.kernels.families import MATRIX, KernelKind, shape_kinds
+
+MAX_TINY = 10_000  # ns
+MIN_STORM = 100  # operations
+PERIODS = (1, 2, 3, 4)
+RECURRENT = re.compile(r"(?:^|[^A-Za-z])(?i:lstm|rnn|gru)|LSTM|RNN|GRU")  # kernels of whole recurrent layers
+FUSED = ("fused", "optimizer")  # families
+Mask = NDArray[np.bool_]
+
+
+def is_matrix(kind: KernelKind) -> bool:
+    """Return whether a kernel computes matrix products, convolutions, attention or the like."""
+    return kind.family in (*MATRIX, "fft") or RECURRENT.search(kind.label) is not None
+
+
+def tiny_operations(start: Times, end: Times, shape: NDArray[Any], shapes: pl.DataFrame) -> Mask:
+    """Return which operations are tiny and can belong to a storm; `shape` is the row of each in Trace.shapes."""
+    layers = np.array([is_matrix(kind) or kind.family in FUSED for kind in shape_kinds(shapes)], np.bool_)
+    tiny: Mask = end - start <= MAX_TINY
+    return tiny & ~layers[shape] if layers.any() else tiny
+
+
+def storms(name: NDArray[Any], tiny: Mask, min_length: int = MIN_STORM) -> Intervals:
+    """Return the storms among the operations of a stream, as ranges of positions."""
+    runs = [_long_runs(repeats(name, period) & tiny, min_length) for period in PERIODS]
+    return union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
+
+
+def repeats(name: NDArray[Any], period: int) -> Mask:
+    """Return which operations have the same name as the operation `period` positions earlier."""
+    same = np.zeros(len(name), np.bool_)
+    np.equal(name[period:], name[:-period], out=same[period:])
+    return same
+
+
+def _long_runs(marked: NDArray[np.bool_], min_length: int) -> Intervals:
+    """Return the runs of at least `min_length` marks."""
+    # Long runs are rare. A long run covers three consecutive samples of every step-th mark: search only near those.
+    step = min_length // 3
+    samples = marked[::step]
+    three = samples[:-2] & samples[1:-1] & samples[2:]
+    if not three.any():
+        return EMPTY
+    near = np.zeros(len(samples) + 1, np.bool_)
+    for steps in range(4):
+        near[steps : steps + len(three)] |= three
+    inside = np.zeros(len(marked) + 2, np.bool_)
+    np.logical_and(marked, np.repeat(near[1:], step)[: len(marked)], out=inside[1:-1])
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    start, end = edges[::2], edges[1::2]
+    kept = end - start >= min_length
+    return Intervals(start[kept], end[kept])
