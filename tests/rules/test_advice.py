@@ -48,6 +48,7 @@ WORDS = {
     r"Python|NumPy|\bgc\.|py-spy|import ": PYTHON,
     r"[^-]python |train\.py": set(),
 }
+CITED = r"a kernel of \w+|regex:\S+|The costliest, .+, has"
 CITING = ("lost_ranges",)  # notes that cite names of the program or of packages
 ALLOWED = {"openmp": ("firstprivate",), "julia": ("gc.",)}  # words of two kinds
 C_CODE = re.compile(r"<<<|;$|&\w+", re.MULTILINE)
@@ -65,8 +66,8 @@ def texts_of(program: Program) -> dict[str, FindingTexts]:
 
 
 def foreign_words(text: str, program: str) -> list[str]:
-    """Return the words of other kinds; names of threads that a text cites do not count."""
-    text = re.sub(r"thread pt_\w+", "thread", text)
+    """Return the words of other kinds; names of threads, kernels and their libraries that a text cites do not count."""
+    text = re.sub(r"thread pt_\w+", "thread", re.sub(CITED, "a kernel", text))
     return [
         match[0]
         for words, readers in WORDS.items()

@@ -56,6 +56,7 @@ def test_every_finding_has_title_advice_and_evidence(name: str) -> None:
     costs = [
         finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
         for finding in analysis.findings
+        if finding.id != "costliest_kernel"  # it has no gain (test_costliest_kernel.py has its place)
     ]
     assert costs == sorted(costs, reverse=True)
     windows = {device.id: device.steady.window for device in analysis.devices}

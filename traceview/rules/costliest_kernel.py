@@ -52,7 +52,11 @@ FAMILY_WORDS = {
     "custom": "hand-written kernels",
 }
 PRECISION_WORDS = {"bf16": "bfloat16", "tf32": "TF32"}
-LIMIT_WORDS = {"shared_memory": "shared memory", "threads": "the size of its blocks", "blocks": "the number of blocks"}
+LIMIT_WORDS = {
+    "shared_memory": "shared memory",
+    "threads": "the size of its blocks",
+    "blocks": "the number of blocks it holds",
+}
 
 
 class Costliest(NamedTuple):
