@@ -56,7 +56,7 @@ def test_small_grid_gets_more_blocks() -> None:
     ],
 )
 @pytest.mark.parametrize("program", ["cuda", "pytorch"])
-def test_kernels_of_libraries_are_not_told_to_launch_more_blocks(name: str, library: str, program: str) -> None:
+def test_kernels_of_libraries_get_no_blocks(name: str, library: str, program: str) -> None:
     finding = finding_on(name, blocks=4, program=program)
     assert f"a kernel of {library}" in finding.advice
     assert "more blocks" not in finding.advice + finding.remedy and SAFE_COMMAND.fullmatch(finding.code)
@@ -98,7 +98,7 @@ def test_family_where_no_kernel_stands_out() -> None:
     assert "bfloat16 on tensor cores" in finding.advice and "The costliest, nvjet" in finding.advice
 
 
-def test_it_follows_findings_that_gain_and_precedes_small_ones() -> None:
+def test_place_among_findings() -> None:
     for name in ("dual.sqlite", "trainer/prefetch.sqlite", "trainer/serial.sqlite"):
         found = analyzed(sample(name)).findings
         place = next(at for at, each in enumerate(found) if each.id == "costliest_kernel")

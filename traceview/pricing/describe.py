@@ -355,7 +355,7 @@ def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: 
 class PricedFinding(NamedTuple):
     """A finding with its title before the place of the host, and FindingDraft.same_everywhere.
 
-    `has_gain` is false if nobody can say what the remedy gives.
+    `has_gain` is false if the gain of the remedy is not known.
     """
 
     finding: Finding

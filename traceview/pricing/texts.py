@@ -7,7 +7,7 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     loss, effect            Words for the answer: "The largest loss is LOSS. EFFECT would take an iteration from ...".
     place                   What happened at the places that show the finding.
     change                  The change of `traceview whatif` that predicts the gain.
-    no_gain                 Why nobody can say what the remedy gives. Such a finding is behind those that cost 3%.
+    no_gain                 Why the gain of the remedy is not known. Such a finding is behind those that cost 3%.
     fix, code or command    What to do, and code that shows it. A command fits programs in any language, and has values.
     known                   The advice, without code, if the capture shows where the host was.
 

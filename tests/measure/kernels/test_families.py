@@ -207,7 +207,7 @@ def test_words_decide_not_letters(name: str, family: str) -> None:
 
 
 @given(st.sampled_from(["fft", "gemm", "attention", "softmax", "conv", "sort", "reduce"]), st.sampled_from(["x", "qu"]))
-def test_a_word_inside_a_longer_word_says_nothing(word: str, around: str) -> None:
+def test_words_inside_longer_words_say_nothing(word: str, around: str) -> None:
     assert kernel_kind(f"{around * 4}{word}{around * 6}_step", "").family == "custom"
     assert kernel_kind(f"step_{word}_step", f"step_{word}_step(float *)").family != "custom"
 
