@@ -8,7 +8,7 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     place                   What happened at the places that show the finding.
     change                  The change of `traceview whatif` that predicts the gain.
     fix, code or command    What to do, and code that shows it. A command fits programs in any language.
-    known                   The advice, without code, if the capture shows where the host was.
+    known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
 fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
@@ -114,7 +114,7 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
         **_texts({} if own else entry.get(general, {})),
         **_texts(in_case),
         **_texts(in_case.get(own, {})),
-        "general_remedy": common.get("remedy", ""),
+        "general_remedy": common.get("known_remedy") or common.get("remedy", ""),
     }
     code = texts.get("command") or (texts.get("code", "") if _has_language(program, own or general) else "")
     words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}

@@ -71,7 +71,10 @@ def _cell(row: str, frame: str, column: str) -> Value:
 TABLES = Value("tables", _tables)
 WINDOW: Keys = {"window_ns": Value("window", lambda window, _: [window.start, window.end], tuple[int, int])}
 WORK = names("kernel_count", "busy_ns", "compute_ns", "communication_ns")
-HOST_STATES: Keys = {"host_states": "gaps.host_states.ns", "host_waits": "gaps.host_states.waits"}
+HOST_STATES: Keys = {
+    "host_states": "gaps.host_states.ns",
+    **{f"host_{name}": f"gaps.host_states.{name}" for name in ("waits", "waits_for")},
+}
 
 SHAPES: Shapes = {
     Analysis: {
