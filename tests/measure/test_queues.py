@@ -18,7 +18,7 @@ def test_producers_add_up_to_queued(name: str) -> None:
         assert sum(row.ns for row in rows) == device.gaps.causes["queued"]
 
 
-def test_what_launched_work_waits_for() -> None:
+def test_producers_of_queued_time() -> None:
     work = [(0, 10 * US, "compute", 0, 0), (14 * US, 20 * US, "compute", 1, 1), (23 * US, 30 * US, "compute", 1, 2)]
     work += [(530 * US, 540 * US, "compute", 1, 3)]
     calls = [(at, at + 1, "api", 0) for at in range(4)] + [(40 * US, 340 * US, "memory", 1)]

@@ -33,5 +33,5 @@ def loading_words(name: str) -> str:
     Words count, not letters: `dataLoader` and `load_batch` have such words, `thread_pool` and `offload` have none.
     """
     words = " ".join(WORD.findall(name)).lower()
-    found = LOADER.search(words) or (None if NOT_INPUT.search(words) else LOADING.search(words))
-    return found[0] if found else ""
+    match = LOADER.search(words) or (None if NOT_INPUT.search(words) else LOADING.search(words))
+    return match[0] if match else ""

@@ -150,8 +150,8 @@ def pattern_of_words(words: Iterable[str], kinds: Mapping[str, str]) -> str:
 
 
 def _optimizer_word(name: str) -> str:
-    found = OPTIMIZER.search(name)
-    return found[0].lower() if found else ""
+    match = OPTIMIZER.search(name)
+    return match[0].lower() if match else ""
 
 
 HINTS = (loading_words, _optimizer_word)  # find words that rules search for
