@@ -45,7 +45,7 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
     gap = Gap(70 * MS, 90 * MS, idle | {"launch": 15 * MS, "host": 5 * MS}, f"gemm{names}", 0, f"step{names}")
     of_parts = _device_tables(
         copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
-        communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
+        communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS, 4 * MS),),
     )
     streams = _device_tables(streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),))
     steady = DeviceFigures(
@@ -200,7 +200,7 @@ def _ranges(names: str) -> tuple[RangeUse, ...]:
 
 def bare_analysis() -> Analysis:
     """Return an analysis of a capture without ranges, findings, copies or calls."""
-    device, none = made_device(), CommunicationOverlap(0, 0, 0, 0)
+    device, none = made_device(), CommunicationOverlap(0, 0, 0, 0, 0)
     busy: dict[str, Any] = {"busy_ns": 100 * MS, "compute_ns": 100 * MS, "communication_ns": 0, "idle_ns": 0}
     busy["gaps"] = Gaps(0, 0, causes(), pl.DataFrame())
     device = replace(

@@ -202,8 +202,11 @@ def test_thread_without_ranges_uses_the_annotating_thread() -> None:
         ranges.append((begin + 1, begin + 9 * MS, "backward", 0))
         calls.append((begin + 8 * MS, begin + 8 * MS, "api", 1))
         work.append((begin + 8 * MS, begin + 9 * MS, "compute", 0, step))
-    (finding,) = findings(made_trace(work, calls, ranges), host_bound)
-    assert "`backward`" in finding.title
+    inside, outside = findings(made_trace(work, calls, ranges), host_bound)
+    assert "`backward`" in inside.title and "`iteration #`" in outside.title
+    assert inside.remedy.startswith("Move") and outside.remedy.startswith("Find")  # an iteration does not say where
+    # A wait of 9 ms belongs to the ranges that overlap it.
+    assert (inside.cost_ns, outside.cost_ns) == pytest.approx((9 * 8 * MS, 9 * 1 * MS), abs=100)
 
 
 def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:

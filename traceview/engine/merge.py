@@ -12,7 +12,7 @@ from traceview.engine.measure import PartPlan, PartResult
 from traceview.measure import all_measures
 from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of_fields
 from traceview.measure.devices import list_gaps
-from traceview.measure.host import HostIdle
+from traceview.measure.host import HostIdle, longest_first
 from traceview.measure.nvtx import project_operations
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
@@ -164,9 +164,8 @@ def _merge_gaps(gaps: Sequence[Gaps]) -> Gaps:
 
 def merge_host_states(states: Sequence[HostStates]) -> HostStates:
     """Return the states of all parts together."""
-    waits = sum_mappings(each.waits for each in states)
-    longest = dict(sorted(waits.items(), key=lambda item: (-item[1], item[0])))
-    return HostStates(sum_mappings(each.ns for each in states), longest)
+    waits, waits_for = (sum_mappings(getattr(each, name) for each in states) for name in ("waits", "waits_for"))
+    return HostStates(sum_mappings(each.ns for each in states), longest_first(waits), longest_first(waits_for))
 
 
 def _merge_tables(context: Any, parts: Sequence[Mapping[str, Table]]) -> dict[str, Table]:

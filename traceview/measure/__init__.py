@@ -24,6 +24,7 @@ from traceview.measure.memory import MEMORY_USE, memory_curves
 from traceview.measure.nvtx_ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.place_tables import KERNEL_PLACES, MODULES
+from traceview.measure.queues import QUEUE_LENGTH, QUEUED_FOR
 from traceview.measure.rates import COLLECTIVES, MATRIX_PRECISIONS, SPEED_OF_LIGHT
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
@@ -162,6 +163,8 @@ MEASURES: tuple[Measure, ...] = (
     COMMUNICATION,
     COLLECTIVES,
     STREAMS,
+    QUEUED_FOR,
+    QUEUE_LENGTH,
     FAMILIES,
     KERNELS,
     KERNEL_PLACES,

@@ -13,6 +13,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import COPY, Activity
 from traceview.measure.base import PartMeasure
+from traceview.measure.queues import blocking_times
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
@@ -67,7 +68,7 @@ def copy_overlaps(trace: Trace, work: Activity) -> tuple[CopyOverlap, ...]:
     return tuple(rows)
 
 
-def communication_overlap(work: Activity) -> CommunicationOverlap:
+def communication_overlap(trace: Trace, work: Activity) -> CommunicationOverlap:
     """Measure the device's communication kernels against its compute."""
     busy = intervals.length(work.communication)
     overlapped = intervals.overlap_length(work.communication, work.compute)
@@ -76,6 +77,7 @@ def communication_overlap(work: Activity) -> CommunicationOverlap:
         busy_ns=busy,
         overlapped_ns=overlapped,
         exposed_ns=busy - overlapped,
+        blocking_ns=intervals.length(blocking_times(trace, work)),
     )
 
 
@@ -95,8 +97,8 @@ COMMUNICATION = PartMeasure(
         name="communication",
         title="Communication",
         row_type=CommunicationOverlap,
-        shown=("count", "busy_ns", "hidden", "exposed_ns"),
+        shown=("count", "busy_ns", "hidden", "exposed_ns", "blocking_ns"),
         single=True,
     ),
-    lambda given: (communication_overlap(given.activity),),
+    lambda given: (communication_overlap(given.trace, given.activity),),
 )

@@ -57,14 +57,15 @@ class HostStates:
     """What the launching threads did in `host` idle time (docs/definitions.md).
 
     `ns` has each of HOST_STATES; they add up to `host`. `waits` names the calls of the state `waiting`, the longest
-    first.
+    first, and `waits_for` the threads and processes that work meanwhile.
     """
 
     ns: Mapping[str, int]
     waits: Mapping[str, int]
+    waits_for: Mapping[str, int]
 
 
-NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {})
+NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {}, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,38 @@ class CommunicationOverlap:
         "ns", "overlapped", "Part of the busy time in which compute runs on the device.", merge="sum"
     )
     exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.", merge="sum")
+    blocking_ns: int = column(
+        "ns",
+        "blocking",
+        "Part of the busy time in which launched work of another stream waits for its end.",
+        merge="sum",
+    )
 
     @derived("fraction", "hidden", "Overlapped part of the busy time.")
     def hidden(self) -> float | None:
         return _ratio(self.overlapped_ns, self.busy_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedFor:
+    """What launched work waits for while its GPU is idle (docs/definitions.md "Launched work that waits")."""
+
+    kind: str = column(
+        "text",
+        "waits for",
+        "kernel, collective, copy or memset of another stream, copy engine, process, device, call, next operation (the "
+        "GPU's own step from one operation of a stream to the next) or unknown.",
+    )
+    name: str = column("text", "name", "Name of the operation, process, GPU or CUDA call; empty if there is none.")
+    ns: int = column("ns", "idle", "Idle time with the cause queued.", merge="sum")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLength:
+    """How many operations are launched and not started when the host launches one; 100 stands for more."""
+
+    median: int = column("count", "median", "Median over the launches.", merge="none")
+    p95: int = column("count", "p95", "95th percentile over the launches.", merge="none")
 
 
 @dataclass(frozen=True, slots=True)

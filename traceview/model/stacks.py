@@ -134,6 +134,7 @@ EVENTS: Mapping[str, PolarsDataType] = {
     "state": pl.Enum(EVENT_STATES),
     "name": pl.Enum,  # the system call, "GIL", "lazy function loading", ...
     "thread": pl.Int16,  # row of Trace.threads
+    "waits_for": pl.Enum,  # what the thread waits for: "thread pin_memory", "process python3"; "" if unknown
 }
 
 
@@ -169,6 +170,7 @@ class HostPlace:
             frame of all if the stack has none of the program's code.
         state: One of HOST_STATES that has at least half of this time; "" if none has or if it is spent in CUDA calls.
         waits_in: The call with most of the state `waiting`, such as "sem_timedwait", "GIL" or "read (data.bin)".
+        waits_for: The thread or process that works meanwhile; "" if unknown.
     """
 
     time_ns: int
@@ -176,6 +178,7 @@ class HostPlace:
     own: int = 0
     state: str = ""
     waits_in: str = ""
+    waits_for: str = ""
 
     @property
     def calls(self) -> tuple[StackFrame, ...]:

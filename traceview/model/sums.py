@@ -39,6 +39,11 @@ class Counts(NamedTuple):
         return Counts(values, counts)
 
     @property
+    def total(self) -> int:
+        """The sum of the counted values."""
+        return int((self.values * self.counts).sum())
+
+    @property
     def median(self) -> float:
         """The median of the counted values; 0 without values."""
         until = np.cumsum(self.counts)

@@ -5,7 +5,7 @@ The functions work in blocks, whose temporary arrays stay in the processor's cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,7 +126,7 @@ def categories(column: pl.Series) -> list[str]:
     return enum_texts(column).to_list()
 
 
-def texts_of(ids: pl.Series, tables: dict[str, pl.DataFrame]) -> list[str]:
+def texts_of(ids: pl.Series, tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Return the text of each string id."""
     strings = tables[raw.STRINGS].unique("id", keep="first")
     joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")

@@ -9,6 +9,7 @@ import polars as pl
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.model.trace import Window, enum_texts
 from traceview.normalise.codes import texts_of
+from traceview.normalise.producers import waited_for
 from traceview.normalise.stacks import (
     StackedCalls,
     ThreadEvidence,
@@ -25,7 +26,7 @@ from traceview.read import raw
 LOADING = {2: "just-in-time compilation", 6: "module loading", 7: "lazy function loading"}  # overheadType
 GIL_DOMAIN = "GIL Trace"
 HOLDS_LOCK = "holds the GIL"
-NO_EVENTS = pl.DataFrame(schema={**EVENTS, "name": pl.String})
+NO_EVENTS = pl.DataFrame(schema={**EVENTS, "name": pl.String, "waits_for": pl.String})
 UNKNOWN_FILE, MAX_FILE_NAME = "Unknown file", 60
 COLLECTION = r"(?i)^(?:python )?(?:gc\b|garbage)"  # names of ranges around garbage collections
 SOURCES = (
@@ -73,15 +74,17 @@ def host_evidence(
     if not events:
         return evidence
     table = pl.concat(events).sort("start", "end")
-    distinct = pl.Enum(table["name"].unique(maintain_order=True))
-    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.cast({"name": distinct}))
+    distinct = [pl.col(name).cast(pl.Enum(table[name].unique(maintain_order=True))) for name in ("name", "waits_for")]
+    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.with_columns(distinct))
 
 
 def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
     calls = tables.get(raw.SYSTEM_CALLS, pl.DataFrame())
     if not calls.is_empty():
-        waits = _with_thread(calls, threads).with_columns(_names(calls, tables))
-        yield _events(_with_files(waits, tables), "waiting")
+        waits = _events(
+            _with_files(_with_thread(calls, threads).with_columns(_names(calls, tables)), tables), "waiting"
+        )
+        yield waits.with_columns(waited_for(waits, tables, threads))
     loading = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
     if not loading.is_empty() and "globalTid" in loading.columns:
         named = pl.col("overheadType").replace_strict(LOADING, default=None, return_dtype=pl.String).alias("name")
@@ -133,7 +136,8 @@ def _events(frame: pl.DataFrame, state: str) -> pl.DataFrame:
     times = pl.col("start").is_between(-MAX_TIME, MAX_TIME) & pl.col("end").is_between(-MAX_TIME, MAX_TIME)
     valid = frame.filter(times & (pl.col("end") > pl.col("start")) & (pl.col("thread") >= 0))
     return valid.select(
-        "start", "end", pl.lit(state, EVENTS["state"]).alias("state"), "name", pl.col("thread").cast(pl.Int16)
+        *("start", "end", pl.lit(state, EVENTS["state"]).alias("state"), "name"),
+        *(pl.col("thread").cast(pl.Int16), pl.lit("").alias("waits_for")),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ntpath
 import posixpath
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class Threads(NamedTuple):
         base = self.global_tid.to_frame("globalTid")
         names = [
             base.join(named, on="globalTid", how="left", maintain_order="left")["text"]
-            for named in (_system_names(tables), _annotated_names(tables))
+            for named in (system_names(tables), _annotated_names(tables))
         ]
         return base.select(
             process_of("globalTid").alias("process"),
@@ -68,7 +69,7 @@ class Threads(NamedTuple):
         )
 
 
-def _system_names(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+def system_names(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return the names that threads have in the operating system."""
     named = tables.get(raw.THREAD_NAMES, pl.DataFrame())
     return _short_names(named, texts_of(named["nameId"], tables) if not named.is_empty() else [])

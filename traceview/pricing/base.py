@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Rows, Times
+from traceview.intervals import Intervals, Rows, Times, index_ranges
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
@@ -166,6 +166,28 @@ class CapturePart(NamedTuple):
         missing = np.flatnonzero((place < 0) & (thread >= 0))
         place[missing] = nesting.innermost(self.annotating[thread[missing]], moment[missing])
         return nesting.rows_at(place)
+
+    def ranges_during(self, thread: Times, times: Intervals) -> tuple[Times, Times, Times]:
+        """Return the innermost ranges (rows of Trace.ranges, -1: none) that overlap the times of threads.
+
+        Each has the index of the time, which ascends, and the ns of the overlap. See ranges_at.
+        """
+        index, begin = [np.arange(len(thread))], [times.start]
+        nesting = self.nesting()
+        for row in np.unique(thread).tolist():
+            own = np.flatnonzero(thread == row)
+            known = [nesting.edges[each] for each in {row, int(self.annotating[row])} if each in nesting.edges]
+            sides = [side[first:last] for first, last in known for side in (nesting.start, nesting.end)]
+            edges = np.unique(np.concatenate(sides)) if sides else times.start[:0]
+            low = np.searchsorted(edges, times.start[own], side="right")
+            inside = np.maximum(np.searchsorted(edges, times.end[own]) - low, 0)
+            index.append(np.repeat(own, inside))
+            begin.append(edges[index_ranges(low, inside)])
+        pieces = np.stack([np.concatenate(index), np.concatenate(begin)])
+        owner, start = pieces[:, np.lexsort(pieces[::-1])]
+        is_last = np.append(np.diff(owner) != 0, True)[: len(owner)]
+        until = np.where(is_last, times.end[owner], np.append(start[1:], 0)[: len(owner)])
+        return owner, self.ranges_at(thread[owner], start), until - start
 
     def range_names(self, ranges: Times) -> tuple[list[str], Times]:
         """Return the distinct names of ranges, with numbers folded, and the index of each range's name.

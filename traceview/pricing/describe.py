@@ -181,11 +181,19 @@ def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: Hos
     if state == "unattributed" or states.ns[state] < MOSTLY * sum(states.ns.values()):
         state = ""
     call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
-    where = f", {duration(time_ns)} of {whole} at {_words(line)}" + (f", waiting in `{call}`" if call else "")
+    awaited = _awaited(states) if call else ""
+    waiting = f", waiting in `{call}`" + (f" for {awaited}" if awaited else "") if call else ""
+    where = f", {duration(time_ns)} of {whole} at {_words(line)}{waiting}"
     makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
     advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
-    place = replace(_host_place(line, time_ns, evidence), state=state, waits_in=call)
-    return FindingPlace(where, advice, place, "" if state == "off_cpu" else _remedy(state, call))
+    place = replace(_host_place(line, time_ns, evidence), state=state, waits_in=call, waits_for=awaited)
+    return FindingPlace(where, advice, place, "" if state == "off_cpu" else _remedy(state, call, awaited))
+
+
+def _awaited(states: HostStates) -> str:
+    """Return the thread or process for which the host waits most of the time that it waits; "" if none is."""
+    awaited = max(states.waits_for, key=states.waits_for.__getitem__, default="")
+    return awaited if states.waits_for.get(awaited, 0) >= MOSTLY * sum(states.waits.values()) else ""
 
 
 def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostPlace:
@@ -211,12 +219,18 @@ def _state_place(states: HostStates, total: int, scale: float, whole: str) -> Fi
     time_ns = int(min(times[name], total) * scale)
     where = STATE_WORDS.get(name, f"in `{name}`")
     state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
-    place = HostPlace(time_ns, state=state, waits_in=call)
-    return FindingPlace(f", {duration(time_ns)} of {whole} {where}", _advice(name), place, _remedy(state, call))
+    awaited = _awaited(states) if call else ""
+    where += f" for {awaited}" if awaited else ""
+    place = HostPlace(time_ns, state=state, waits_in=call, waits_for=awaited)
+    return FindingPlace(
+        f", {duration(time_ns)} of {whole} {where}", _advice(name), place, _remedy(state, call, awaited)
+    )
 
 
-def _remedy(state: str, call: str) -> str:
+def _remedy(state: str, call: str, awaited: str) -> str:
     """Return the advice on a state of the host in one line; "" if the place needs none of its own."""
+    if awaited:
+        return f"Start the work of {awaited} earlier, or make it faster."
     if call:
         return (
             "Remove the sleep, or wait for an event."
@@ -319,7 +333,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         claims="compute" if details.computes else "waiting",
         host=place.place,
         change=texts["change"] if facts.counted else "",
-        remedy=place.remedy or texts["remedy"],
+        remedy=(place.remedy if "known" in texts.templates else "") or texts["remedy"],
     )
 
 

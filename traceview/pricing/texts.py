@@ -9,7 +9,7 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     change                  The change of `traceview whatif` that predicts the gain.
     no_gain                 Why the gain of the remedy is not known. Such a finding is behind those that cost 3%.
     fix, code or command    What to do, and code that shows it. A command fits programs in any language, and has values.
-    known                   The advice, without code, if the capture shows where the host was.
+    known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
 fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
@@ -120,7 +120,7 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
         **_texts({} if own else entry.get(general, {})),
         **_texts(in_case),
         **_texts(in_case.get(own, {})),
-        "general_remedy": common.get("remedy", ""),
+        "general_remedy": common.get("known_remedy") or common.get("remedy", ""),
     }
     words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
     code = {name: _expanded(texts.get(name, ""), {}) for name in CODE}

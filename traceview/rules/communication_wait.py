@@ -3,7 +3,9 @@
 Symptom: the same collective takes long on one GPU and short on another.
 Cause: a collective ends on all ranks at the same time. Its kernel is shortest on the rank that starts it last; the
 other ranks wait for the difference. The late rank has more work, slower data or a slower host.
-Remedy: find out what the late rank does before the collective. The network is not the cause.
+Remedy: that of the late rank's own loss. If it computes no longer than the others, its host is late: cheaper launches
+where its GPU waits in short gaps, else less work of its host. If it computes longer, equal work. The network is not the
+cause.
 
 The rule compares durations, so the clocks of the devices need not agree. It requires that all communicating devices
 run the same communication kernels in the same order; then the k-th kernel of each device is the same collective.
@@ -27,36 +29,52 @@ from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, Devic
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 from traceview.rules.exposed_communication import waits_for_stages
+from traceview.rules.launch_bound import CAUSES, MAX_SHORT_GAP, short_waits
+
+HOST_CASES = ("late_launches", "late_host")
+MOSTLY = 0.5
 
 
 class _Sums(NamedTuple):
     """Waits for other devices in collectives: their ns, and how often each device is the last to start one.
 
-    `different` counts the parts of the capture in which the devices run different collectives.
+    `different` counts the parts of the capture in which the devices run different collectives. `own` is the time in
+    which the device waits for its own host: HOST_CASES, in short gaps and in long ones.
     """
 
     different: int
     wait_ns: int
     last: dict[str, int]
+    own: dict[str, int]
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Group the times in which a device waits."""
     devices = [each for each in part.devices if each.use.communication.count]
     if len(devices) < 2 or not device.use.communication.count:
-        return Collected(_Sums(0, 0, {}))
+        return Collected(_Sums(0, 0, {}, {}))
     rows = {each.use.device: _collectives(part, each) for each in devices}
     names = part.trace.operations["name"].to_physical().to_numpy()
     sequences = [names[each.activity.rows[rows[each.use.device]]] for each in devices]
     if not all(np.array_equal(sequences[0], sequence) for sequence in sequences):
-        return Collected(_Sums(1, 0, {}))
+        return Collected(_Sums(1, 0, {}, {}))
     own = rows[device.use.device]
     lengths = np.stack([(each.activity.end - each.activity.start)[rows[each.use.device]] for each in devices])
     start = device.activity.start[own]
     waits = (device.activity.end - device.activity.start)[own] - lengths.min(axis=0)
     late = np.bincount(lengths.argmin(axis=0)[waits > 0], minlength=len(devices)).tolist()
     last = {each.use.id: count for each, count in zip(devices, late, strict=True)}
-    return Collected(_Sums(0, int(waits.sum()), last), {"waits": TimeGroup(intervals.union(start, start + waits))})
+    sums = _Sums(0, int(waits.sum()), last, _waits_for_host(device))
+    return Collected(sums, {"waits": TimeGroup(intervals.union(start, start + waits))})
+
+
+def _waits_for_host(device: DevicePart) -> dict[str, int]:
+    """Return how long the device waits for its own host, in short gaps and in long ones."""
+    ns = short_waits(device)[1]
+    steady = device.steady_gaps
+    long = device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP
+    waits = device.gap_waits(CAUSES, steady)
+    return dict(zip(HOST_CASES, (int(ns.sum()), 0 if waits is None else int(waits[long].sum())), strict=True))
 
 
 def _collectives(part: CapturePart, device: DevicePart) -> Times:
@@ -79,10 +97,20 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     for device in devices:
         last = sums[device.row].last
         late = max((other.use for other in devices), key=lambda use: last.get(use.id, 0))
-        yield _draft(facts, device, late, last.get(late.id, 0), sums[device.row].wait_ns)
+        case = "pipeline" if waits_for_stages(facts, device) else _case_of_late_rank(device.use, late, sums)
+        yield _draft(device, late, last.get(late.id, 0), sums[device.row].wait_ns, case)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int) -> FindingDraft:
+def _case_of_late_rank(waiting: DeviceUse, late: DeviceUse, sums: Mapping[int, _Sums]) -> str:
+    """Return the case of the texts, by why a device is late: "" if it computes longer than the one that waits."""
+    wait = sums[waiting.device].wait_ns
+    if late.compute_ns - waiting.compute_ns >= MOSTLY * wait:
+        return ""
+    more = {case: sums[late.device].own[case] - sums[waiting.device].own[case] for case in HOST_CASES}
+    return max(more, key=lambda case: more[case]) if sum(more.values()) >= MOSTLY * wait else ""
+
+
+def _draft(device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int, case: str) -> FindingDraft:
     """Return the finding; `late` is the device that is most often the last to start, `count` times."""
     total = device.use.communication
     values = {
@@ -94,7 +122,6 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, late: DeviceUse, count: int
         "count": count,
         "collectives": quantity(total.count, "collective"),
     }
-    case = "pipeline" if waits_for_stages(facts, device) else ""
     return FindingDraft("communication_wait", device, (ExposedClaim((COMMUNICATION,), "waits"),), values, case)
 
 

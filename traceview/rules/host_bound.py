@@ -1,97 +1,223 @@
 """The GPU waits for the host in gaps that are too long for launch-bound.
 
-Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call. The innermost
-NVTX range shows what it does.
-Cause: data loading, collation, logging, Python code.
+Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call.
+Cause: data loading, collation, logging, Python code. Data are loaded if a range is named after it, if the wait ends
+with the copies of a batch, if a loader's thread or process works meanwhile, or if the thread reads files. Otherwise the
+NVTX ranges that overlap the wait show what the host does.
 Remedy: workers and prefetching for data loading; in MPI, start the transfer earlier or fix the late rank; otherwise
 move the work off the launching thread, or profile it.
 
-Yields one finding for each of the three ranges with the longest waits, and one for the rest. Numbers in the names
-of ranges are folded. Claims the idle cause `host` of the steady gaps.
+Yields one finding for data loading, one for each of the three other ranges with the longest waits, and one for the
+rest. Numbers in the names of ranges are folded. Claims the idle cause `host` of the steady gaps.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Coverage, Intervals, Times, union, values_at
+from traceview.measure.loading import D2H, H2D, MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.model.analysis import NotMeasured
+from traceview.model.loading_words import loading_words
+from traceview.model.sums import Counts
+from traceview.model.trace import Trace, enum_texts
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MAX_RANGES = 3
 MIN_RANGE_SHARE = 0.01  # share of the steady time; ranges with a shorter wait belong to the rest
-# Words in names of ranges. traceview.captures.redact keeps them, so that a redacted capture has the same findings.
-DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
-NOT_DATA = "DataParallel"  # a name of PyTorch that contains "data" and does not mean loading
-OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
+# A long wait is divided by range name if none has nearly all of it; then the two with the most time count.
+WHOLE_SHARE, MIN_DIVIDED, MAX_NAMES = 0.9, 1_000_000, 2
+MIN_BATCHES = 3  # with fewer waits, or one that has most of the time, no loop loads data
+MOSTLY = 0.5
+OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)  # traceview.captures.redact keeps this word
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
 class _Sums(NamedTuple):
-    """The ns of long waits by range name."""
+    """The ns of long waits by range name, and the lengths of those with other evidence of loading."""
 
     waits: dict[str, int]
+    loading: dict[str, Counts]
+
+
+class _Waits(NamedTuple):
+    """Long waits for the host: rows of the device's gaps, their time until the launch, thread, and ns of `host`."""
+
+    rows: Times
+    times: Intervals
+    thread: Times
+    ns: Times
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
-    """Label the long waits for the host with the name of the range in which the host is."""
-    waits = device.gap_waits(("host",), slice(None))
-    if waits is None:
-        return Collected(_Sums({}))
+    """Label the long waits for the host with the names of the ranges that overlap them most."""
+    waits = _long_waits(part.trace, device)
+    names, shares = _overlapping_names(part, waits)
+    first = shares.filter(pl.col("place") == 0)["name"].to_numpy()
+    groups = {}
+    for place in range(-1, MAX_NAMES):
+        own = shares.filter(pl.col("group") == place)
+        limits = None if place < 0 else own["ns"].to_numpy()
+        groups[_group(place)] = GapGroup(waits.rows[own["wait"].to_numpy()], own["name"].to_numpy(), names, limits)
+    loading = np.flatnonzero(_load_data(part.trace, device, waits))
+    groups["loading"] = GapGroup(waits.rows[loading], first[loading], names)
+    totals = np.zeros(len(names), np.int64)
+    np.add.at(totals, shares["name"].to_numpy(), shares["ns"].to_numpy())
+    lengths = {
+        names[at]: Counts.from_values(waits.ns[loading[first[loading] == at]]) for at in np.unique(first[loading])
+    }
+    sums = _Sums(dict(zip(names, totals.tolist(), strict=True)), lengths)
+    return Collected(sums, groups)
+
+
+def _group(place: int) -> str:
+    """Return the name of the group of waits that have a name at this place; -1 for waits with one name."""
+    return "range" if place < 0 else f"range {place}"
+
+
+def _long_waits(trace: Trace, device: DevicePart) -> _Waits:
     steady = device.steady_gaps
     rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP) + steady.start
-    rows = rows[waits[rows] > 0]
-    names, which = part.range_names(part.ranges_at(device.gap_thread[rows], _wait_middles(part, device, rows)))
-    totals = np.zeros(len(names), np.int64)
-    np.add.at(totals, which, waits[rows])
-    return Collected(
-        _Sums(dict(zip(names, totals.tolist(), strict=True))), {"long": GapGroup(rows, which, tuple(names))}
+    ns = device.gap_waits(("host",), slice(None))
+    rows = rows[:0] if ns is None else rows[ns[rows] > 0]
+    start, end = device.gap_start[rows], device.gap_end[rows]
+    call = values_at(launch_rows(trace.operations), device.gap_operation[rows], -1)
+    launched = values_at(trace.api["start"].to_numpy(), call, 0)
+    until = np.where(call >= 0, np.clip(launched, start, end), end)
+    return _Waits(
+        rows, Intervals(start, until), device.gap_thread[rows].astype(np.int64), rows if ns is None else ns[rows]
     )
 
 
-def _wait_middles(part: CapturePart, device: DevicePart, rows: Times) -> Times:
-    """Return the middle of each wait, from the start of the gap to the launch (to its end if that is unknown)."""
-    trace = part.trace
-    start, end, operation = device.gap_start[rows], device.gap_end[rows], device.gap_operation[rows]
-    if trace.api.is_empty():
-        return (start + end) // 2
-    launch = launch_rows(trace.operations)
-    call = np.where(operation >= 0, launch[operation], -1)
-    until = np.where(call >= 0, np.clip(trace.api["start"].to_numpy()[call], start, end), end)
-    middle: Times = (start + until) // 2
-    return middle
+def _overlapping_names(part: CapturePart, waits: _Waits) -> tuple[tuple[str, ...], pl.DataFrame]:
+    """Return the names of ranges, and those of each wait: wait, name, place (0: most time), ns and group (see _group).
+
+    The ns of a divided wait are shared in proportion to the time in which each name is that of the innermost range.
+    """
+    owner, ranges, overlap = part.ranges_during(waits.thread, waits.times)
+    names, which = part.range_names(ranges)
+    shares = pl.DataFrame({"wait": owner, "name": which, "overlap": np.maximum(overlap, 1)})
+    shares = shares.group_by("wait", "name").agg(pl.col("overlap").sum())
+    shares = shares.sort("wait", "overlap", "name", descending=[False, True, False])
+    share = pl.col("overlap") / pl.col("overlap").sum().over("wait")
+    shares = shares.with_columns(pl.int_range(pl.len()).over("wait").alias("place"), share.alias("share"))
+    whole = pl.Series("whole", waits.ns[shares["wait"].to_numpy()], pl.Int64)
+    divided = (pl.col("share").max().over("wait") < WHOLE_SHARE) & (pl.col("whole") >= MIN_DIVIDED)
+    named = (
+        shares.with_columns(whole)
+        .with_columns(divided.alias("divided"))
+        .filter(pl.col("place") < pl.when("divided").then(MAX_NAMES).otherwise(1))
+        .with_columns(
+            group=pl.when("divided").then("place").otherwise(-1),
+            ns=pl.when("divided").then((pl.col("whole") * pl.col("share")).cast(pl.Int64)).otherwise("whole"),
+        )
+    )
+    return tuple(names), named
+
+
+def _load_data(trace: Trace, device: DevicePart, waits: _Waits) -> NDArray[np.bool_]:
+    """Return the waits in which data are loaded, by what the capture shows besides the names of ranges."""
+    length = waits.times.end - waits.times.start
+    batch = BatchCopies.from_trace(trace).bytes_after(waits.thread, waits.times.end, length)
+    before = device.operations_before(waits.rows)
+    kind, size = (trace.operations[name].to_physical().fill_null(0).to_numpy()[before] for name in ("kind", "bytes"))
+    is_copy = (trace.operations["class"] == "copy").to_numpy()[before]
+    copied, read_back = (np.where(is_copy & (kind == code), size, 0) for code in (H2D, D2H))
+    ends_with_batch = is_input(batch, copied, read_back)
+    loaders = [bool(loading_words(name)) for name in trace.threads["name"]]
+    of_loader = np.append(np.array(loaders, np.bool_), False)[waits.thread]
+    loads: NDArray[np.bool_] = ends_with_batch | of_loader | (_time_of_loaders(trace, waits) > MOSTLY * length)
+    return loads
+
+
+def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
+    """Return the ns of each wait in which its thread reads files, or waits for a thread or process that loads data."""
+    events, inside = trace.evidence.events, np.zeros(len(waits.rows), np.int64)
+    if events.is_empty():
+        return inside
+    loads = np.array([bool(loading_words(text)) for text in enum_texts(events["waits_for"])], np.bool_)
+    reads = enum_texts(events["name"]).str.contains(READS).to_numpy()
+    chosen = loads[events["waits_for"].to_physical().to_numpy()] | reads[events["name"].to_physical().to_numpy()]
+    events = events.filter(chosen & (events["state"] == "waiting").to_numpy())
+    for thread in np.unique(waits.thread).tolist():
+        calls, own = events.filter(pl.col("thread") == thread), np.flatnonzero(waits.thread == thread)
+        times = Coverage.from_union(union(calls["start"].to_numpy(), calls["end"].to_numpy()))
+        inside[own] = times.length_between(waits.times.start[own], waits.times.end[own])
+    return inside
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
-    """Yield the ranges in which the GPU waits longest for the host, and the rest."""
+    """Yield data loading, the other ranges in which the GPU waits longest for the host, and the rest."""
     for device in facts.devices:
         if device.use.gaps.causes["host"] == 0:
             continue
-        waits = sums[device.row].waits
-        longest = sorted(((ns, name) for name, ns in waits.items()), reverse=True)
+        own = sums[device.row]
+        named = frozenset(name for name in own.waits if _names_loading(name))
+        loading = {name: own.loading[name].total for name in _unnamed_loading(facts, device, own) - named}
+        if named or loading:
+            yield _loading_draft(device, {name: own.waits[name] for name in named}, loading)
+        waits = [(ns - loading.get(name, 0), name) for name, ns in own.waits.items() if name and name not in named]
         minimum = MIN_RANGE_SHARE * device.steady.length
-        dominant = [name for ns, name in longest if ns >= minimum and name]
+        dominant = [name for ns, name in sorted(waits, reverse=True) if ns >= minimum]
         for name in dominant[:MAX_RANGES]:
-            claim = IdleClaim(("host",), "long", frozenset((name,)))
-            finding, case = _finding(name)
-            yield FindingDraft(finding, device, (claim,), {"range": name}, case, key=name)
+            claims, case = _range_claims(frozenset((name,))), _case(facts, name)
+            yield FindingDraft("host_bound", device, claims, {"range": name}, case, key=name)
         rest = {"where": " outside any dominant NVTX range" if dominant else ""}
         yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
 
 
-def _finding(name: str) -> tuple[str, str]:
-    """Return the id of the finding on a wait in a range with this name, and the case of its texts."""
+def _case(facts: CaptureFacts, name: str) -> str:
+    """Return the case of the texts on waits in a range. The range of an iteration does not say where the host is."""
+    iterations = facts.analysis.iterations
     if MPI.match(name):
-        return "host_bound", "mpi"
-    if DATA.search(name.replace(NOT_DATA, "")):
-        return "data_loading", ""
-    return "host_bound", "optimizer" if OPTIMIZER.search(name) else ""
+        return "mpi"
+    if OPTIMIZER.search(name):
+        return "optimizer"
+    return (
+        "iteration" if not isinstance(iterations, NotMeasured) and name == fold_numbers(iterations.range) else "range"
+    )
+
+
+def _names_loading(name: str) -> bool:
+    return bool(loading_words(name)) and not MPI.match(name)
+
+
+def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _Sums) -> frozenset[str]:
+    """Return the ranges whose waits load data by other evidence: those that say nothing, or none.
+
+    The range of an iteration, which launches kernels too, does not say what the host does in a wait. Another range
+    does. Without iterations, the program copies what it loads once: its parameters.
+    """
+    ranges = facts.analysis.nvtx
+    rows = () if isinstance(ranges, NotMeasured) else ranges
+    around = {fold_numbers(row.name) for row in rows if row.kernel_count}
+    lengths = {name: own for name, own in sums.loading.items() if name == "" or name in around}
+    every = reduce(Counts.plus, lengths.values(), Counts.from_values(np.zeros(0, np.int64)))
+    in_loop = facts.counted and every.counts.sum() >= MIN_BATCHES and every.values[-1] <= MOSTLY * every.total
+    return frozenset(lengths if in_loop and every.total >= MIN_LOADING * device.steady.length else ())
+
+
+def _loading_draft(device: DeviceFacts, named: dict[str, int], loading: dict[str, int]) -> FindingDraft:
+    """Return the finding on data loading in ranges named after it, and in waits with other evidence of it."""
+    longest = max(named, key=lambda name: (named[name], name), default="")
+    is_named = named.get(longest, 0) >= MOSTLY * sum((*named.values(), *loading.values()))
+    claims = *_range_claims(frozenset(named)), IdleClaim(("host",), "loading", frozenset(loading))
+    return FindingDraft("data_loading", device, claims, {"range": longest}, "" if is_named else "batch")
+
+
+def _range_claims(names: frozenset[str]) -> tuple[IdleClaim, ...]:
+    return tuple(IdleClaim(("host",), _group(place), names) for place in range(-1, MAX_NAMES))
 
 
 host_bound = Rule("host_bound", _decide, _collect)

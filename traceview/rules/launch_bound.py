@@ -47,7 +47,7 @@ class _Sums(NamedTuple):
 
 def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Label the short gaps with their stretch."""
-    rows, waits = _short_waits(device)
+    rows, waits = short_waits(device)
     # Only stretches with gaps: with a damaged timestamp the window can last a century.
     stretch = (device.gap_start[rows] - device.steady.start) // STRETCH
     members = pl.DataFrame({"stretch": stretch, "thread": device.gap_thread[rows], "ns": waits}).with_columns(gaps=1)
@@ -61,7 +61,7 @@ def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     )
 
 
-def _short_waits(device: DevicePart) -> tuple[Rows, Times]:
+def short_waits(device: DevicePart) -> tuple[Rows, Times]:
     """Return the short steady gaps in which the GPU waits for launches, and the waiting ns of each."""
     steady, count = device.steady_gaps, 0
     rows, ns = (np.empty(steady.stop - steady.start, kind) for kind in (np.int32, np.int64))

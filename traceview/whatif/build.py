@@ -17,10 +17,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, clip, covered_length, length, union
+from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
+from traceview.model.loading_words import loading_words
 from traceview.model.peaks import pinned_rate
 from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts
-from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import (
     ASYNC_CALL,
     KERNEL_GAP,
@@ -50,11 +51,8 @@ from traceview.whatif.graph import (
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import name_families
 
-LOADING = f"(?i){DATA.pattern}"
 BACKWARD = r"(?i)backward"
 MAX_GAP_OF_CALLS = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
-MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
-MIN_LOADING = 0.05  # share of an iteration; a shorter pause before a copy is the loop's own code, not a loader
 CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
 LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
 QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many
@@ -76,7 +74,8 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     codes = frame["role"].to_physical().to_numpy()
     iteration = np.searchsorted(selection.work.edges[:-1], start, side="right") - 1
     returned = _predecessors(start, stop, thread)[1]
-    backward = covered_length(_ranges_matching(trace, selection, BACKWARD), start, start + 1) > 0
+    matches = enum_texts(trace.ranges["name"]).str.contains(BACKWARD).to_numpy()
+    backward = covered_length(_named_ranges(trace, selection, matches), start, start + 1) > 0
     calls = GraphCalls(
         frame["row"].to_numpy().astype(np.int64),
         start,
@@ -93,40 +92,40 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     named = _loading_ranges(trace, selection, begin, end, kernels)
     if len(named.start):
         return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
-    copied = launched.copied[calls.row - low]
-    return replace(calls, loading=_time_before_batches(copied, selection, calls, returned))
+    copied = launched.copied[:, calls.row - low]
+    return replace(calls, loading=_time_before_batches(trace, copied, selection, calls, returned))
 
 
-def _time_before_batches(size: Times, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
+def _time_before_batches(
+    trace: Trace, copied: Times, selection: Selection, calls: GraphCalls, returned: Times
+) -> Times:
     """Return the host time that precedes the copies of each iteration's batch, beyond the thread's usual gaps.
 
-    A batch is all that a thread copies to the GPU without other calls between, MIN_BATCH bytes or more. The longest
-    pause before a batch in each iteration is that of the loader. `size` is the number of bytes that each call copies to
-    the GPU.
+    The longest pause before a batch in each iteration is that of the loader. `copied` has the bytes that each call
+    copies to the GPU, and to the host.
     """
-    chosen = np.zeros(len(size), np.int64)
+    chosen = np.zeros(len(calls.row), np.int64)
     rows = np.flatnonzero((calls.thread == selection.thread) & (calls.iteration >= 0))
-    if not len(rows) or not (size[rows] >= MIN_BATCH).any():
-        return chosen
     pause = np.maximum(calls.start - returned, 0)[rows]
-    copies = size[rows] > 0
-    heads = np.flatnonzero(copies & ~np.concatenate([[False], copies[:-1]]))
-    batch = np.add.reduceat(np.where(copies, size[rows], 0), heads)
-    heads = heads[batch >= MIN_BATCH]
-    # The longest pause of each iteration, found as the last of the heads sorted by iteration and pause.
-    iteration = calls.iteration[rows[heads]]
-    order = np.lexsort((pause[heads], iteration))
-    last = order[np.append(np.diff(iteration[order]) != 0, True)]
-    beyond = pause[heads[last]] - int(np.median(pause))
-    chosen[rows[heads[last]]] = np.where(beyond >= MIN_LOADING * selection.measured_ns, beyond, 0)
+    batch = BatchCopies.from_trace(trace).bytes_after(calls.thread[rows], calls.start[rows], pause)
+    previous = np.roll(copied[:, rows], 1, axis=1)
+    before = np.flatnonzero(is_input(batch, *previous))
+    if not len(before):
+        return chosen
+    # The longest pause of each iteration, found as the last of those sorted by iteration and pause.
+    iteration = calls.iteration[rows[before]]
+    order = np.lexsort((pause[before], iteration))
+    last = before[order[np.append(np.diff(iteration[order]) != 0, True)]]
+    beyond = pause[last] - int(np.median(pause))
+    chosen[rows[last]] = np.where(beyond >= MIN_LOADING * selection.measured_ns, beyond, 0)
     return chosen
 
 
 class _Launched(NamedTuple):
     """What the calls [low, high) of Trace.api launch.
 
-    `launches` marks the calls that launch work, `kernels` those that launch kernels. `copied` is the number of bytes
-    that each call copies to the GPU.
+    `launches` marks the calls that launch work, `kernels` those that launch kernels. `copied` has the bytes that each
+    call copies to the GPU, and to the host.
     """
 
     launches: NDArray[np.bool_]
@@ -139,13 +138,14 @@ class _Launched(NamedTuple):
         launch = launch_rows(trace.operations)
         rows = np.flatnonzero((launch >= low) & (launch < high))
         work = trace.operations.select("class", "kind", "bytes")[rows]
-        call, size = launch[rows] - low, np.zeros(high - low, np.int64)
+        call, copied = launch[rows] - low, np.zeros((2, high - low), np.int64)
         launches, kernels = np.zeros(high - low, np.bool_), np.zeros(high - low, np.bool_)
         launches[call] = True
         kernels[call[(work["class"] == "compute").to_numpy()]] = True
-        copies = (work["kind"] == "h2d").fill_null(False).to_numpy()
-        np.add.at(size, call[copies], work["bytes"].to_numpy()[copies])
-        return cls(launches, kernels, size)
+        for sums, kind in zip(copied, ("h2d", "d2h"), strict=True):
+            own = (work["kind"] == kind).fill_null(False).to_numpy()
+            np.add.at(sums, call[own], work["bytes"].to_numpy()[own])
+        return cls(launches, kernels, copied)
 
 
 def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, launches: Times) -> Intervals:
@@ -153,13 +153,14 @@ def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, la
 
     An iteration may be called `batch 7`. `launches` are the times of the launches of kernels.
     """
-    named = clip(_ranges_matching(trace, selection, LOADING), begin, end)
+    matches = np.array([bool(loading_words(name)) for name in enum_texts(trace.ranges["name"])], np.bool_)
+    named = clip(_named_ranges(trace, selection, matches), begin, end)
     idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
     return Intervals(named.start[idle], named.end[idle])
 
 
-def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:
-    matches = enum_texts(trace.ranges["name"]).str.contains(pattern).to_numpy()
+def _named_ranges(trace: Trace, selection: Selection, matches: NDArray[np.bool_]) -> Intervals:
+    """Return the union of the ranges on the selected thread whose names are marked."""
     chosen = matches[trace.ranges["name"].to_physical().to_numpy()]
     ranges = trace.ranges.filter(chosen & (trace.ranges["thread"].to_numpy() == selection.thread))
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())

@@ -38,13 +38,16 @@ END = 300
 
 
 def frame(schema: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
-    kinds = {name: pl.Enum(NAMES) if kind is pl.Enum else kind for name, kind in schema.items()}
+    kinds = {name: pl.Enum([*NAMES, ""]) if kind is pl.Enum else kind for name, kind in schema.items()}
     return pl.DataFrame(rows, schema=kinds, orient="row")
 
 
 def evidence(samples: Sequence[tuple[Any, ...]], events: Sequence[tuple[Any, ...]]) -> HostEvidence:
     return HostEvidence(
-        frame(FRAMES, FRAME_ROWS), frame(STACKS, STACK_ROWS), frame(SAMPLES, samples), frame(EVENTS, sorted(events))
+        frame(FRAMES, FRAME_ROWS),
+        frame(STACKS, STACK_ROWS),
+        frame(SAMPLES, samples),
+        frame(EVENTS, [(*event, "") for event in sorted(events)]),
     )
 
 

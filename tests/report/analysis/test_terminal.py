@@ -31,7 +31,7 @@ def test_first_lines_show_the_parts_of_the_time() -> None:
 def test_bars_cover_the_steady_part_or_the_window() -> None:
     analysis = made_analysis()
     steady = replace(analysis.devices[0].steady, window=Window(0, 40 * MS), compute_ns=30 * MS, busy_ns=32 * MS)
-    none = steady.tables["communication"].with_rows((CommunicationOverlap(0, 0, 0, 0),))
+    none = steady.tables["communication"].with_rows((CommunicationOverlap(0, 0, 0, 0, 0),))
     idle = replace(steady, idle_ns=8 * MS, tables=steady.tables | {"communication": none})
     note = Note("start_up", "Start-up: 60.0 ms before the first counted iteration, not shown; --whole includes it")
     analysis = replace(analysis, devices=(replace(analysis.devices[0], steady=idle),), notes=(note,))

@@ -21,13 +21,14 @@ from traceview.captures.redact.keep import HOST_OR_USER_SETTINGS
 from traceview.captures.redact.shapes import SHAPES, Shape, values_that_are_set
 from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.communication import COMMUNICATION
+from traceview.model.loading_words import loading_words
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.model.units import quantity
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.health import READ_DIAGNOSTICS
 from traceview.normalise.program import BACKWARD, NAMESPACES
 from traceview.normalise.stacks import INSTALLED, is_library
-from traceview.rules.host_bound import DATA, OPTIMIZER
+from traceview.rules.host_bound import OPTIMIZER
 
 HOST_OR_USER, VARIABLE, OTHER_VARIABLE = "host or user", "value of an environment variable", "value of another variable"
 # nsys writes `NAME="value"`, `NAME=value;NAME=value` and, as the kernel does, `NAME=value` with NUL bytes between.
@@ -148,6 +149,12 @@ def pattern_of_words(words: Iterable[str], kinds: Mapping[str, str]) -> str:
     return f"(?i:{'|'.join(patterns)})"
 
 
+def _optimizer_word(name: str) -> str:
+    match = OPTIMIZER.search(name)
+    return match[0].lower() if match else ""
+
+
+HINTS = (loading_words, _optimizer_word)  # find words that rules search for
 PHASE_WORDS = (COUNTER_WORDS, PART_WORDS)  # words in the names of iterations and of their parts
 
 LETTERS = "bcdfghjkmnpqtvwz"  # they cannot spell a word that rules search for in range names
@@ -350,12 +357,12 @@ class NameRedactor:
         if text in (*LIBRARY_DOMAINS, *PROFILER_DOMAINS):
             return text  # ranges of these domains are not iterations
         if not self._hashed or clean == "":
-            removed = [hint for hint in (DATA, OPTIMIZER) if clean != text and not hint.search(clean)]
-            return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])
+            lost = [hint for find in HINTS if (hint := find(text)) and not find(clean)] if clean != text else []
+            return " ".join([clean, *lost])
         numbers = [match[1] or match[2] for match in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
         shape = re.sub(NUMBER, "#", re.sub(SIGNED_NUMBER, r"\1#", clean))
-        matches = (DATA.search(text) or OPTIMIZER.search(text), *(re.search(words, text) for words in PHASE_WORDS))
-        hints = dict.fromkeys(hint[0].lower() for hint in matches if hint)
+        phases = (match[0].lower() for words in PHASE_WORDS if (match := re.search(words, text)))
+        hints = dict.fromkeys([*[hint for find in HINTS if (hint := find(text))][:1], *phases])
         library = re.search(LIBRARY_NAMES, text)  # such ranges are not iterations
         kept = re.sub(r"\w*Fusion\w*", "Fusion", library[0]) if library else ""
         hashed = f"{kept} {_digest(shape)}" if library else "_".join([*hints, _digest(shape)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -48,8 +48,8 @@ class StateIndex:
             self._times[key] = intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
         return self._times[key]
 
-    def waits(self, thread: int, during: Intervals) -> Iterator[tuple[str, int]]:
-        """Yield the calls in which a thread waits during a union, and the ns in each.
+    def waits(self, thread: int, during: Intervals) -> Iterator[tuple[str, str, int]]:
+        """Yield the calls in which a thread waits during a union, what it waits for ("": unknown), and the ns in each.
 
         A call inside another counts once, for the outer one.
         """
@@ -58,7 +58,8 @@ class StateIndex:
             return
         start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
         inside = Coverage.from_union(during).length_between(end - intervals.own_lengths(start, end), end)
-        sums = calls.select("name", pl.Series("ns", inside)).group_by("name").agg(pl.col("ns").sum())
+        known = calls.select("name", "waits_for", pl.Series("ns", inside))
+        sums = known.group_by("name", "waits_for").agg(pl.col("ns").sum())
         yield from sums.filter(pl.col("ns") > 0).iter_rows()
 
     @cached_property
@@ -91,19 +92,27 @@ def measure_states(index: StateIndex, parts: Iterable[tuple[int, Intervals]], ho
     """Divide `host_ns` of `host` idle time by state, given the known times of it and the thread of each."""
     states = dict.fromkeys(EVENT_STATES, 0)
     waits: dict[str, int] = {}
+    waits_for: dict[str, int] = {}
     for thread, idle in parts:
         left = idle
         for state in EVENT_STATES:
             if len(left.start) == 0:
                 break
             if state == "waiting":
-                for name, ns in index.waits(thread, left):
+                for name, awaited, ns in index.waits(thread, left):
                     waits[name] = waits.get(name, 0) + ns
+                    if awaited:
+                        waits_for[awaited] = waits_for.get(awaited, 0) + ns
             inside = intervals.intersect(left, index.times(thread, state))
             states[state] += intervals.length(inside)
             left = intervals.subtract(left, inside)
-    longest = sorted(waits.items(), key=lambda item: (-item[1], item[0]))
-    return HostStates(states | {"unattributed": host_ns - sum(states.values())}, dict(longest))
+    known = states | {"unattributed": host_ns - sum(states.values())}
+    return HostStates(known, longest_first(waits), longest_first(waits_for))
+
+
+def longest_first(times: Mapping[str, int]) -> dict[str, int]:
+    """Return times in ns by name, the longest first."""
+    return dict(sorted(times.items(), key=lambda item: (-item[1], item[0])))
 
 
 THREAD_STACKS = ("start", "end", "stack", "thread")

@@ -16,6 +16,7 @@ from traceview.model.analysis import (
 )
 from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
+from traceview.model.rows import QueuedFor
 from traceview.report.json import (
     MERGED,
     UNPROFILED,
@@ -58,6 +59,10 @@ def _tables(tables: Mapping[str, Table], _: Analysis) -> dict[str, Json]:
     return {**own, "extensions": extensions} if extensions else own
 
 
+def _queued_for(tables: Mapping[str, Table], _: Analysis) -> Json:
+    return _rows(tables["queued_for"]) if "queued_for" in tables else []
+
+
 def _cell(row: str, frame: str, column: str) -> Value:
     """Return a figure or id of a row of the Trace, because row numbers mean nothing outside."""
 
@@ -71,7 +76,10 @@ def _cell(row: str, frame: str, column: str) -> Value:
 TABLES = Value("tables", _tables)
 WINDOW: Keys = {"window_ns": Value("window", lambda window, _: [window.start, window.end], tuple[int, int])}
 WORK = names("kernel_count", "busy_ns", "compute_ns", "communication_ns")
-HOST_STATES: Keys = {"host_states": "gaps.host_states.ns", "host_waits": "gaps.host_states.waits"}
+HOST_STATES: Keys = {
+    "host_states": "gaps.host_states.ns",
+    **{f"host_{name}": f"gaps.host_states.{name}" for name in ("waits", "waits_for")},
+}
 
 SHAPES: Shapes = {
     Analysis: {
@@ -90,6 +98,7 @@ SHAPES: Shapes = {
         "gaps": {
             **{name: f"gaps.{name}" for name in ("count", "total_ns", "causes")},
             **HOST_STATES,
+            "queued_for": Value("tables", _queued_for, list[QueuedFor]),
             "longest": "gaps.longest",
         },
         "steady": "steady",

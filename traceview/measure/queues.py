@@ -1,0 +1,195 @@
+"""What launched work waits for, how many operations are launched ahead, and what waits for communication.
+
+docs/definitions.md "Launched work that waits".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals, Times, values_at
+from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity
+from traceview.measure.base import DeviceInput, DeviceMeasure, PartContext
+from traceview.measure.shared_work import launch_rows
+from traceview.model.analysis import CAUSES
+from traceview.model.columns import Table
+from traceview.model.rows import QueuedFor, QueueLength
+from traceview.model.trace import CLASSES, KINDS, Trace, enum_texts
+
+QUEUED = CAUSES.index("queued")
+SCHEMA = {"kind": pl.String, "name": pl.String, "ns": pl.Int64}
+LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
+NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
+MAX_LENGTH = 100  # operations: a longer queue has this length
+MAX_ROWS = 20
+WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
+
+
+class _Operations(NamedTuple):
+    """The operations of a device that have a length, by start, also those around the window.
+
+    `launched` is the return of the launch call, or the start of the operation if it is unknown.
+    """
+
+    row: Times
+    start: Times
+    end: Times
+    stream: Times
+    process: Times
+    code: Times
+    kind: Times
+    launched: Times
+
+    @classmethod
+    def of_device(cls, trace: Trace, device: int) -> _Operations:
+        own = trace.operations["device"].to_numpy() == device
+        start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
+        row = np.flatnonzero(own & (end > start))
+        names = ("stream", "process", "class", "kind")
+        columns = (trace.operations[name].to_physical().fill_null(len(KINDS)).to_numpy()[row] for name in names)
+        call = launch_rows(trace.operations)[row]
+        launched = np.where(call >= 0, values_at(trace.api["end"].to_numpy(), call, 0), start[row])
+        stream, process, code, kind = (column.astype(np.int64) for column in columns)
+        return cls(row, start[row], end[row], stream, process, code, kind, launched)
+
+    def last_ended_before(self, moments: Times) -> Times:
+        """Return the index of the operation that ended last among those that started before each moment, -1: none."""
+        if len(self.end) == 0:
+            return np.full(len(moments), -1, np.int64)
+        latest = np.maximum.accumulate(self.end)
+        index = np.maximum.accumulate(np.where(self.end == latest, np.arange(len(self.end)), 0))
+        before = np.searchsorted(self.start, moments) - 1
+        return np.where(before >= 0, index[before], -1)
+
+
+def queued_for(given: DeviceInput) -> pl.DataFrame:
+    """Return the ns of `queued` idle time by what the launched work waits for: kind, name and ns."""
+    gaps, queued = given.idle.gaps, given.idle.causes[QUEUED]
+    rows = np.flatnonzero(queued)
+    times = Intervals(gaps.end[rows] - queued[rows], gaps.end[rows])
+    operations = _Operations.of_device(given.trace, given.activity.device)
+    before = operations.last_ended_before(gaps.start[rows])
+    after = np.searchsorted(operations.row, given.idle.operation[rows])
+    whole = operations.start[after] - values_at(operations.end, before, 0)
+    turns = operations.process[before] != operations.process[after]  # a GPU changes between processes
+    is_long = (before < 0) | ((whole > LONG) & ~turns)
+    frames = [_before_gaps(given.trace, operations, before, after, queued[rows], ~is_long)]
+    frames += _during_long(given.trace, given.activity.device, intervals.union(*_select(times, is_long)))
+    return (
+        pl.concat(frames).group_by("kind", "name").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).sort("kind", "name")
+    )
+
+
+def _select(times: Intervals, chosen: NDArray[np.bool_]) -> Intervals:
+    return Intervals(times.start[chosen], times.end[chosen])
+
+
+def _before_gaps(
+    trace: Trace, operations: _Operations, before: Times, after: Times, ns: Times, chosen: NDArray[np.bool_]
+) -> pl.DataFrame:
+    """Return what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it."""
+    before, after = before[chosen], after[chosen]
+    kinds = np.array([WAITED_FOR.get(code, CLASSES[code]) for code in operations.code[before].tolist()], object)
+    engine = (operations.code[before] == COPY) & (operations.kind[before] == operations.kind[after])
+    kinds = np.where(engine, "copy engine", kinds)
+    kinds = np.where(operations.stream[before] == operations.stream[after], "next operation", kinds)
+    kinds = np.where(operations.process[before] != operations.process[after], "process", kinds)
+    names = trace.operations["name"].cast(pl.String).gather(operations.row[before]).to_numpy()
+    names = np.where(kinds == "next operation", "", np.where(kinds == "process", operations.process[before], names))
+    texts = {"kind": kinds.tolist(), "name": [str(name) for name in names.tolist()]}
+    return pl.DataFrame({**texts, "ns": ns[chosen]}, schema=SCHEMA)
+
+
+def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[pl.DataFrame]:
+    """Yield what goes on in long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
+    start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
+    owner = trace.operations["device"].to_numpy()
+    others = [(str(trace.devices["id"][row]), owner == row) for row in range(len(trace.devices)) if row != device]
+    works = [("device", name, intervals.union(start[own], end[own])) for name, own in others]
+    calls = trace.api.filter((pl.col("end") - pl.col("start") > LONG) & (pl.col("role") != "sync"))
+    texts = enum_texts(calls["name"])
+    for code in np.unique(calls["name"].to_physical().to_numpy()).tolist():
+        own = calls.filter(calls["name"].to_physical() == code)
+        works.append(("call", texts[code], intervals.union(own["start"].to_numpy(), own["end"].to_numpy())))
+    for kind, name, work in works:
+        ns = intervals.overlap_length(work, left)
+        left = intervals.subtract(left, work)
+        yield pl.DataFrame({"kind": [kind], "name": [name], "ns": [ns]}, schema=SCHEMA)
+    yield pl.DataFrame({"kind": ["unknown"], "name": [""], "ns": [intervals.length(left)]}, schema=SCHEMA)
+
+
+def blocking_times(trace: Trace, work: Activity) -> Intervals:
+    """Return when communication blocks: launched work of another stream waits for it, and starts when it ends."""
+    if not len(work.communication.start):
+        return intervals.EMPTY
+    operations = _Operations.of_device(trace, work.device)
+    order = np.lexsort((operations.start, operations.stream))
+    stream, end = operations.stream[order], operations.end[order]
+    first = np.append(True, stream[1:] != stream[:-1])
+    previous = np.where(first, np.iinfo(np.int64).min, np.roll(end, 1))
+    ready = np.empty(len(order), np.int64)
+    ready[order] = np.maximum(previous, operations.launched[order])
+    talks = np.flatnonzero(operations.code == COMMUNICATION)
+    talks = talks[np.argsort(operations.end[talks], kind="stable")]
+    waits = np.flatnonzero((operations.code != COMMUNICATION) & (ready < operations.start))
+    at = np.searchsorted(operations.end[talks], operations.start[waits], side="right") - 1
+    waits, awaited = waits[at >= 0], talks[at[at >= 0]]
+    blocks = (operations.end[awaited] > ready[waits]) & (operations.stream[awaited] != operations.stream[waits])
+    blocks &= operations.start[waits] - operations.end[awaited] <= NEAR_END
+    waits, awaited = waits[blocks], awaited[blocks]
+    begin = np.maximum(ready[waits], operations.start[awaited])
+    return intervals.intersect(intervals.union(begin, operations.end[awaited]), work.communication)
+
+
+def queue_lengths(given: DeviceInput) -> pl.DataFrame:
+    """Return how often queues have each length when the host launches an operation: length and count."""
+    launch, start = launch_rows(given.trace.operations), given.trace.operations["start"].to_numpy()
+    own = given.trace.operations["device"].to_numpy() == given.activity.device
+    call = given.trace.api["start"].to_numpy()
+    rows = np.flatnonzero(own & (launch >= 0))
+    started, launched = np.sort(start[rows]), np.sort(call[launch[rows]])
+    members = given.activity.rows[launch[given.activity.rows] >= 0]
+    moments = call[launch[members]]
+    ahead = np.searchsorted(launched, moments) - np.searchsorted(started, moments, side="right")
+    length, count = np.unique(np.clip(ahead, 0, MAX_LENGTH), return_counts=True)
+    return pl.DataFrame({"length": length, "count": count}, schema={"length": pl.Int64, "count": pl.Int64})
+
+
+def _queue_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueLength, ...]:
+    """Return the median and the 95th percentile of the lengths."""
+    ordered = totals.sort("length")
+    until = np.cumsum(ordered["count"].to_numpy())
+    if not len(until):
+        return (QueueLength(0, 0),)
+    median, p95 = np.searchsorted(until, np.array([0.5, 0.95]) * until[-1]).tolist()
+    return (QueueLength(ordered["length"][median], ordered["length"][p95]),)
+
+
+def _queued_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueuedFor, ...]:
+    longest = totals.sort("ns", "kind", "name", descending=[True, False, False]).head(MAX_ROWS)
+    return tuple(QueuedFor(*row) for row in longest.select("kind", "name", "ns").iter_rows())
+
+
+QUEUED_FOR = DeviceMeasure(
+    Table(
+        name="queued_for",
+        title="What launched work waits for",
+        row_type=QueuedFor,
+        note="While the GPU is idle.",
+        in_json=False,  # it is in gaps
+    ),
+    _queued_rows,
+    totals=queued_for,
+)
+QUEUE_LENGTH = DeviceMeasure(
+    Table(name="queue_length", title="Operations launched ahead", row_type=QueueLength, single=True),
+    _queue_rows,
+    totals=queue_lengths,
+    merge={"length": "key", "count": "sum"},
+)
