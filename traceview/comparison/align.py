@@ -18,7 +18,7 @@ import numpy as np
 
 from traceview.errors import RequestError
 from traceview.intervals import Times
-from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes, finish_times
+from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes, IterationWork, end_of_launches
 from traceview.model.analysis import Analysis, NotMeasured
 
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
@@ -51,8 +51,9 @@ def iteration_times(analysis: Analysis) -> IterationTimes | None:
     start = np.array([row.start_ns for row in iterations.per_iteration], np.int64)
     end = np.array([row.end_ns for row in iterations.per_iteration], np.int64)
     devices = [device.device for device in analysis.devices]
-    finish = finish_times(analysis.trace, iterations.process_id, start, devices)
-    return IterationTimes(start, end, finish, iterations.skipped)
+    until = end_of_launches(start, end)
+    work = IterationWork.from_trace(analysis.trace, iterations.process_id, start, until, devices)
+    return IterationTimes(start, end, work.finish, iterations.skipped)
 
 
 def choose_cut(
@@ -97,15 +98,15 @@ def align_iterations(host: IterationTimes, cut: str) -> AlignedIterations:
     if cut == "range" or host.finish is None:
         steady = slice(host.skipped, None)
         return AlignedIterations(begins[steady], host.end[steady], begins[steady], next_begin[steady], host.skipped)
-    # The start of the first iteration on the GPU is unknown.
-    first = max(host.skipped, 1)
-    gpu_start, gpu_end = host.finish[first - 1 : -1], host.finish[first:]
-    return AlignedIterations(gpu_start, gpu_end, begins[first:], next_begin[first:], first)
+    steady = slice(host.skipped, None)
+    return AlignedIterations(
+        host.gpu_start[steady], host.finish[steady], begins[steady], next_begin[steady], host.skipped
+    )
 
 
 def align_borders(host: IterationTimes) -> AlignedIterations:
     """Return the times from one steady iteration to the next. Their mean is Iterations.time_ns."""
     borders = host.moments
-    if host.runs_ahead and len(host.start) > 1:
+    if host.runs_ahead:
         return align_iterations(host, "gpu")
     return AlignedIterations(borders[:-1], borders[1:], borders[:-1], borders[1:], host.skipped)
