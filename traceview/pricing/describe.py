@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import DeviceUse, Gaps, HostStates, NotMeasured
+from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, NotMeasured
 from traceview.model.findings import Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
@@ -263,17 +263,18 @@ class Price(NamedTuple):
     unprofiled_share: float
 
     @classmethod
-    def from_sums(cls, use: DeviceUse, granted: GrantSums) -> Price:
+    def from_sums(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, granted: GrantSums) -> Price:
         """Price the grant of a draft on a device with these figures."""
-        whole, profiler = use.window.length, _profiler_part(use.gaps, granted)
+        whole = analysis.run.length if draft.of_run else analysis.covered_ns(use)
+        total, profiler = granted.total + draft.outside_ns, _profiler_part(use.gaps, granted)
         left = whole - sum((use.gaps.profiler or {}).values())
         return cls(
-            total=granted.total,
+            total=total,
             gaps=granted.gaps,
             steady=granted.steady,
-            share=granted.total / whole if whole else 0.0,
+            share=total / whole if whole else 0.0,
             profiler=profiler,
-            unprofiled_share=(granted.total - (profiler or 0)) / left if left else 0.0,
+            unprofiled_share=(total - (profiler or 0)) / left if left else 0.0,
         )
 
     def is_enough_for(self, draft: FindingDraft) -> bool:
@@ -320,6 +321,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         host=place.place,
         change=texts["change"] if facts.counted else "",
         remedy=place.remedy or texts["remedy"],
+        once=draft.once,
     )
 
 
@@ -365,9 +367,13 @@ class PricedFinding(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%."""
-        low = self.finding.decisive_fraction < MEDIUM_SHARE
-        return (2 if low else 0 if self.has_gain else 1, -decisive_cost(self.finding))
+        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%.
+
+        What occurs once has no gain where it takes at most half of the run: a longer run hides it.
+        """
+        share = self.finding.decisive_fraction
+        has_gain = self.has_gain and not (self.finding.once and share <= MOSTLY)
+        return (2 if share < MEDIUM_SHARE else 0 if has_gain else 1, -decisive_cost(self.finding))
 
 
 def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
