@@ -236,7 +236,7 @@ def test_calls_before_the_first_work_are_start_up() -> None:
     assert (finding.id, finding.cost_ns, finding.cost_per_iteration_ns) == ("start_up", 900 * MS + 10 * US, None)
 
 
-def test_a_call_that_occurs_once_is_no_call_of_a_loop() -> None:
+def test_call_that_occurs_once_is_start_up() -> None:
     """One allocation of 50 ms between kernels is start-up; ten equal ones are not."""
     once = [(0, 10 * US, "api", 0), (1 * MS, 51 * MS, "memory", 0), (51 * MS, 51 * MS + 10 * US, "api", 0)]
     work = [(5 * US, 1 * MS, "compute", 0, 0), (51 * MS + 5 * US, 60 * MS, "compute", 0, 2)]

@@ -109,6 +109,6 @@ def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, 
     time = intervals.index_ranges(low, counts)
     ns = np.minimum(last[call], end[time]) - np.maximum(first[call], start[time])
     longest, taken = np.full(len(start), -1), np.zeros(len(start), np.int64)
-    order = np.lexsort((-call, ns))  # the longest one is written last; of equals the first
+    order = np.lexsort((-call, ns))  # the longest is written last
     longest[time[order]], taken[time[order]] = call[order], ns[order]
     return longest, taken

@@ -50,9 +50,7 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
-COMPILES = re.compile(
-    r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])|::Compile|Autotun"
-)
+COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
@@ -65,10 +63,10 @@ CASES = (
 class _Sums(NamedTuple):
     """The calls before and after the work of a device, and those that may occur once.
 
-    `before` and `after` have ns by the name of calls, `longest` the longest of these calls (ROW, ns). `first` has when
-    each call of CALL occurs first. `waits` has the ns of long gaps in each long call (ROW, by account), and `accounts`
-    those of all long gaps. `idle` is the time before the first context in which the host is in no call,
-    and `compiling` the ns of long gaps in which it compiles, by the name of the range.
+    `before` and `after` have ns by the name of calls, `longest` the longest of those before it (ROW, ns). `first` has
+    when each call of CALL occurs first. `waits` has the ns of long gaps in each long call (ROW, by account), and
+    `accounts` those of all long gaps. `idle` is the time before the first context in which the host is in no call, and
+    `compiling` the ns of long gaps in which it compiles, by the name of the range.
     """
 
     before: dict[str, int]
@@ -86,14 +84,14 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     run, work = part.analysis.run, _work_time(part.analysis, device.use)
     own = with_kernels(part.trace, calls_of_processes(part.trace, pl.Series(device.use.process_ids, dtype=pl.Int32)))
     before, after = inside(own, Window(run.start, work.start)), inside(own, Window(work.end, run.end))
-    both = pl.concat([before, after]).sort("ns", "start", descending=[True, False]).head(MAX_PLACES)
+    longest = before.sort("ns", "start", descending=[True, False]).head(MAX_PLACES)
     waits, group = _single_waits(device, own)
     long = device.gap_end - device.gap_start > MAX_SHORT_GAP
     compiling = _compiling(part, device)
     sums = _Sums(
         _by_name(before),
         _by_name(after),
-        KeyedSums.from_rows(both.select(*_row(), "ns"), *ROW),
+        KeyedSums.from_rows(longest.select(*_row(), "ns"), *ROW),
         KeyedSums.from_rows(first_calls(own).with_columns(seen=1), *CALL, "start"),
         KeyedSums.from_rows(waits, *ROW),
         {name: int(_account(device, causes)[long].sum()) for name, causes in ACCOUNTS.items()},
@@ -134,20 +132,20 @@ def _single_waits(device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame
     length = pl.col("end") - pl.col("start")
     calls = calls.filter(length > MAX_SHORT_GAP, pl.col("role").is_in(WORKING_ROLES))
     is_long = device.gap_end - device.gap_start > MAX_SHORT_GAP
-    frames, gaps, limits = [calls.clear()], [], []
+    frames, gaps, limits = [calls.clear()], list[Times](), list[Times]()
     for thread in calls["thread"].unique().sort().to_list():
         own, gap = calls.filter(pl.col("thread") == thread), np.flatnonzero(is_long & (device.gap_thread == thread))
         call, ns = longest_call(device.gap_start[gap], device.gap_end[gap], own)
-        found = np.flatnonzero(call >= 0)
-        frames.append(own[call[found]])
-        gaps.append(gap[found])
-        limits.append(ns[found])
+        waiting = np.flatnonzero(call >= 0)
+        frames.append(own[call[waiting]])
+        gaps.append(gap[waiting])
+        limits.append(ns[waiting])
     rows, most = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (gaps, limits))
     order = np.argsort(rows)
-    waiting, rows, most = pl.concat(frames)[order].select(_row()), rows[order], most[order]
+    in_calls, rows, most = pl.concat(frames)[order].select(_row()), rows[order], most[order]
     ns_of = {name: np.minimum(_account(device, causes)[rows], most) for name, causes in ACCOUNTS.items()}
-    group = GapGroup(rows, waiting["start"].to_numpy(), limits=most)
-    return waiting.with_columns(pl.Series(name, ns, dtype=pl.Int64) for name, ns in ns_of.items()), group
+    group = GapGroup(rows, in_calls["start"].to_numpy(), limits=most)
+    return in_calls.with_columns(pl.Series(name, ns, dtype=pl.Int64) for name, ns in ns_of.items()), group
 
 
 def _compiling(part: CapturePart, device: DevicePart) -> tuple[dict[str, int], GapGroup]:
@@ -213,13 +211,13 @@ def _one_time(sums: _Sums) -> pl.DataFrame:
     """Return the calls that occur once and hold more than half of an account: ROW, `account` and `ns`."""
     waits = sums.waits.frame
     first = sums.first.frame.group_by(CALL).agg(pl.col("start").min())
-    found = [waits.clear().select(*ROW, account=pl.lit(""), ns=pl.lit(0, pl.Int64))]
+    once = [waits.clear().select(*ROW, account=pl.lit(""), ns=pl.lit(0, pl.Int64))]
     for account, total in sums.accounts.items():
         rows = waits.filter(pl.col(account) > 0).select(*ROW, account=pl.lit(account), ns=pl.col(account))
-        one = rows.sort("ns", "start", descending=[True, False]).head(1)
-        choices = (rows.join(first, on=[*CALL, "start"], how="semi", maintain_order="left"), one)
-        found += [rows for rows in choices if rows["ns"].sum() > ONE_TIME * total][:1]
-    return pl.concat(found)
+        longest = rows.sort("ns", "start", descending=[True, False]).head(1)
+        choices = (rows.join(first, on=[*CALL, "start"], how="semi", maintain_order="left"), longest)
+        once += [rows for rows in choices if rows["ns"].sum() > ONE_TIME * total][:1]
+    return pl.concat(once)
 
 
 def _claims(once: pl.DataFrame) -> Iterator[IdleClaim]:
