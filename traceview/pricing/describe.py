@@ -305,7 +305,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     texts = texts.at_known_place() if place.where else texts
     return Finding(
         id=draft.id,
-        severity="low" if texts["no_gain"] else severity_from_share(price.unprofiled_share),
+        severity="low" if texts["no_gain"] or _is_hidden(draft, price) else severity_from_share(price.unprofiled_share),
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
@@ -323,6 +323,11 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         remedy=place.remedy or texts["remedy"],
         once=draft.once,
     )
+
+
+def _is_hidden(draft: FindingDraft, price: Price) -> bool:
+    """Return whether a longer run hides the cost: it occurs once, and takes at most half of the run."""
+    return draft.once and price.share <= MOSTLY
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:

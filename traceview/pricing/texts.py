@@ -151,7 +151,7 @@ def _kinds(program: Program) -> Iterator[str]:
         yield from ("inference" if program.training is False else "training", "pytorch")
     elif program.kind in ARRAYS or (program.kind in ("cuda", "mpi") and program.python):
         yield "arrays"
-    else:
+    elif program.kind not in ("cuda", "mpi"):
         yield program.kind
     if program.python:
         yield "python"
