@@ -35,7 +35,7 @@ SAMPLES = {
     "openacc/heat_as_2024.2.sqlite": ("openacc", None, False),
     "ranks/slowgpu_rank0.sqlite.xz": ("pytorch", True, True),
     "scenarios/graph_nodes.sqlite": ("pytorch", False, True),
-    "scenarios/managed.sqlite": ("cuda", None, True),  # CuPy
+    "scenarios/managed.sqlite": ("cupy", None, True),
     "scenarios/many_streams.sqlite": ("pytorch", False, True),
     "scenarios/p2p.sqlite": ("cuda", None, True),  # a library's kernel alone: its caller is unknown
     "torch_profiler/graph.json.gz": ("pytorch", True, True),
@@ -94,6 +94,10 @@ def program(times: dict[str, int] | None = None, **names: list[str]) -> Program:
         ("__omp_offloading_10302_b34a9_main_l20", "openmp"),
         ("add_kernel_0d1d2d3de", "triton"),
         ("triton_poi_fused_add_0", "triton"),
+        ("cupy_multiply__float64_float64_float64", "cupy"),
+        ("integrate_particles_3f2a1b9c_cuda_kernel_forward", "warp"),
+        ("substep_c76_0_kernel_2_range_for", "taichi"),
+        ("julia_vadd_1234", "julia"),
         ("saxpy", "cuda"),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n", "cuda"),  # cuBLAS, cuDNN and TensorRT all have such kernels
     ],
@@ -110,7 +114,16 @@ def test_kernels_with_parameters_are_not_generated_code() -> None:
 def test_xla_inside_tensorflow_is_not_jax() -> None:
     texts = ["void tensorflow::functor::ShuffleInTensor3Simple<float>(int)"]
     told = program({"loop_multiply_fusion": 5}, texts=texts, threads=["python3"])
-    assert (told.kind, told.frameworks, told.python) == ("cuda", ("tensorflow",), True)
+    assert (told.kind, told.frameworks, told.python) == ("tensorflow", ("tensorflow",), True)
+
+
+def test_loaded_library_beside_kernels_of_another() -> None:
+    """Samples of the host name the functions of every library, and a collective can come from any program."""
+    symbols = ["at::native::add_kernel(at::TensorIteratorBase&)", "/opt/lib/libtorch_cpu.so"]
+    assert program({"cupy_add__float32": 5}, texts=symbols).kind == "cupy"
+    assert program({"saxpy": 5}, texts=["/opt/lib/pycuda/_driver.cpython-310.so", *symbols]).kind == "pycuda"
+    collective = program({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 5}, texts=["/opt/lib/libtorch_cuda.so"])
+    assert (collective.kind, collective.training) == ("pytorch", None)
 
 
 def test_gcc_openmp_waits_for_the_context() -> None:

@@ -26,6 +26,7 @@ PROGRAMS = {
     "inference": Program("pytorch", ("pytorch",), training=False, python=True),
     "jax": Program("jax", ("jax",), python=True),
     "triton": Program("triton", ("triton",), python=True),
+    "tensorflow": Program("tensorflow", ("tensorflow",), python=True),
     "onnx": Program("onnx", ("onnx",), training=False, python=True),
     "tensorrt in Python": Program("tensorrt", ("tensorrt",), training=False, python=True),
     "Python": Program("cuda", ("cupy",), python=True),
@@ -34,11 +35,13 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "shar
 # Words, and the programs above that may read them.
 TRAINS = {"training", "unknown training"}
 PYTORCH = TRAINS | {"inference", "triton"}
-PYTHON = PYTORCH | {"jax", "onnx", "tensorrt in Python", "Python"}
+PYTHON = PYTORCH | {"jax", "tensorflow", "onnx", "tensorrt in Python", "Python"}
 WORDS = {
     r"torch|autograd|non_blocking|\.item\(|pin_memory\b|record_stream": PYTORCH,
     r"DataLoader|num_workers|DDP|DistributedData|optimizer|backward|gradient|zero_grad|drop_last|loss\b": TRAINS,
-    r"\bjax\b|\bXLA\b|\bjit\b|device_put|donate_argnums": {"jax"},
+    r"\bjax\b|\bjit\b|device_put|donate_argnums": {"jax"},
+    r"\bXLA\b": {"jax", "tensorflow"},
+    r"\btf\.|jit_compile": {"tensorflow"},
     r"cupy|CuPy|Numba": {"Python"},
     r"onnx|ONNX|io_?binding": {"onnx"},
     r"trtexec|enqueueV3|execution context|the engine\b": {"tensorrt", "tensorrt in Python"},
@@ -143,7 +146,7 @@ def test_kind_changes_only_texts(name: str) -> None:
 def test_every_kind_has_advice_on_launches(kind: str) -> None:
     own = texts_of(replace(PLAIN_CUDA, kind=kind))["launch_bound."]["advice"]
     general = texts_of(PLAIN_CUDA)["launch_bound."]["advice"]
-    assert (own == general) == (kind in ("cuda", "mpi"))
+    assert (own == general) == (kind in ("cuda", "mpi", "rust", "physx"))
 
 
 def test_code_is_in_the_language_of_the_program() -> None:

@@ -22,6 +22,7 @@ from traceview.model.trace import Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
+from traceview.rules.outside_iterations import outside_iterations
 from traceview.rules.profiler_overhead import profiler_overhead
 from traceview.rules.queued_work import queued_work
 from traceview.rules.slow_calls import slow_calls
@@ -214,13 +215,45 @@ def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
     work += [(1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)]
     ranges = [(1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)]
     trace = made_trace(work, (), ranges)
-    assert findings(trace, start_up) == ()
-    (note,) = notes(trace, start_up)
+    assert findings(trace, outside_iterations) == ()
+    (note,) = notes(trace, outside_iterations)
     assert note.id == "start_up"
-    assert "1.00 s before the first counted iteration (95.3% of the window of GPU 0)" in note.text
-    (finding,) = findings(trace, start_up, whole=True)
-    assert (finding.id, finding.severity, finding.cost_ns) == ("start_up", "high", 999 * MS)
+    assert "1.00 s before the first counted iteration (95.3% of the run)" in note.text
+    (finding,) = findings(trace, outside_iterations, whole=True)
+    assert (finding.id, finding.severity, finding.cost_ns) == ("before_loop", "high", 999 * MS)
     assert finding.cost_per_iteration_ns is None
+
+
+def test_calls_before_the_first_work_are_start_up() -> None:
+    """A context that takes most of a short run is its first finding, with or without iterations."""
+    calls = [(0, 900 * MS, "memory", 0)]
+    calls += [(at * MS, at * MS + 20 * US, "api", 0) for at in range(910, 1000, 10)]
+    work = [(start + 10 * US, start + 2 * MS, "compute", 0, at) for at, (start, *_) in enumerate(calls) if at]
+    trace = made_trace(work, calls)
+    (finding,) = findings(trace, start_up)
+    assert (finding.id, finding.cost_ns, finding.severity) == ("start_up", 900 * MS + 10 * US, "high")
+    assert finding.title.startswith("Start-up takes 900 ms of the 992 ms that the program runs: 900 ms in cudamemory")
+    ranges = [(start, start + 9 * MS, f"step {at}", 0) for at, (start, *_) in enumerate(calls) if at]
+    iterations = made_trace(work, calls, ranges)
+    (finding,) = findings(iterations, start_up)
+    assert (finding.id, finding.cost_ns, finding.cost_per_iteration_ns) == ("start_up", 900 * MS + 10 * US, None)
+
+
+def test_call_that_occurs_once_is_start_up() -> None:
+    """One allocation of 50 ms between kernels is start-up; ten equal ones are not."""
+    once = [(0, 10 * US, "api", 0), (1 * MS, 51 * MS, "memory", 0), (51 * MS, 51 * MS + 10 * US, "api", 0)]
+    work = [(5 * US, 1 * MS, "compute", 0, 0), (51 * MS + 5 * US, 60 * MS, "compute", 0, 2)]
+    assert [finding.id for finding in findings(made_trace(work, once), start_up, allocation)] == ["start_up"]
+    often = [
+        call
+        for at in range(10)
+        for call in (
+            (at * 9 * MS, at * 9 * MS + 10 * US, "api", 0),
+            (at * 9 * MS + 1 * MS, at * 9 * MS + 9 * MS, "memory", 0),
+        )
+    ]
+    work = [(at * 9 * MS + 5 * US, at * 9 * MS + 1 * MS, "compute", 0, 2 * at) for at in range(10)]
+    assert "start_up" not in [finding.id for finding in findings(made_trace(work, often), start_up, allocation)]
 
 
 def test_profiler_is_a_note_queued_and_unknown_are_findings() -> None:

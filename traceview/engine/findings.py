@@ -238,8 +238,10 @@ def find(
     for_parts = context.for_parts
     sums = list(parts.over_parts(partial(collect_in_part, context=for_parts)))
     drafts, notes = _decide(context, sums)
-    until = {row: end_of_work([part.ends[row] for part in sums]) for row in context.uses}
-    request = Request(for_parts, {key: draft.claims for key, draft in drafts.items()}, until, parts.count > 1)
+    ends = {
+        row: None if analysis.covers_run else end_of_work([part.ends[row] for part in sums]) for row in context.uses
+    }
+    request = Request(for_parts, {key: draft.claims for key, draft in drafts.items()}, ends, parts.count > 1)
     claims = list(parts.over_parts(partial(claims_of_part, request=request)))
     for part in claims:
         for number, failure in part.failures.items():
@@ -356,7 +358,7 @@ class _Pricing:
         again = None if cut < 0 else self._part_after(cut, Decision(key, shares[cut]))
         if again is not None:
             sums[cut] = again.granted
-        price = Price.from_sums(self.context.uses[key[1]], _sum_grants(sums))
+        price = Price.from_sums(self.context.analysis, self.context.uses[key[1]], draft, _sum_grants(sums))
         enough = price.is_enough_for(draft)
         if not (enough or draft.note_without_cost):
             return None

@@ -31,6 +31,7 @@ from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import MeasuredDevices
 from traceview.measure.nvtx import project_ranges
 from traceview.measure.places import locate_operations
+from traceview.measure.run import CallsTime, calls_time
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, HostUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
@@ -138,6 +139,7 @@ class PartResult(NamedTuple):
     shows it. `messages` is the result of count_messages.
     `steady_streams` has the streams of each device in its steady part (see streams_in_part).
     `page` is None without a page.
+    `calls_time` is that of the calls that begin in the part; None if the user chose a window.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -150,6 +152,7 @@ class PartResult(NamedTuple):
     messages: tuple[int, int]
     steady_streams: Mapping[int, tuple[StreamUse, ...]]
     page: PagePart | None = None
+    calls_time: CallsTime | None = None
 
 
 def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
@@ -204,6 +207,7 @@ def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         steady_streams=steady_streams,
         page=page,
+        calls_time=calls_time(trace) if plan.window == EVERYTHING else None,
     )
 
 

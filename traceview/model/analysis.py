@@ -147,6 +147,7 @@ ITERATION_FIGURES = (
     "idle",
     "blocked",
 )
+NO_RUN = Window(0, 0)
 MAX_LINE = 200  # letters of a line of a representation
 
 
@@ -323,6 +324,7 @@ class Analysis(Drawn):
     tables: Mapping[str, Table]  # the result of every CaptureMeasure, by name
     iterations: Iterations | NotMeasured
     unmatched: Unmatched
+    run: Window = NO_RUN  # from the first CUDA call or GPU work to the end of the last
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
@@ -349,6 +351,15 @@ class Analysis(Drawn):
     def part(self, device: DeviceUse) -> DeviceFigures:
         """Return the part of a device's window that findings, bars and conditions cover."""
         return device if self.whole else device.steady
+
+    @property
+    def covers_run(self) -> bool:
+        """Whether findings cover the run, from its first CUDA call to its last, and not the counted iterations."""
+        return self.whole or isinstance(self.iterations, NotMeasured)
+
+    def covered_ns(self, device: DeviceUse) -> int:
+        """Return the time that the shares of a device's findings refer to, in ns."""
+        return self.run.length if self.covers_run else device.steady.window.length
 
     @property
     def program(self) -> Program:

@@ -64,6 +64,7 @@ class Finding:
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
     change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
     remedy: str = ""  # the advice in one line
+    once: bool = False  # it occurs once in a run, so that a longer run hides it
     prediction: PredictedTime | None = None  # what `change` gives, for the first findings that have one
     others: tuple[Finding, ...] = ()  # the same on other devices, each with a lower cost
 

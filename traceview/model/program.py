@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KINDS = ("pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi", "cuda")
+ARRAYS = ("cupy", "numba", "warp", "taichi", "pycuda")  # libraries of Python whose programs write kernels and arrays
+KINDS = (
+    *("pytorch", "jax", "tensorflow", "tensorrt", "onnx", "triton"),
+    *ARRAYS,
+    *("julia", "rust", "physx", "openacc", "openmp", "mpi", "cuda"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +18,7 @@ class Program:
 
     Attributes:
         kind: One of KINDS; "cuda" without evidence of another.
-        frameworks: Everything there is evidence of, the kind first; more names than KINDS ("kokkos", "tensorflow").
+        frameworks: Everything there is evidence of, the kind first; more names than KINDS ("kokkos", "raja").
         training: Whether the program trains a model; None if that is unknown or it has no model.
         python: Whether Python runs the program.
         evidence: One line for each framework and for training. It contains no name, path or text of the program.

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceview.model.program import KINDS, Program
-from traceview.normalise.codes import categories, short_names, texts_of
+from traceview.model.program import ARRAYS, KINDS, Program
+from traceview.normalise.codes import SHORT_NAME, categories, short_names, texts_of
 from traceview.normalise.threads import process_of, without_path
 from traceview.read import raw
 
-PLAIN = "plain"
+PLAIN, KERNEL_TEXTS = "plain", "kernel texts"
 MAX_SEARCHED = 2000  # characters of a text; names are at its start, and a million characters take 0.5 s
 
 
@@ -26,13 +26,15 @@ class Mark(NamedTuple):
     """One sign of a framework: a pattern (of polars: no look-around) in one sort of names.
 
     `names` is a field of ProgramNames, or PLAIN: kernels without parameters in their names, which no C++ compiler
-    made. `evidence` says in a report what matches.
+    made, or KERNEL_TEXTS: texts that name a kernel of the capture, not a function of the host. `evidence` says in a
+    report what matches. A sign that `is_weak`, such as a library that is loaded, counts where no kind has another sign.
     """
 
     framework: str
     names: str
     pattern: str
     evidence: str
+    is_weak: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,23 @@ class ProgramNames:
     @cached_property
     def marked_texts(self) -> pl.Series:
         """The texts that any mark may match: one search for all marks, so that each mark then searches few texts."""
-        patterns = [mark.pattern for mark in (*MARKS, *PYTHON_MARKS, *TRAINING_MARKS) if mark.names == "texts"]
+        patterns = [
+            mark.pattern for mark in (*MARKS, *PYTHON_MARKS, *TRAINING_MARKS) if mark.names in ("texts", KERNEL_TEXTS)
+        ]
         starts = self.texts.str.slice(0, MAX_SEARCHED)
         return self.texts.filter(starts.str.contains("|".join(f"(?:{pattern})" for pattern in patterns)))
 
     def matching(self, mark: Mark) -> pl.Series:
         """Return the names that match a mark."""
-        names: pl.Series = getattr(self, {PLAIN: "kernels", "texts": "marked_texts"}.get(mark.names, mark.names))
+        fields = {PLAIN: "kernels", "texts": "marked_texts", KERNEL_TEXTS: "marked_texts"}
+        names: pl.Series = getattr(self, fields.get(mark.names, mark.names))
         if names.is_empty():  # saves to compile the pattern, 0.2 ms
             return names
         matches = names.filter(names.str.contains(mark.pattern))
+        if mark.names == KERNEL_TEXTS and len(self.kernels):  # a graph that is traced whole hides its kernels
+            kernels = self.kernels.implode()
+            short = matches.str.extract(SHORT_NAME)
+            return matches.filter(matches.is_in(kernels) | short.is_in(kernels).fill_null(False))
         if mark.names != PLAIN or matches.is_empty():
             return matches
         return matches.filter(~matches.is_in(short_names(self.texts).implode()))
@@ -107,7 +116,7 @@ OPENACC_KERNELS = "kernels of OpenACC"
 # The first mark of a framework that matches is its evidence, so kernels come before libraries. A text may belong to
 # anything, so its patterns contain a namespace or the name of a library.
 MARKS = (
-    Mark("pytorch", "texts", r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", "kernels of ATen"),
+    Mark("pytorch", KERNEL_TEXTS, r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", "kernels of ATen"),
     Mark("pytorch", "threads", r"^pt_(autograd|main|elastic|nccl|data|tcpstore)", "threads of PyTorch"),
     Mark("pytorch", "ranges", r"^aten::|^autograd::|^ProfilerStep#", "ranges of PyTorch"),
     Mark(
@@ -115,6 +124,7 @@ MARKS = (
         "texts",
         r"^\S*libtorch(_cuda|_cpu|_python)?\.so|^\S*torch_(cuda|cpu|python)\.dll",
         "libraries of PyTorch",
+        is_weak=True,
     ),
     Mark("tensorrt", "kernels", r"^trt_|^__myl|_trt$|^generatedNativePointwise", "kernels of TensorRT"),
     Mark(
@@ -129,8 +139,12 @@ MARKS = (
     Mark("onnx", "texts", r"^\S*libonnxruntime\w*\.so|^\S*onnxruntime\w*\.dll", "libraries of ONNX Runtime"),
     Mark("jax", PLAIN, r"^([a-z]+_)*fusion(_[a-z]+)*(_+\d+)*$", "kernels of XLA"),
     Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|^\S*(libjax\w*|xla_extension|xla_cuda_plugin)\.so", "XLA"),
-    Mark("tensorflow", "texts", r"\btensorflow::|^\S*libtensorflow\w*\.so", "kernels of TensorFlow"),
+    Mark("tensorflow", "texts", r"\btensorflow::", "functions of TensorFlow"),
+    Mark("tensorflow", "threads", r"^tf_", "threads of TensorFlow"),
+    Mark("tensorflow", "texts", r"^\S*(libtensorflow\w*|_pywrap_tensorflow\w*)\.so", "libraries of TensorFlow", True),
     Mark("triton", PLAIN, r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
+    Mark("triton", "texts", r"^\S*libtriton\.so", "libraries of Triton", is_weak=True),
+    Mark("julia", "kernels", r"^(julia|ptxcall)_", "kernels of CUDA.jl"),
     Mark("julia", "texts", r"CuDeviceArray|CuKernelContext", "kernels of CUDA.jl"),
     Mark("julia", "processes", r"^julia", "a process of Julia"),
     Mark("julia", "texts", r"^\S*libjulia\w*\.so", "libraries of Julia"),
@@ -143,7 +157,16 @@ MARKS = (
     Mark("kokkos", "texts", r"\bKokkos::", "kernels of Kokkos"),
     Mark("raja", "texts", r"\bRAJA::", "kernels of RAJA"),
     Mark("cupy", "kernels", r"^cupy_", "kernels of CuPy"),
+    Mark("cupy", "texts", r"^\S*/cupy(_backends|/_core|/cuda)/\S*\.so", "libraries of CuPy", is_weak=True),
     Mark("numba", "texts", r"\bcudapy::|_ZN6cudapy", "kernels of Numba"),
+    Mark("warp", PLAIN, r"_cuda_kernel_(forward|backward)$", "kernels of Warp"),
+    Mark("warp", "texts", r"^\S*/warp/bin/warp\S*\.so", "libraries of Warp", is_weak=True),
+    Mark("taichi", "kernels", r"_kernel_\d+_(range_for|serial|struct_for|listgen|mesh_for)", "kernels of Taichi"),
+    Mark("taichi", "texts", r"^\S*taichi_python\S*\.so", "libraries of Taichi", is_weak=True),
+    Mark("pycuda", "texts", r"^\S*/pycuda/_driver\S*\.so", "libraries of PyCUDA"),
+    Mark("rust", "texts", r"\bcudarc::|_ZN6cudarc", "functions of cudarc"),
+    Mark("rust", "threads", r"^tokio-r(un)?t", "threads of Tokio"),
+    Mark("physx", "texts", r"\bphysx::|^\S*PhysXGpu\w*\.(so|dll)", "functions of PhysX"),
 )
 PYTHON_MARKS = (
     Mark("python", "threads", r"^i?python|^pt_(main|elastic|data)|^VLLM::|^sglang::|^ray::", "threads of Python"),
@@ -163,16 +186,17 @@ TRAINING_MARKS = (
 TORCH_TRACE = "a trace of torch.profiler"
 ONLY_INFERENCE = ("tensorrt", "onnx")
 # Frameworks whose kernels one program may mix; the one with most kernel time is the kind.
-MODELS = ("pytorch", "tensorrt", "onnx", "jax")
-IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", "cupy", "numba")
+MODELS = ("pytorch", "tensorrt", "onnx", "jax", "tensorflow")
+IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", *ARRAYS)
 
 
 def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool) -> Program:
     """Return the kind of the program that made a capture."""
-    signs = {"pytorch": TORCH_TRACE} if is_torch_trace else {}
+    signs, weak = {"pytorch": TORCH_TRACE} if is_torch_trace else {}, set[str]()
     for mark in MARKS:
-        if mark.framework not in signs and names.matching(mark).len():
+        if (mark.framework not in signs or mark.framework in weak) and names.matching(mark).len():
             signs[mark.framework] = mark.evidence
+            (weak.add if mark.is_weak else weak.discard)(mark.framework)
     if "gcc" in signs:
         # GCC gives kernels of both the same names. Its OpenMP runtime waits for the context, its OpenACC runtime for a
         # stream.
@@ -182,8 +206,9 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
         del signs["openacc"]  # the runtime that fills memory is the same
     if "tensorflow" in signs:
         signs.pop("jax", None)  # TensorFlow contains XLA
-    kind = _main_kind(signs, names, operations)
-    training, training_evidence = _training(kind, names)
+    strong = {name: sign for name, sign in signs.items() if name not in weak}
+    kind = _main_kind(strong if set(strong) & set(KINDS) - {"mpi"} else signs, names, operations)
+    training, training_evidence = _training(kind, names, kind in strong)
     frameworks = sorted(signs, key=lambda name: name != kind)
     is_nameless = names.threads.is_empty() and names.processes.is_empty()
     return Program(
@@ -211,14 +236,21 @@ def _main_kind(signs: Mapping[str, str], names: ProgramNames, operations: pl.Dat
 
 def _kernel_time(framework: str, names: ProgramNames, operations: pl.DataFrame) -> int:
     """Return the summed time of the kernels that the marks of a framework name, in ns."""
-    own = [names.matching(mark) for mark in MARKS if mark.framework == framework and mark.names in ("kernels", "texts")]
+    own = [
+        names.matching(mark)
+        for mark in MARKS
+        if mark.framework == framework and mark.names in ("kernels", "texts", PLAIN, KERNEL_TEXTS)
+    ]
     short = pl.concat([pl.concat([matches, short_names(matches)]) for matches in own]).unique()
     kernels = operations.filter(operations["name"].cast(pl.String).is_in(short.implode()))
     return int((kernels["end"] - kernels["start"]).sum())
 
 
-def _training(kind: str, names: ProgramNames) -> tuple[bool | None, tuple[str, ...]]:
-    """Return whether the program trains a model, and the evidence; None if nothing shows it."""
+def _training(kind: str, names: ProgramNames, is_certain: bool) -> tuple[bool | None, tuple[str, ...]]:
+    """Return whether the program trains a model, and the evidence; None if nothing shows it.
+
+    Communication alone does not show inference, nor does a kind that is not certain.
+    """
     if kind not in MODELS:
         return None, ()
     if kind in ONLY_INFERENCE:
@@ -226,4 +258,5 @@ def _training(kind: str, names: ProgramNames) -> tuple[bool | None, tuple[str, .
     evidence = next((mark.evidence for mark in TRAINING_MARKS if names.matching(mark).len()), None)
     if evidence is not None:
         return True, (f"training: {evidence}",)
-    return (False if kind == "pytorch" and names.kernels.len() else None), ()
+    computes = names.kernels.filter(~names.kernels.str.contains(r"(?i)^(nccl|rccl|nvshmem)")).len() > 0
+    return (False if kind == "pytorch" and is_certain and computes else None), ()

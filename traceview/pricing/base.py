@@ -282,6 +282,9 @@ class FindingDraft:
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
         same_everywhere: The remedy does not depend on the place: devices whose host was elsewhere share the finding.
+        outside_ns: The time that it explains before the device's first work or after its last, which no account has.
+        once: It occurs once in a run: it is first if it takes most of the run, and behind other findings elsewhere.
+        of_run: The share is that of the run, also where findings cover the counted iterations.
     """
 
     id: str
@@ -296,6 +299,9 @@ class FindingDraft:
     note_without_cost: bool = False
     evidence: tuple[Place, ...] = ()
     same_everywhere: bool = False
+    outside_ns: int = 0
+    of_run: bool = False
+    once: bool = False
 
 
 def collect_nothing(_part: CapturePart, _device: DevicePart) -> Collected[Any]:

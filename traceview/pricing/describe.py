@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import DeviceUse, Gaps, HostStates, NotMeasured
+from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, NotMeasured
 from traceview.model.findings import Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
@@ -277,17 +277,18 @@ class Price(NamedTuple):
     unprofiled_share: float
 
     @classmethod
-    def from_sums(cls, use: DeviceUse, granted: GrantSums) -> Price:
+    def from_sums(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, granted: GrantSums) -> Price:
         """Price the grant of a draft on a device with these figures."""
-        whole, profiler = use.window.length, _profiler_part(use.gaps, granted)
+        whole = analysis.run.length if draft.of_run else analysis.covered_ns(use)
+        total, profiler = granted.total + draft.outside_ns, _profiler_part(use.gaps, granted)
         left = whole - sum((use.gaps.profiler or {}).values())
         return cls(
-            total=granted.total,
+            total=total,
             gaps=granted.gaps,
             steady=granted.steady,
-            share=granted.total / whole if whole else 0.0,
+            share=total / whole if whole else 0.0,
             profiler=profiler,
-            unprofiled_share=(granted.total - (profiler or 0)) / left if left else 0.0,
+            unprofiled_share=(total - (profiler or 0)) / left if left else 0.0,
         )
 
     def is_enough_for(self, draft: FindingDraft) -> bool:
@@ -318,7 +319,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     texts = texts.at_known_place() if place.where else texts
     return Finding(
         id=draft.id,
-        severity="low" if texts["no_gain"] else severity_from_share(price.unprofiled_share),
+        severity="low" if texts["no_gain"] or _is_hidden(draft, price) else severity_from_share(price.unprofiled_share),
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
@@ -334,7 +335,13 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         host=place.place,
         change=texts["change"] if facts.counted else "",
         remedy=(place.remedy if "known" in texts.templates else "") or texts["remedy"],
+        once=draft.once,
     )
+
+
+def _is_hidden(draft: FindingDraft, price: Price) -> bool:
+    """Return whether a longer run hides the cost: it occurs once, and takes at most half of the run."""
+    return draft.once and price.share <= MOSTLY
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
@@ -379,9 +386,13 @@ class PricedFinding(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%."""
-        low = self.finding.decisive_fraction < MEDIUM_SHARE
-        return (2 if low else 0 if self.has_gain else 1, -decisive_cost(self.finding))
+        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%.
+
+        What occurs once has no gain where it takes at most half of the run: a longer run hides it.
+        """
+        share = self.finding.decisive_fraction
+        has_gain = self.has_gain and not (self.finding.once and share <= MOSTLY)
+        return (2 if share < MEDIUM_SHARE else 0 if has_gain else 1, -decisive_cost(self.finding))
 
 
 def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:

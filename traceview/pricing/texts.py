@@ -30,11 +30,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from traceview.model.program import Program
+from traceview.model.program import ARRAYS, Program
 
 FOLDER = Path(__file__).parents[1] / "rules" / "texts"
 # The kinds, and the language of their code. `training` and `inference` are PyTorch that may train, and that does not,
-# `arrays` are programs in Python without a framework (CuPy, Numba), and `python` is every program in Python.
+# `arrays` are programs in Python without a framework (ARRAYS), and `python` is every program in Python.
 KINDS: Mapping[str, str] = {
     "cuda": "C",
     "pytorch": "python",
@@ -46,7 +46,8 @@ KINDS: Mapping[str, str] = {
     "julia": "julia",
     "openacc": "C",
     "openmp": "C",
-    "arrays": "python",
+    "tensorflow": "python",
+    "arrays": "cupy",
     "python": "python",
 }
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
@@ -148,10 +149,10 @@ def _kinds(program: Program) -> Iterator[str]:
         yield from ("inference", "pytorch")  # PyTorch calls the kernels of Triton
     elif program.kind == "pytorch":
         yield from ("inference" if program.training is False else "training", "pytorch")
+    elif program.kind in ARRAYS or (program.kind in ("cuda", "mpi") and program.python):
+        yield "arrays"
     elif program.kind not in ("cuda", "mpi"):
         yield program.kind
-    elif program.python:
-        yield "arrays"
     if program.python:
         yield "python"
     yield "cuda"
@@ -159,7 +160,12 @@ def _kinds(program: Program) -> Iterator[str]:
 
 def _has_language(program: Program, kind: str) -> bool:
     """Return whether the code for a kind is in the language of the program."""
-    return KINDS.get(kind) == ("python" if program.python else "julia" if program.kind == "julia" else "C")
+    language = KINDS.get(kind)
+    if language == "cupy":
+        return program.kind not in ARRAYS or program.kind == "cupy"
+    if program.python:
+        return language == "python"
+    return language == {"julia": "julia", "rust": "rust"}.get(program.kind, "C")
 
 
 def _expanded(text: str, texts: Mapping[str, str]) -> str:

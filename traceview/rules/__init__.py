@@ -18,6 +18,7 @@ from traceview.rules.idle_stream import idle_stream
 from traceview.rules.kernel_storm import kernel_storm
 from traceview.rules.launch_bound import launch_bound
 from traceview.rules.missing_data import missing_data
+from traceview.rules.outside_iterations import outside_iterations
 from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.profiler_overhead import profiler_overhead
 from traceview.rules.queued_work import queued_work
@@ -38,6 +39,7 @@ RULES: tuple[Rule[Any], ...] = (
     shared_gpu,
     whole_graphs,
     profiler_overhead,
+    start_up,
     idle_stream,
     copy_bound,
     pageable_copies,
@@ -49,7 +51,7 @@ RULES: tuple[Rule[Any], ...] = (
     shared_stream,
     exposed_communication,
     exposed_copies,
-    start_up,
+    outside_iterations,
     host_bound,
     slow_calls,
     queued_work,

@@ -1,77 +1,268 @@
-"""The time outside the counted iterations: start-up, warm-up and the end of the run.
+"""What occurs once: start-up, before the first GPU work, and the end of the run, after the last.
 
-Symptom: the window of the device is longer than its steady part.
-Cause: imports, CUDA initialization, model building, compilation, the first steps.
-Remedy: none needed for the steady part; capture only steady steps to leave it out of the capture.
+Symptom: calls of milliseconds to seconds that occur once, such as the first CUDA call, the first launch of a kernel and
+the first allocation of pinned memory; or a host that prepares the first GPU work for long.
+Cause: the driver creates the context, and loads or compiles modules. Libraries make handles and try algorithms. Memory
+is pinned or freed page by page.
+Remedy: warm up before measuring, keep the process alive, cache what is compiled. A remedy for a loop does not apply.
 
-Findings of the steady part do not include it, so a note states it. With Analysis.whole, a finding claims all idle
-causes of the gaps that begin outside the steady part.
+A cost is one-time if one call, or the first occurrence of each call, holds more than half of it (docs/definitions.md
+"Start-up and single events"). Claims the idle causes `memory`, `launch` and `api` of long gaps that such calls fill.
+Where findings cover the run, `start_up` also has the calls before the first GPU work, `host_bound` what the host does
+between them (in Python it is start-up, too), and `after_loop` the time after the last work: no gap has these times.
+Where findings cover iterations, the calls before the first work are a finding if they take more than half of the run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from traceview.model.analysis import CAUSES
-from traceview.model.trace import Note
-from traceview.model.units import duration, share
+import numpy as np
+import polars as pl
+
+from traceview.intervals import Times
+from traceview.measure.run import (
+    CALL,
+    WORKING_ROLES,
+    calls_of_processes,
+    first_calls,
+    inside,
+    longest_call,
+    with_kernels,
+)
+from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.findings import Place
+from traceview.model.sums import KeyedSums
+from traceview.model.trace import Window
+from traceview.model.units import duration, plain
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
+from traceview.pricing.ledger import sum_columns
+from traceview.pricing.texts import join_words
+from traceview.rules.launch_bound import MAX_SHORT_GAP
 
-MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady part is not worth a note
-BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
+ONE_TIME = 0.5  # share of a cost from which what occurs once explains it, and of the run from which it comes first
+MAX_NAMES, MAX_PLACES, MAX_LETTERS = 3, 5, 80
+MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
+# The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
+ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
+CASE = "first_work"
+SINGLE, COMPILING = "single calls", "compiling"
+COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
+NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
+ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
+# The case of the texts by the name of the call that takes most of start-up.
+CASES = (
+    (re.compile(r"Host|cuMemAllocHost"), "pinned"),
+    (re.compile(r"Library|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
+)
 
 
 class _Sums(NamedTuple):
-    """The idle ns by cause of gaps before and after the steady part."""
+    """The calls before and after the work of a device, and those that may occur once.
+
+    `before` and `after` have ns by the name of calls, `longest` the longest of those before it (ROW, ns). `first` has
+    when each call of CALL occurs first. `waits` has the ns of long gaps in each long call (ROW, by account), and
+    `accounts` those of all long gaps. `idle` is the time before the first context in which the host is in no call, and
+    `compiling` the ns of long gaps in which it compiles, by the name of the range.
+    """
 
     before: dict[str, int]
     after: dict[str, int]
+    longest: KeyedSums
+    first: KeyedSums
+    waits: KeyedSums
+    accounts: dict[str, int]
+    idle: int
+    compiling: dict[str, int]
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
-    """Group the gaps outside the steady part, where findings cover the whole window."""
-    if not part.analysis.whole:
-        return Collected(_Sums({}, {}))
-    gaps = (slice(0, device.steady_gaps.start), slice(device.steady_gaps.stop, len(device.gap_start)))
-    sums = [{cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
-    return Collected(_Sums(*sums), dict(zip(("start_up", "after_loop"), map(GapGroup, gaps), strict=True)))
+    """Sum the calls before and after the work, and label long gaps with the call that takes most of each."""
+    run, work = part.analysis.run, _work_time(part.analysis, device.use)
+    own = with_kernels(part.trace, calls_of_processes(part.trace, pl.Series(device.use.process_ids, dtype=pl.Int32)))
+    before, after = inside(own, Window(run.start, work.start)), inside(own, Window(work.end, run.end))
+    longest = before.sort("ns", "start", descending=[True, False]).head(MAX_PLACES)
+    waits, group = _single_waits(device, own)
+    long = device.gap_end - device.gap_start > MAX_SHORT_GAP
+    compiling = _compiling(part, device)
+    sums = _Sums(
+        _by_name(before),
+        _by_name(after),
+        KeyedSums.from_rows(longest.select(*_row(), "ns"), *ROW),
+        KeyedSums.from_rows(first_calls(own).with_columns(seen=1), *CALL, "start"),
+        KeyedSums.from_rows(waits, *ROW),
+        {name: int(_account(device, causes)[long].sum()) for name, causes in ACCOUNTS.items()},
+        _without_context(before, run),
+        *compiling[:1],
+    )
+    return Collected(sums, {SINGLE: group, COMPILING: compiling[1]})
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft | Note]:
-    """Yield the idle time before and after the steady part of each device, or a note on its length."""
-    if facts.counted is None or not facts.devices:
-        return
-    if not facts.analysis.whole:
-        yield from _notes(facts)
-        return
+def _work_time(analysis: Analysis, use: DeviceUse) -> Window:
+    """Return the time from the first to the last work of all GPUs that the processes of a device use."""
+    processes = set(use.process_ids)
+    windows = [other.window for other in analysis.devices if processes & set(other.process_ids)]
+    return Window(min(window.start for window in windows), max(window.end for window in windows))
+
+
+def _without_context(before: pl.DataFrame, run: Window) -> int:
+    """Return the ns before the first context in which the host is in no call: libraries and the driver start."""
+    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
+    calls = inside(before, Window(run.start, ready[0]))["ns"].sum() if ready else 0
+    return ready[0] - run.start - int(calls) if ready else 0
+
+
+def _row() -> list[pl.Expr]:
+    return [pl.col(name).cast(kind) for name, kind in ROW.items()]
+
+
+def _by_name(calls: pl.DataFrame) -> dict[str, int]:
+    return dict(calls.group_by("name", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
+
+
+def _account(device: DevicePart, causes: tuple[str, ...]) -> Times:
+    return sum_columns([device.use.gaps.frame[cause].to_numpy() for cause in causes])
+
+
+def _single_waits(device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame, GapGroup]:
+    """Return the idle ns of each long call by account (ROW, ACCOUNTS), and the long gaps by the start of their call."""
+    length = pl.col("end") - pl.col("start")
+    calls = calls.filter(length > MAX_SHORT_GAP, pl.col("role").is_in(WORKING_ROLES))
+    is_long = device.gap_end - device.gap_start > MAX_SHORT_GAP
+    frames, gaps, limits = [calls.clear()], list[Times](), list[Times]()
+    for thread in calls["thread"].unique().sort().to_list():
+        own, gap = calls.filter(pl.col("thread") == thread), np.flatnonzero(is_long & (device.gap_thread == thread))
+        call, ns = longest_call(device.gap_start[gap], device.gap_end[gap], own)
+        waiting = np.flatnonzero(call >= 0)
+        frames.append(own[call[waiting]])
+        gaps.append(gap[waiting])
+        limits.append(ns[waiting])
+    rows, most = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (gaps, limits))
+    order = np.argsort(rows)
+    in_calls, rows, most = pl.concat(frames)[order].select(_row()), rows[order], most[order]
+    ns_of = {name: np.minimum(_account(device, causes)[rows], most) for name, causes in ACCOUNTS.items()}
+    group = GapGroup(rows, in_calls["start"].to_numpy(), limits=most)
+    return in_calls.with_columns(pl.Series(name, ns, dtype=pl.Int64) for name, ns in ns_of.items()), group
+
+
+def _compiling(part: CapturePart, device: DevicePart) -> tuple[dict[str, int], GapGroup]:
+    """Return the long gaps in which the host is in a range that compiles, and their `host` ns by its name."""
+    host = device.use.gaps.frame["host"].to_numpy()
+    gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
+    middle = (device.gap_start[gaps] + device.gap_end[gaps]) // 2
+    names, which = part.range_names(part.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
+    chosen = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
+    gaps, which = gaps[chosen], which[chosen]
+    ns = np.bincount(which, host[gaps], minlength=len(names)).astype(np.int64).tolist()
+    return {name: own for name, own in zip(names, ns, strict=True) if own}, GapGroup(gaps)
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+    """Yield what occurs once on each device."""
     for device in facts.devices:
-        yield _draft(device, sums[device.row].before, "start_up")
-        yield _draft(device, sums[device.row].after, "after_loop")
+        own, analysis = sums[device.row], facts.analysis
+        work, in_calls = _work_time(analysis, device.use), sum(own.before.values())
+        host = work.start - analysis.run.start - in_calls if analysis.covers_run else 0
+        with_host = host if facts.program.python else min(own.idle, host)
+        counts = analysis.covers_run or in_calls > ONE_TIME * analysis.run.length
+        yield from _start_up(facts, device, own, with_host, counts)
+        if host > with_host:
+            place = Place("the host prepares the first work", analysis.run.start, work.start, device.use.id)
+            left = host - with_host
+            yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=left, evidence=(place,))
+        if analysis.covers_run:
+            yield _end(facts, device, own.after, work.end)
 
 
-def _notes(facts: CaptureFacts) -> Iterator[Note]:
-    """Yield a note for the start and the end of the capture, with the device that has the most time there."""
-    uses = facts.analysis.devices
-    for name, title, when, lengths in (
-        ("start_up", "Start-up", BEFORE, [use.steady.window.start - use.window.start for use in uses]),
-        ("after_loop", "End", AFTER, [use.window.end - use.steady.window.end for use in uses]),
-    ):
-        longest = max(range(len(uses)), key=lengths.__getitem__)
-        whole = uses[longest].window.length
-        if lengths[longest] >= MIN_OUTSIDE * whole:
-            yield Note(
-                name,
-                f"{title}: {duration(lengths[longest])} {when} ({share(lengths[longest], whole)} of the window of "
-                f"{uses[longest].id}), not shown; --whole includes it",
-            )
+def _start_up(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, host: int, counts: bool) -> Iterator[FindingDraft]:
+    """Yield the calls that occur once; with `counts` also those before the first work, and `host` ns beside them."""
+    once, run = _one_time(sums), facts.analysis.run
+    ns = dict(sums.before) if counts else {}
+    for name, more in once.select("name", "ns").iter_rows():
+        ns[name] = ns.get(name, 0) + more
+    compiling = sums.compiling if counts and facts.analysis.covers_run else {}
+    for name, more in compiling.items():
+        ns[f"`{name}`"] = more
+    total = sum(ns.values()) + host
+    if total == 0:
+        return
+    main = max(ns, key=ns.__getitem__, default="")
+    first = "host" if host > total / 2 else next((case for pattern, case in CASES if pattern.search(main)), "")
+    before = sums.longest.frame.filter(pl.col("start") < device.use.window.start)
+    places = pl.concat([before, once.select(before.columns)]) if counts else once.select(before.columns)
+    left = max(run.length - total, 0)
+    yield FindingDraft(
+        "start_up",
+        device,
+        (*_claims(once), *((IdleClaim(("host",), COMPILING),) if compiling else ())),
+        {"calls": _words(ns, host), "run": duration(run.length), "left": duration(left)},
+        first,
+        outside_ns=(sum(sums.before.values()) if counts else 0) + host,
+        of_run=counts,
+        once=True,
+        evidence=_places(device, places),
+    )
 
 
-def _draft(device: DeviceFacts, sums: Mapping[str, int], name: str) -> FindingDraft:
-    largest = sorted(sums, key=lambda cause: -sums[cause])[:2]
-    parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in largest if sums[cause])
-    return FindingDraft(name, device, (IdleClaim(CAUSES, name),), {"causes": parts or "for unknown causes"})
+def _one_time(sums: _Sums) -> pl.DataFrame:
+    """Return the calls that occur once and hold more than half of an account: ROW, `account` and `ns`."""
+    waits = sums.waits.frame
+    first = sums.first.frame.group_by(CALL).agg(pl.col("start").min())
+    once = [waits.clear().select(*ROW, account=pl.lit(""), ns=pl.lit(0, pl.Int64))]
+    for account, total in sums.accounts.items():
+        rows = waits.filter(pl.col(account) > 0).select(*ROW, account=pl.lit(account), ns=pl.col(account))
+        longest = rows.sort("ns", "start", descending=[True, False]).head(1)
+        choices = (rows.join(first, on=[*CALL, "start"], how="semi", maintain_order="left"), longest)
+        once += [rows for rows in choices if rows["ns"].sum() > ONE_TIME * total][:1]
+    return pl.concat(once)
+
+
+def _claims(once: pl.DataFrame) -> Iterator[IdleClaim]:
+    """Yield the claims on the idle time in the calls that _one_time returns."""
+    for account, causes in ACCOUNTS.items():
+        starts = once.filter(pl.col("account") == account)["start"].unique().sort().to_numpy()
+        if len(starts):
+            yield IdleClaim(causes, SINGLE, starts)
+
+
+def _words(ns: Mapping[str, int], host: int = 0) -> str:
+    """Return the times of calls, the longest first, and of the host between them."""
+    least = MIN_NAMED * sum(ns.values())
+    names = [name for name in sorted(ns, key=lambda name: (-ns[name], name)) if ns[name] >= least]
+    words = [f"{duration(ns[name])} in {name}" for name in names[:MAX_NAMES]]
+    others = sum(ns.values()) - sum(ns[name] for name in names[:MAX_NAMES])
+    words += [f"{duration(others)} in other calls"] if others >= least and others else []
+    words += [f"{duration(host)} outside CUDA calls"] if host > least else []
+    return join_words(words)
+
+
+def _places(device: DeviceFacts, calls: pl.DataFrame) -> tuple[Place, ...]:
+    """Return the longest of some calls (ROW, ns) as places."""
+    longest = calls.sort("ns", "start", descending=[True, False]).unique("start", keep="first", maintain_order=True)
+    return tuple(
+        Place(
+            f"{row['name']}: {duration(row['end'] - row['start'])}"
+            + f", launches {plain(row['kernel'], MAX_LETTERS)}" * bool(row["kernel"]),
+            row["start"],
+            row["end"],
+            device.use.id,
+            thread=row["thread"],
+        )
+        for row in longest.head(MAX_PLACES).iter_rows(named=True)
+    )
+
+
+def _end(facts: CaptureFacts, device: DeviceFacts, after: Mapping[str, int], last: int) -> FindingDraft:
+    """Return the time after the last work of a device's processes."""
+    whole = facts.analysis.run.end - last
+    place = Place("after the last GPU work", last, facts.analysis.run.end, device.use.id)
+    values = {"calls": _words(after, whole - sum(after.values()))}
+    return FindingDraft(
+        "after_loop", device, (), values, "end_of_run", "end", outside_ns=whole, evidence=(place,), once=True
+    )
 
 
 start_up = Rule("start_up", _decide, _collect)
