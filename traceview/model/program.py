@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 KINDS = ("pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi", "cuda")
 
+PROGRAM_NAMES = {
+    "pytorch": "PyTorch",
+    "jax": "JAX",
+    "tensorrt": "TensorRT",
+    "onnx": "ONNX Runtime",
+    "triton": "Triton",
+    "julia": "Julia",
+    "openacc": "OpenACC",
+    "openmp": "OpenMP",
+    "mpi": "MPI",
+    "cuda": "CUDA",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -27,3 +40,9 @@ class Program:
 
 
 PLAIN_CUDA = Program()
+
+
+def program_words(program: Program) -> str:
+    """Return the kind of a program: "PyTorch training"."""
+    words = PROGRAM_NAMES.get(program.kind, program.kind)
+    return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"
