@@ -15,6 +15,7 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
+from traceview.whatif.gains import with_gains
 
 
 @cache
@@ -49,23 +50,28 @@ def test_small_capture_is_modelled_whole(name: str) -> None:
     assert [device.steady.gaps.profiler for device in whole.devices] == [
         device.steady.gaps.profiler for device in analysis.devices
     ]
-    findings = [replace(finding, prediction=None) for finding in analysis.findings]
-    predicted = result.with_predictions(findings)
-    assert [each.prediction for each in predicted] == [each.prediction for each in analysis.findings]
-    assert any(each.prediction for each in predicted)
+    gained = with_gains(whole, analysis.findings, result.changes)
+    assert [each.gain for each in gained] == [each.gain for each in analysis.findings]
+    assert any(each.gain.source == "predicted" for each in gained)
 
 
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "MAX_MODELLED", 5_000)
     trace, analysis = analyzed("dual.sqlite")
-    whole, part, _ = modelled(trace, analysis)
-    assert isinstance(analysis.iterations, Iterations)
-    assert part is not None and isinstance(part.iterations, Iterations)
+    whole, changes = modelled(trace, analysis)
+    assert isinstance(analysis.iterations, Iterations) and changes is not None
+    part = changes.analysis
+    assert isinstance(part.iterations, Iterations)
     assert 1 < part.iterations.count < analysis.iterations.count
     assert unprofiled(whole).mean_ns == pytest.approx(unprofiled(analysis).mean_ns, rel=0.1)
 
 
-def test_capture_without_iterations_is_not_modelled() -> None:
+def test_run_without_iterations_is_modelled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, analysis = analyzed("dual.sqlite")
     without = replace(analysis, iterations=NotMeasured("nothing repeats"))
-    assert model_capture(without, trace.with_window, ESTIMATE) == (without, None, None)
+    whole, changes = model_capture(without, trace.with_window, ESTIMATE)
+    assert whole == without and changes is not None and changes.model.is_whole_run
+    first, last = trace.api["start"].min(), trace.api["end"].max()
+    assert changes.model.measured == last - first
+    monkeypatch.setattr(run, "MAX_RUN", 1_000)
+    assert model_capture(without, trace.with_window, ESTIMATE) == (without, None)

@@ -14,6 +14,7 @@ from traceview.engine.part import FIRST, LAST, PartRunner, ProcessRunner
 from traceview.engine.run import AnalysisOptions, analyze_parts
 from traceview.engine.traces import PartSource
 from traceview.model.analysis import Analysis
+from traceview.model.findings import NO_ANSWER
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
@@ -21,11 +22,10 @@ from traceview.workers.processes import Processes
 
 
 def figures(analysis: Analysis) -> tuple[object, ...]:
-    """Return the document, and of findings what does not come from one part."""
-    costs = [
-        (finding.id, finding.title, finding.device, finding.severity, finding.cost_ns) for finding in analysis.findings
-    ]
-    return document(replace(analysis, findings=(), answer="", notes=())), costs, [note.id for note in analysis.notes]
+    """Return the document, and of findings what does not come from one part or its model."""
+    costs = {(finding.id, finding.title, finding.device, finding.cost_ns) for finding in analysis.findings}
+    without = replace(analysis, findings=(), answer=NO_ANSWER, notes=())
+    return document(without), costs, [note.id for note in analysis.notes]
 
 
 def in_parts(source: PartSource, runner: PartRunner) -> Analysis:

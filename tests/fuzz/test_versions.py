@@ -87,7 +87,7 @@ def _apply(path: Path, statement: str) -> None:
 
 # Figures that follow from the limits of a GPU, such as its number of SMs, which only the list of GPUs has.
 BY_LIMITS = {
-    "blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s", "answer", "prediction",
+    "blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s", "answer", "change", "gain",
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def without_stacks(evidence: HostEvidence) -> HostEvidence:
 # What follows from names, which are the evidence: hashing hides it.
 BY_NAME = (
     *("program", "kernel_families", "kernel_places", "precision", "tensor_core"),
-    *("matrix_precisions", "speed_of_light", "collectives", "prediction", "answer"),
+    *("matrix_precisions", "speed_of_light", "collectives", "change", "gain", "answer"),
 )
 
 

@@ -26,11 +26,12 @@ from traceview.model.analysis import (
     Unmatched,
 )
 from traceview.model.columns import Table
-from traceview.model.findings import Finding, Place
+from traceview.model.findings import Answer, Finding, Gain, Place
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, SpeedOfLight, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window
 
 MS = 1_000_000
+GAIN = Gain(1 * MS, 0, 1 * MS, "bound", "no model", 3 * MS)
 TABLES = {measure.table.name: measure.table for measure in MEASURES}
 OF_STREAMS = ("other_compute", "other_communication", "other_copy")
 
@@ -172,7 +173,7 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
     """Return an analysis that fills every part; `names` is appended to every name."""
     trace = made_trace(operations=[(0, 10, "compute", 0, 0)], api=[(0, 1, "api", 0)], ranges=[(0, 20, "step", 0)])
     return Analysis(
-        answer=f"The GPU computes 60% of the time. The largest loss is finding 0{names}, 9.0%.",
+        answer=Answer(f"CUDA, 3.00 ms an iteration: 60% is compute and 9% finding 0{names}.", "finding", GAIN),
         info=ReportInfo(f"report{names}.sqlite", "2024.2.3", "3.11.1", {}),
         trace=trace,
         devices=tuple(made_device(f"GPU {index}", names=names) for index in range(devices)),

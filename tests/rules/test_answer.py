@@ -1,4 +1,4 @@
-"""The answer: its sentence, the remedies in one line, and the predictions that it states."""
+"""The answer: its sentence, the remedies in one line, and the gains that it states."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 from tests.captures import analyzed, sample
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.findings import PredictedTime
-from traceview.model.trace import Window
-from traceview.rules.answer import with_answer
+from traceview.model.findings import Gain
+from traceview.model.units import time_range
+from traceview.rules.answer import share_words, with_answer
 from traceview.whatif.prediction import whatif as predictions
-from traceview.whatif.prediction import with_predictions
 
 
 @pytest.fixture(scope="module")
@@ -22,52 +21,81 @@ def serial() -> Analysis:
 
 
 def answer(analysis: Analysis) -> str:
-    return with_answer(analysis).answer
+    return with_answer(analysis).answer.text
 
 
-def test_several_devices_have_a_range_of_shares() -> None:
-    analysis = made_analysis(devices=2)
+def test_answer_of_several_devices_is_that_of_the_first_finding() -> None:
+    analysis = made_analysis(devices=2, findings=1)
+    [finding] = analysis.findings
     first, second = analysis.devices
     slow = replace(second, steady=replace(second.steady, compute_ns=5 * MS))
-    unused = replace(second, steady=replace(second.steady, window=Window(0, 0), compute_ns=0))
-    assert answer(replace(analysis, devices=(first, slow, unused))).startswith(
-        "The GPUs compute 5.0 to 60% of the time. "
-    )
-    assert answer(replace(analysis, devices=(first, first))).startswith("The GPUs compute 60% of the time. ")
+    wait = replace(finding, id="synchronize", device="GPU 1", cost_fraction=0.2)
+    assert ": of GPU 1 20% is synchronizations. " in answer(replace(analysis, devices=(first, slow), findings=(wait,)))
 
 
 def test_without_findings_or_gpu_work() -> None:
-    assert answer(bare_analysis()) == "The GPU computes 100% of the time. No known problem costs a thousandth of it."
+    assert answer(bare_analysis()).endswith(": nearly all is compute. No known problem costs a thousandth of it.")
     assert answer(replace(bare_analysis(), devices=())) == "The capture has no GPU work."
 
 
-def test_answer_states_the_first_finding_and_its_prediction(serial: Analysis) -> None:
+def test_answer_states_the_run_and_the_best_change(serial: Analysis) -> None:
     first = serial.findings[0]
-    assert first.id == "pageable_copies" and first.prediction is not None and first.prediction.is_unprofiled
-    assert serial.answer.startswith(
-        "The GPU computes 23% of the time. The largest loss is pageable copies, 60% without the profiler. "
-    )
-    before, after = (f"{ns / 1e6:.1f}" for ns in (first.prediction.before_ns, first.prediction.after_ns))
-    effect = f"Pinned host memory would take an iteration from {before} to {after} ms."
-    assert serial.answer.endswith(effect)
-    little = PredictedTime("pin", 30 * MS, 30 * MS - 1, is_unprofiled=False)
-    changed = replace(serial, findings=(replace(first, prediction=little),))
-    assert answer(changed).endswith(
-        "60% without the profiler. Pin the host memory, and prefetch on a stream of its own."
-    )
-    measured = PredictedTime("pin", 3000 * MS, 900 * MS, is_unprofiled=False)
-    changed = replace(serial, findings=(replace(first, prediction=measured),))
-    assert answer(changed).endswith("take an iteration from 3.00 s to 900 ms.")
+    assert first.id == "pageable_copies" and first.gain.source == "predicted"
+    text = serial.answer.text
+    assert text.startswith("PyTorch training, 30.1 ms a step (about 26.")
+    assert "60% is pageable copies and a quarter compute. Pinned host memory would take a step to " in text
+    low, high = first.gain.after_ns
+    assert text.endswith(f"to {time_range(low, high)}.")
+    assert (serial.answer.change, serial.answer.gain) == ("pin", first.gain)
 
 
-def test_predictions_are_those_of_whatif(serial: Analysis) -> None:
-    result = predictions(serial)
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (Gain(0, 0, 3 * MS, "predicted", "", 300 * MS), "No known change gains much: "),
+        (
+            Gain(30 * MS, 0, 30 * MS, "bound", "no model", 300 * MS),
+            "Pinned host memory would save at most 10%: pin the",
+        ),
+        (Gain(0, 0, 0, "none", "a mystery", 300 * MS), "block the host for"),
+    ],
+)
+def test_answer_without_a_replay(serial: Analysis, gain: Gain, words: str) -> None:
+    assert words in answer(replace(serial, findings=(replace(serial.findings[0], gain=gain),)))
+
+
+def test_without_iterations_the_run_is_the_base(serial: Analysis) -> None:
+    text = answer(replace(serial, iterations=NotMeasured("nothing repeats")))
+    assert text.startswith("PyTorch training, 601 ms: ") and " would take the run to " in text
+
+
+@pytest.mark.parametrize(("part", "words"), [(0.26, "a quarter"), (0.41, "41%"), (0.97, "nearly all"), (0.5, "half")])
+def test_shares_in_words(part: float, words: str) -> None:
+    assert share_words(part) == words
+
+
+@pytest.mark.parametrize("name", ["serial", "dual", "ddp2", "trainer/serial", "trainer/prefetch", "cudagraph"])
+def test_analyze_and_whatif_agree(name: str) -> None:
+    """Findings have the gains of `whatif`, and are in its order."""
+    analysis = analyzed(sample(f"{name}.sqlite"))
+    result = predictions(analysis)
     assert not isinstance(result, NotMeasured)
-    known = {prediction.change: prediction.iteration_ns for prediction in result.predictions}
-    stated = [finding.prediction for finding in serial.findings if finding.prediction]
-    assert {time.change for time in stated} == {"pin", "graph", "compile"}
-    assert all((time.before_ns, time.after_ns) == (result.base_ns, known[time.change]) for time in stated)
-    assert with_predictions(serial, None) is serial
+    known = {row.change: row for row in result.predictions}
+    gained = [
+        finding for finding in analysis.findings if finding.gain.source == "predicted" and finding.change in known
+    ]
+    for finding in gained:
+        row, gain = known[finding.change], finding.gain
+        assert (gain.of_ns, gain.of_ns - gain.ns) == (result.base_ns, row.iteration_ns)
+        assert gain.after_ns == (min(row.low_ns, row.iteration_ns), min(row.high_ns, result.base_ns))
+    order = list(dict.fromkeys(finding.change for finding in gained))
+    assert order == [row.change for row in result.predictions if row.change in order]
+
+
+def test_no_gain_is_above_what_is_left_beside_the_kernels() -> None:
+    for name in ("serial", "dual", "quad", "trainer/staged"):
+        for finding in analyzed(sample(f"{name}.sqlite")).findings:
+            assert 0 <= finding.gain.low_ns <= finding.gain.ns <= finding.gain.high_ns <= finding.gain.of_ns
 
 
 def test_remedies_that_fit_the_place(serial: Analysis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import polars as pl
@@ -102,8 +103,12 @@ def test_place_among_findings() -> None:
     for name in ("dual.sqlite", "trainer/prefetch.sqlite", "trainer/serial.sqlite"):
         found = analyzed(sample(name)).findings
         place = next(at for at, each in enumerate(found) if each.id == "costliest_kernel")
-        assert all(each.decisive_fraction >= 0.03 for each in found[:place])
-        assert all(each.decisive_fraction < 0.03 for each in found[place + 1 :])
+        kinds = Counter[str]()  # findings of one kind split one cause
+        for each in found:
+            kinds[each.id] += each.gain.ns
+        least = int(0.03 * found[0].gain.of_ns) - 1
+        assert all(kinds[each.id] >= least for each in found[:place])
+        assert all(each.gain.ns <= least for each in found[place + 1 :])
 
 
 def test_other_findings_on_compute_claim_first() -> None:

@@ -11,7 +11,8 @@ from traceview.whatif.build import build
 from traceview.whatif.changes import ranks as data_parallel
 from traceview.whatif.constants import HIGH, LOW, MIDDLE, power_limits, reduce_rate
 from traceview.whatif.graph import RUN
-from traceview.whatif.prediction import measured, predict, with_clock
+from traceview.whatif.outcome import with_clock
+from traceview.whatif.prediction import measured, predict
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.

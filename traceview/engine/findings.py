@@ -48,6 +48,7 @@ from traceview.pricing.describe import (
     PricedFinding,
     ask_for_host,
     claimed_causes,
+    decisive_cost,
     describe,
     granted_gaps,
     join_devices,
@@ -255,7 +256,7 @@ def find(
     notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
     findings = _describe(request, parts, pricing, drafts, prices, in_order, host_idle)
-    return tuple(join_devices(sorted(findings, key=lambda each: each.order))), in_order
+    return tuple(join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))), in_order
 
 
 def _decide(
@@ -314,7 +315,7 @@ def _describe(
         draft = drafts[key]
         merged = merge_details([part[key] for part in details if key in part], host_idle)
         finding = replace(describe(facts, draft, texts, price, merged), unsure_because=stated_doubt(draft, doubts))
-        findings.append(PricedFinding(finding, texts["title"], draft.same_everywhere, not texts["no_gain"]))
+        findings.append(PricedFinding(finding, texts["title"], draft.same_everywhere))
     return findings
 
 

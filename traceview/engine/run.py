@@ -39,22 +39,25 @@ from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.rules.answer import with_answer
 from traceview.whatif.constants import MAX_MODELLED
-from traceview.whatif.prediction import RunModel, model_of_run, with_known_predictions, with_predictions
-from traceview.whatif.select import LaunchedWork
+from traceview.whatif.gains import with_gains
+from traceview.whatif.prediction import Changes, changes_of_run
+from traceview.whatif.select import MAX_RUN, LaunchedWork
 from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
 
 
 def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> Analysis | None:
-    """Return the analysis of a part of the capture with complete iterations; None without iterations.
+    """Return the analysis of a part of the capture with complete iterations, or of a short run without iterations.
 
-    `analysis` has the figures of the capture. `trace_of` returns the trace of a time window, or a longer one.
+    Return None for a long one. `analysis` has the figures of the capture. `trace_of` returns the trace of a time
+    window, or a longer one.
     """
     iterations = analysis.iterations
+    window = analysis.trace.window or EVERYTHING
     if not isinstance(iterations, Iterations):
-        return None
+        short = sum(device.kernel_count for device in analysis.devices) <= MAX_RUN
+        return replace(analysis, trace=trace_of(window)) if short and analysis.devices else None
     each = iterations.per_iteration
     first, last = _middle_iterations(iterations)
-    window = analysis.trace.window or EVERYTHING
     if last - first == len(each):
         trace = replace(trace_of(window), window=None)
     else:
@@ -132,7 +135,8 @@ def with_unprofiled_part(
     depends on.
     """
     iterations = analysis.iterations
-    assert isinstance(iterations, Iterations), "a part is modelled from iterations"
+    if not isinstance(iterations, Iterations):
+        return analysis, part
     part = replace(with_unprofiled_time(part, costs, given_ns, work), devices=analysis.devices)
     time = part.iterations.unprofiled if isinstance(part.iterations, Iterations) else None
     shares = {} if time is None else time.shares
@@ -148,17 +152,10 @@ def with_unprofiled_part(
 
 
 class Modelled(NamedTuple):
-    """The analysis of a capture with the time without the profiler, its modelled part, and the model of that part."""
+    """The analysis of a capture with the time without the profiler, and the changes of its modelled part."""
 
     analysis: Analysis
-    part: Analysis | None
-    model: RunModel | None
-
-    def with_predictions(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Return the findings with what the remedies of the first ones would give."""
-        if self.part is None:
-            return tuple(findings)
-        return with_predictions(replace(self.part, findings=tuple(findings)), self.model).findings
+    changes: Changes | None
 
 
 def model_capture(
@@ -167,17 +164,17 @@ def model_capture(
     costs: ProfilerCosts | None,
     given_ns: int | None = None,
 ) -> Modelled:
-    """Return the model of a capture before its findings are known; it is empty if `trace_of` is None.
+    """Return the model of a capture before its findings are known; it has no changes if `trace_of` is None.
 
     The parameters are those of modelled_part and with_unprofiled_time; `costs` may be None.
     """
     part = None if trace_of is None else modelled_part(analysis, trace_of)
     if part is None:
-        return Modelled(analysis, None, None)
+        return Modelled(analysis, None)
     work = LaunchedWork.from_analysis(part)
     if costs is not None:
         analysis, part = with_unprofiled_part(analysis, part, costs, given_ns, work)
-    return Modelled(analysis, part, model_of_run(part, work))
+    return Modelled(analysis, changes_of_run(part, work))
 
 
 Located = tuple[IterationRanges, IterationWork] | NotMeasured  # the result of find_iterations_in_parts
@@ -207,12 +204,13 @@ class Decide(Protocol):
 class AnalyzedCapture:
     """An analysis, and the parts that it comes from, which a page needs (engine/page.py).
 
-    `undecided` is the analysis without findings. `pages` has what each part measured for a page; it is empty for a
-    capture in memory. `host_idle` knows the resident tables.
+    `undecided` is the analysis without findings, `changes` are those of its model. `pages` has what each part measured
+    for a page; it is empty for a capture in memory. `host_idle` knows the resident tables.
     """
 
     analysis: Analysis
     undecided: Analysis
+    changes: Changes | None
     plan: PartPlan
     pages: Sequence[PagePart]
     over_parts: OverParts
@@ -224,9 +222,7 @@ class AnalyzedCapture:
         if all(device.steady.window == device.window for device in self.undecided.devices):
             return None
         other = replace(self.undecided, whole=not self.undecided.whole)
-        findings, notes = self.decide(other)
-        known = with_known_predictions(findings, self.analysis.findings)
-        return with_answer(replace(other, findings=known, notes=(*other.notes, *notes)))
+        return _decided(other, *self.decide(other), self.changes)
 
 
 def analyze_parts(
@@ -253,10 +249,18 @@ def analyze_parts(
     decide = partial(find, steady=merge_steady_streams(results), parts=runner, host_idle=host_idle)
     modelled = started_beside(partial(model_capture, merged, trace_of, options.costs, options.unprofiled_ns))
     findings, notes = decide(merged, priced=lambda: modelled().analysis)
-    findings, undecided = modelled().with_predictions(findings), modelled().analysis
-    analysis = with_answer(replace(undecided, findings=findings, notes=(*undecided.notes, *notes)))
+    undecided, changes = modelled()
+    analysis = _decided(undecided, findings, notes, changes)
     pages = [result.page for result in results if result.page is not None]
-    return AnalyzedCapture(analysis, undecided, plan, pages, runner.over_parts, host_idle, decide)
+    return AnalyzedCapture(analysis, undecided, changes, plan, pages, runner.over_parts, host_idle, decide)
+
+
+def _decided(
+    undecided: Analysis, findings: Sequence[Finding], notes: Sequence[Note], changes: Changes | None
+) -> Analysis:
+    """Return the analysis with its findings by gain, its notes and its answer."""
+    findings = with_gains(undecided, findings, changes)
+    return with_answer(replace(undecided, findings=findings, notes=(*undecided.notes, *notes)))
 
 
 def _find_iterations(

@@ -14,7 +14,7 @@ import polars as pl
 
 from traceview.model.columns import Table
 from traceview.model.display import Drawn
-from traceview.model.findings import Finding
+from traceview.model.findings import NO_ANSWER, Answer, Finding
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.stacks import HOST_STATES
@@ -328,7 +328,7 @@ class Analysis(Drawn):
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
-    answer: str = ""  # one sentence each on what computes, the largest loss, and what its remedy would give
+    answer: Answer = NO_ANSWER
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Analysis) and equal_values(self, other)

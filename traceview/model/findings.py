@@ -23,23 +23,37 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedTime:
-    """The time of an iteration today and after a change alone, in ns, as `traceview whatif` predicts it."""
+class Gain:
+    """What a remedy saves of an iteration, or of the run without iterations: without the profiler where that is known.
 
-    change: str  # its name in `traceview whatif`
-    before_ns: int
-    after_ns: int
-    is_unprofiled: bool  # both are without the profiler
+    `source` is "predicted" for a replay of the change, the one that `traceview whatif` shows, "bound" for the most that
+    the remedy can give, and "none" if nothing is known of it. `reason` says why there is no replay.
+    """
+
+    ns: int
+    low_ns: int
+    high_ns: int
+    source: str
+    reason: str
+    of_ns: int  # the time of an iteration today
 
     @property
-    def gain(self) -> float:
-        """The share of the time that the change saves."""
-        return 1 - self.after_ns / self.before_ns
+    def fraction(self) -> float:
+        """The share of the time that the remedy saves."""
+        return self.ns / max(self.of_ns, 1)
+
+    @property
+    def after_ns(self) -> tuple[int, int]:
+        """The shortest and the longest time of an iteration with the remedy."""
+        return self.of_ns - self.high_ns, self.of_ns - self.low_ns
 
     @property
     def is_little(self) -> bool:
         """Whether captures of one program differ by more than the gain."""
-        return self.gain < MIN_GAIN
+        return self.fraction < MIN_GAIN
+
+
+NO_GAIN = Gain(0, 0, 0, "none", "", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Finding:
     cost_fraction: float = 0.0  # part of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
     claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
-    unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate; findings are ordered by it
+    unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate
     unprofiled_cost_per_iteration_ns: int | None = None
     unprofiled_cost_fraction: float | None = None  # that cost, of the device's time without the profiler
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
@@ -65,7 +79,7 @@ class Finding:
     change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
     remedy: str = ""  # the advice in one line
     once: bool = False  # it occurs once in a run, so that a longer run hides it
-    prediction: PredictedTime | None = None  # what `change` gives, for the first findings that have one
+    gain: Gain = NO_GAIN  # what the remedy saves; findings are ordered by it
     others: tuple[Finding, ...] = ()  # the same on other devices, each with a lower cost
 
     @property
@@ -75,10 +89,22 @@ class Finding:
 
     @property
     def decisive_fraction(self) -> float:
-        """The share that findings are ordered by: without the profiler if that is known."""
+        """The share of the cost: without the profiler if that is known."""
         return self.cost_fraction if self.unprofiled_cost_fraction is None else self.unprofiled_cost_fraction
 
     @property
     def device_words(self) -> str | None:
         """The device, or the number of devices: "GPU 0", "4 GPUs"; None if it belongs to no device."""
         return f"{len(self.by_device)} GPUs" if self.others else self.device
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the program is, where its time goes, and the change that gains most; `gain` is that of the first finding."""
+
+    text: str
+    change: str  # of `traceview whatif`, or the id of the finding if there is none; "" without findings
+    gain: Gain
+
+
+NO_ANSWER = Answer("", "", NO_GAIN)

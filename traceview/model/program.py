@@ -11,6 +11,27 @@ KINDS = (
     *("julia", "rust", "physx", "openacc", "openmp", "mpi", "cuda"),
 )
 
+PROGRAM_NAMES = {
+    "pytorch": "PyTorch",
+    "jax": "JAX",
+    "tensorrt": "TensorRT",
+    "onnx": "ONNX Runtime",
+    "tensorflow": "TensorFlow",
+    "triton": "Triton",
+    "cupy": "CuPy",
+    "numba": "Numba",
+    "warp": "Warp",
+    "taichi": "Taichi",
+    "pycuda": "PyCUDA",
+    "rust": "Rust",
+    "physx": "PhysX",
+    "julia": "Julia",
+    "openacc": "OpenACC",
+    "openmp": "OpenMP",
+    "mpi": "MPI",
+    "cuda": "CUDA",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -32,3 +53,9 @@ class Program:
 
 
 PLAIN_CUDA = Program()
+
+
+def program_words(program: Program) -> str:
+    """Return the kind of a program: "PyTorch training"."""
+    words = PROGRAM_NAMES.get(program.kind, program.kind)
+    return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"

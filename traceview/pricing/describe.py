@@ -15,14 +15,14 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, NotMeasured
-from traceview.model.findings import Finding, Place
+from traceview.model.findings import NO_GAIN, Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import SIZES, TIMES, duration, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MEDIUM_SHARE, MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
+from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
 from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
 from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, entry_of
@@ -323,7 +323,7 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
-        advice=place.advice + texts["advice"] + _prediction(facts, texts["change"]),
+        advice=place.advice + texts["advice"],
         code=texts.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
@@ -333,8 +333,9 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
-        change=texts["change"] if facts.counted else "",
+        change=texts["change"],
         remedy=(place.remedy if "known" in texts.templates else "") or texts["remedy"],
+        gain=replace(NO_GAIN, reason=texts["no_gain"]),
         once=draft.once,
     )
 
@@ -360,13 +361,6 @@ def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | N
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
-def _prediction(facts: CaptureFacts, change: str) -> str:
-    """Return a sentence that names the change of `traceview whatif`; "" without one or without iterations."""
-    if not change or not facts.counted:
-        return ""
-    return f" `traceview whatif` predicts the gain, as its change `{change}`."
-
-
 def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: Price) -> FindingTexts | None:
     """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
     words = zip(PRICED, (duration(price.total), share(price.share, 1), f"{price.gaps:,}"), strict=True)
@@ -374,25 +368,11 @@ def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: 
 
 
 class PricedFinding(NamedTuple):
-    """A finding with its title before the place of the host, and FindingDraft.same_everywhere.
-
-    `has_gain` is false if the gain of the remedy is not known.
-    """
+    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
 
     finding: Finding
     title: str
     same_everywhere: bool
-    has_gain: bool = True
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """The key by which findings are sorted: the costliest first, those without a gain behind those that cost 3%.
-
-        What occurs once has no gain where it takes at most half of the run: a longer run hides it.
-        """
-        share = self.finding.decisive_fraction
-        has_gain = self.has_gain and not (self.finding.once and share <= MOSTLY)
-        return (2 if share < MEDIUM_SHARE else 0 if has_gain else 1, -decisive_cost(self.finding))
 
 
 def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
@@ -401,7 +381,7 @@ def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
     The place may differ too if the remedy is the same everywhere.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding, title, same_everywhere, _ in priced:
+    for finding, title, same_everywhere in priced:
         place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
         base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
         if same_everywhere:
@@ -422,7 +402,7 @@ def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
 
 
 def decisive_cost(finding: Finding) -> int:
-    """Return the cost that findings are ordered by: without the profiler if that is known."""
+    """Return the cost of a finding: without the profiler if that is known."""
     return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 

@@ -4,10 +4,10 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
 
     title, advice           `{fix}` in the advice stands for the fix. Without an advice, the fix is the advice.
     remedy                  The advice in one line of at most 70 characters.
-    loss, effect            Words for the answer: "The largest loss is LOSS. EFFECT would take an iteration from ...".
+    loss, effect            Words for the answer: "half is LOSS. EFFECT would take an iteration to ...".
     place                   What happened at the places that show the finding.
-    change                  The change of `traceview whatif` that predicts the gain.
-    no_gain                 Why the gain of the remedy is not known. Such a finding is behind those that cost 3%.
+    change                  The changes of `traceview whatif` that predict the gain: the best one that applies counts.
+    no_gain                 Why the gain of the remedy is not known. Such a finding is behind those that gain 3%.
     fix, code or command    What to do, and code that shows it. A command fits programs in any language, and has values.
     known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -109,7 +109,7 @@ def read_entry(name: str) -> Entry | None:
 def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, object]) -> FindingTexts | None:
     """Return the texts of a finding for a program; None if the remedy does not apply to the program."""
     in_case = _with_fixes(entry.get(case, {}))
-    kinds = tuple(_kinds(program))
+    kinds = tuple(kinds_of(program))
     general = next((kind for kind in kinds if kind in entry), "")
     own = next((kind for kind in kinds if kind in in_case), "")
     if not (general or own or KINDS.keys().isdisjoint(entry)):
@@ -143,7 +143,7 @@ def _texts(table: Entry) -> dict[str, str]:
     return {name: text for name, text in table.items() if isinstance(text, str)}
 
 
-def _kinds(program: Program) -> Iterator[str]:
+def kinds_of(program: Program) -> Iterator[str]:
     """Yield the kinds whose texts fit a program, the closest first."""
     if program.kind == "triton":
         yield from ("inference", "pytorch")  # PyTorch calls the kernels of Triton
@@ -156,6 +156,11 @@ def _kinds(program: Program) -> Iterator[str]:
     if program.python:
         yield "python"
     yield "cuda"
+
+
+def fits(kinds: Sequence[str], program: Program) -> bool:
+    """Return whether a program is of one of the kinds; every program is if there are none."""
+    return not kinds or not set(kinds).isdisjoint(kinds_of(program))
 
 
 def _has_language(program: Program, kind: str) -> bool:

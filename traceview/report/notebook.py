@@ -19,8 +19,8 @@ from traceview.model.charts import iteration_bars
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.fleet import Fleet
-from traceview.model.units import TIMES, duration, durations, plain, share
-from traceview.report.analysis.answer import iteration_line
+from traceview.model.units import TIMES, duration, durations, plain
+from traceview.report.analysis.answer import base_line, gain_words, iteration_line
 from traceview.report.analysis.terminal import heading
 from traceview.report.comparison.tables import headline as comparison_headline
 from traceview.report.comparison.tables import part_table, sentence
@@ -63,18 +63,18 @@ def figures(result: Analysis | Fleet) -> AnalysisFigures | FleetFigures:
 
 
 def analysis_html(analysis: Analysis) -> str:
-    """Return the answer, the time of an iteration, and the costliest findings."""
+    """Return the answer, the time of an iteration, and the findings that gain most."""
     rows = [
-        (finding.title, duration(finding.cost_ns), share(finding.decisive_fraction), finding.remedy or finding.advice)
+        (finding.title, gain_words(finding.gain), duration(finding.cost_ns), finding.remedy or finding.advice)
         for finding in analysis.findings[:MAX_FINDINGS]
     ]
     return "".join(
         (
             _paragraph(heading(analysis), "b"),
-            _paragraph(analysis.answer),
-            _paragraph(iteration_line(analysis.iterations)),
+            _paragraph(analysis.answer.text),
+            _paragraph(f"{iteration_line(analysis.iterations)} {base_line(analysis)}"),
             _table(
-                ("finding", "cost", "share", "remedy"), rows, f"Findings{_more(len(analysis.findings), MAX_FINDINGS)}"
+                ("finding", "gain", "cost", "remedy"), rows, f"Findings{_more(len(analysis.findings), MAX_FINDINGS)}"
             ),
         )
     )

@@ -126,7 +126,7 @@ def _changes(
     name = columns - FIGURES_WIDTH
     lines = [f"{title:<{name + 3}}{'predicted':>10}{'':>3}{'range':>20}"]
     for prediction, time in zip(rows, durations([row.iteration_ns for row in rows]), strict=True):
-        gain = gain_words(result, prediction)
+        gain = change_words(result, prediction)
         between = time_range(prediction.low_ns, prediction.high_ns)
         lines.append(f"  {left(plain(prediction.title, 100), name)}{time:>11}{gain:>6}{between:>18}")
         if not with_notes:
@@ -136,6 +136,6 @@ def _changes(
     return lines
 
 
-def gain_words(result: WhatIf, prediction: Prediction) -> str:
+def change_words(result: WhatIf, prediction: Prediction) -> str:
     """Return how much shorter or longer an iteration becomes: `-60%`."""
     return f"{prediction.iteration_ns / result.base_ns - 1:+.0%}"

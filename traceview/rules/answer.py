@@ -1,21 +1,32 @@
-"""The answer in one sentence: what computes, the largest loss, and what its remedy would give."""
+"""The answer: what the program is, what an iteration takes, where its time goes, and the change that gains most."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from traceview.model.analysis import Analysis
-from traceview.model.findings import Finding
-from traceview.model.units import time_range
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.findings import Answer, Finding
+from traceview.model.program import program_words
+from traceview.model.units import duration, time_range
 from traceview.pricing.packages import rules_of_packages
-from traceview.pricing.texts import Entry, read_entry
+from traceview.pricing.texts import Entry, join_words, read_entry
 
-MIN_IDLE = 0.05  # share of the time; without findings, less idle time needs no words
+MIN_PART = 0.1  # share of the time; smaller parts are not named
+MAX_PARTS = 3
+ROUND_SHARES = {"a quarter": 1 / 4, "a third": 1 / 3, "half": 1 / 2, "two thirds": 2 / 3, "three quarters": 3 / 4}
+CLOSE = 0.02  # a share that differs by less from one of these is stated in words
+NEARLY_ALL = 0.95
 
 
 def with_answer(analysis: Analysis) -> Analysis:
-    """Return the analysis with its answer."""
-    return replace(analysis, answer=_answer(analysis))
+    """Return the analysis with its answer; its findings are in the order of their gains."""
+    if not analysis.devices:
+        return replace(analysis, answer=Answer("The capture has no GPU work.", "", analysis.answer.gain))
+    text = f"{_run(analysis)}: {_parts(analysis)}. {_best_change(analysis)}"
+    first = next(iter(analysis.findings), None)
+    if first is None:
+        return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
+    return replace(analysis, answer=Answer(text, first.change or first.id, first.gain))
 
 
 def _entry(finding: str) -> Entry:
@@ -24,51 +35,85 @@ def _entry(finding: str) -> Entry:
     return read_entry(finding) or next(own, {})
 
 
-def _answer(analysis: Analysis) -> str:
-    parts = [analysis.part(device) for device in analysis.devices]
-    shares = sorted(part.compute_ns / part.window.length for part in parts if part.window.length)
-    if not shares:
-        return "The capture has no GPU work."
-    low, high = _share(shares[0]), _share(shares[-1])
-    between = high if low == high else f"{low.removesuffix('%')} to {high}"
-    who = "GPUs compute" if len(shares) > 1 else "GPU computes"
-    return f"The {who} {between} of the time. {_largest_loss(analysis)}"
+def _unit(analysis: Analysis) -> str:
+    """Return what repeats: "a step", "an iteration"; "the run" if nothing does."""
+    if not isinstance(analysis.iterations, Iterations):
+        return "the run"
+    return "a step" if analysis.program.training else "an iteration"
 
 
-def _share(fraction: float) -> str:
-    """Return a share with two digits: "23%", "2.3%"."""
-    if 0 < fraction < 0.0005:
-        return "less than 0.1%"
-    return f"{100 * fraction:.0f}%" if fraction >= 0.0995 else f"{100 * fraction:.1f}%"
+def _run(analysis: Analysis) -> str:
+    """Return the program and the time of an iteration, or of the run."""
+    iterations, program = analysis.iterations, program_words(analysis.program)
+    if not isinstance(iterations, Iterations):
+        return f"{program}, {duration(analysis.run.length)}"
+    kinds = getattr(iterations, "kinds", ())
+    if len(kinds) > 1:
+        several = join_words([f"{kind.count} of {duration(kind.time_ns.median)}" for kind in kinds])
+        time = f"{iterations.count} {_unit(analysis).split()[1]}s, {several}"
+    else:
+        time = f"{duration(iterations.time_ns)} {_unit(analysis)}"
+    if iterations.unprofiled is None:
+        return f"{program}, {time}"
+    return f"{program}, {time} (about {duration(iterations.unprofiled.mean_ns)} without the profiler)"
 
 
-def _largest_loss(analysis: Analysis) -> str:
-    if not analysis.findings:
-        idle = max(analysis.part(device).idle_ns / analysis.part(device).window.length for device in analysis.devices)
-        if idle < MIN_IDLE:
-            return "No known problem costs a thousandth of it."
-        return f"It is idle for {_share(idle)}, and the capture does not show why."
-    first = analysis.findings[0]
-    entry = _entry(first.id)
-    if "no_gain" in entry:
-        return f"{first.title}. {first.remedy}"
-    lost, effect = entry.get("loss", first.id.replace("_", " ")), entry.get("effect", "")
-    where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
-    most = "up to " if first.others else ""
-    size, measured = _share(first.decisive_fraction), _share(first.cost_fraction)
-    without = "" if size == measured else " without the profiler"
-    loss = f"The largest loss is {lost}{where}, {most}{size}{without}."
-    return f"{loss} {_effect(effect, first, not without)}" if effect else loss
+def _parts(analysis: Analysis) -> str:
+    """Return the largest parts of the time of a GPU: compute, and what it waits for, as findings name it.
 
-
-def _effect(subject: str, finding: Finding, states_profiler: bool) -> str:
-    """Return what the remedy, with `subject` as its name, would give; or the remedy alone if that is unknown or little.
-
-    `states_profiler` says that the time is one without the profiler, if it is.
+    Of several GPUs it is that of the first finding.
     """
-    time = finding.prediction
-    if time is None or time.is_little:
-        return finding.remedy
-    times = time_range(time.before_ns, time.after_ns)
-    without = " without the profiler" if time.is_unprofiled and states_profiler else ""
-    return f"{subject[0].upper()}{subject[1:]} would take an iteration from {times}{without}."
+    first = next((finding.device for finding in analysis.findings if finding.device), analysis.devices[0].id)
+    device = next((use for use in analysis.devices if use.id == first), analysis.devices[0])
+    whole = max(analysis.covered_ns(device) - sum((device.gaps.profiler or {}).values()), 1)
+    compute = analysis.part(device).compute_ns / whole
+    shares = {**_losses(analysis, device.id), "compute": compute}
+    named = sorted(shares.items(), key=lambda pair: -pair[1])
+    shown = [(words, share) for words, share in named if share >= MIN_PART][:MAX_PARTS]
+    if all(words == "compute" for words, _ in shown) and (idle := 1 - compute) >= MIN_PART:
+        shown = sorted([*shown, ("time in which nothing computes", idle)], key=lambda pair: -pair[1])
+    (words, share), *others = shown or named[:1]
+    parts = [f"{share_words(share)} is {words}", *(f"{share_words(share)} {words}" for words, share in others)]
+    return f"{f'of {device.id} ' if len(analysis.devices) > 1 else ''}{join_words(parts)}"
+
+
+def _losses(analysis: Analysis, device: str) -> dict[str, float]:
+    """Return the share of the time of a GPU that waits of one kind take, by their words."""
+    losses: dict[str, float] = {}
+    for finding in (each for first in analysis.findings for each in first.by_device):
+        if finding.claims != "compute" and finding.device == device:
+            words = _entry(finding.id).get("loss", finding.id.replace("_", " "))
+            losses[words] = losses.get(words, 0.0) + finding.decisive_fraction
+    return losses
+
+
+def share_words(share: float) -> str:
+    """Return a share in words where it is close to a simple one: "half", "a quarter"; otherwise "41%"."""
+    near = min(ROUND_SHARES, key=lambda words: abs(ROUND_SHARES[words] - share))
+    if abs(ROUND_SHARES[near] - share) <= CLOSE:
+        return near
+    return "nearly all" if share >= NEARLY_ALL else f"{100 * share:.0f}%"
+
+
+def _best_change(analysis: Analysis) -> str:
+    """Return what the change with the largest gain would give."""
+    if not analysis.findings:
+        return "No known problem costs a thousandth of it."
+    first = analysis.findings[0]
+    gain, remedy = first.gain, first.remedy or first.advice
+    where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
+    effect = _entry(first.id).get("effect", "")
+    effect = f"{effect[:1].upper()}{effect[1:]}{where}"
+    if gain.source == "none":
+        return f"{first.title}{where}. {remedy}"
+    if gain.is_little:
+        return f"No known change gains much: the first would save {share_of_gain(first)}. {remedy}"
+    if gain.source == "bound" or not effect:
+        return f"{effect or first.title} would save at most {share_of_gain(first)}: {remedy[:1].lower()}{remedy[1:]}"
+    return f"{effect} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
+
+
+def share_of_gain(finding: Finding) -> str:
+    """Return the share that a remedy saves: "23%", "2.3%"."""
+    percent = 100 * finding.gain.fraction
+    return "less than 0.1%" if percent < 0.05 else f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.1f}%"

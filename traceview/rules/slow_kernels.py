@@ -23,6 +23,7 @@ from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, Devic
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.speedups import FINDABLE, Speedup
 from traceview.pricing.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
+from traceview.pricing.texts import fits
 from traceview.rules.shared_gpu import metric_sentence
 
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup
@@ -40,8 +41,6 @@ FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "contiguous": "strided_copies",
     "compile": "unfused_chains",
 }
-TRAINING = frozenset({"fused-optimizer", "zeroed-gradients", "embedding"})
-PYTORCH = TRAINING | {"casts", "concatenate", "contiguous", "compile"}
 
 
 class _Sums(NamedTuple):
@@ -64,8 +63,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
 
 def _fitting(program: Program) -> Iterator[Speedup]:
     """Yield the changes whose findings make sense for a program, in the order of their claims."""
-    unfit = PYTORCH if program.kind != "pytorch" else TRAINING if program.training is False else frozenset[str]()
-    return (speedup for speedup in FINDABLE if speedup.name not in unfit)
+    return (speedup for speedup in FINDABLE if fits(speedup.programs, program))
 
 
 def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:

@@ -34,7 +34,7 @@ MIN_TEXT = 60
 MAX_ROWS = 50
 FINDING = (
     *("id", "severity", "title", "device", "cost_ns", "cost_fraction", "cost_per_iteration_ns"),
-    *("unprofiled_cost_per_iteration_ns", "claims", "remedy", "prediction", "unsure_because"),
+    *("unprofiled_cost_per_iteration_ns", "claims", "remedy", "change", "gain", "unsure_because"),
 )
 KERNEL = (
     *("label", "family", "precision", "tensor_core", "count", "total_ns", "mean_ns", "share", "grid", "block"),
@@ -105,13 +105,11 @@ class Tools:
                 name: chosen(use, "count", "blocked_ns", "waited_ns", "starved_ns", "cost_ns")
                 for name, use in whole["host"].items()
             },
-            "findings": [
-                chosen(finding, "id", "severity", "cost_fraction", "remedy") for finding in whole["findings"][:3]
-            ],
+            "findings": [chosen(finding, "id", "severity", "gain", "remedy") for finding in whole["findings"][:3]],
         }
 
     def findings(self, capture: str, number: int = 0, rows: int = 5) -> Answer:
-        """List what costs GPU time, the costliest first, with its remedy and predicted gain.
+        """List what costs GPU time with its remedy, in the order of what that saves of an iteration (`gain`).
 
         `number` (from 1) explains one finding: advice, code, places.
         """

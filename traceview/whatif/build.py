@@ -87,6 +87,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         np.zeros(len(start), np.int64),
         (thread != selection.thread) | backward,
         codes == ROLES.index("memory"),
+        (codes == ROLES.index("memory")) & ~frame["name"].cast(pl.String).str.contains("Async").to_numpy(),
     )
     kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
     named = _loading_ranges(trace, selection, begin, end, kernels)
@@ -215,8 +216,9 @@ def _awaited_with_tails(trace: Trace, calls: GraphCalls, ops: Operations) -> tup
     target[ops.call[blocking]] = blocking
     call_stream = _synchronized_streams(trace, calls)
     launched = np.where(ops.call >= 0, calls.start[ops.call], ops.start)
-    for stream in np.unique(call_stream[calls.sync]):
-        rows = np.flatnonzero(calls.sync & (call_stream == stream))
+    waiting = calls.sync | calls.waiting_memory if len(calls.waiting_memory) else calls.sync
+    for stream in np.unique(call_stream[waiting]):
+        rows = np.flatnonzero(waiting & (call_stream == stream))
         chosen = np.arange(len(ops.row))
         if stream >= 0:
             chosen = chosen[ops.stream == stream]

@@ -49,7 +49,8 @@ class GraphCalls:
     `row` is the row of Trace.api. `sync` marks explicit synchronizations, `blocking` copies that block their thread.
     `loading` is the time in ns since the previous call that lies in a data-loading range or, where no range has such a
     name, that precedes the copy of a batch. `backward` marks calls of the backward pass: those on another thread than
-    the iterations, or in a range named after the backward pass. `memory` marks allocations and frees.
+    the iterations, or in a range named after the backward pass. `memory` marks allocations and frees,
+    `waiting_memory` those of them that wait for the GPU (docs/definitions.md "Synchronization").
     """
 
     row: Codes
@@ -62,6 +63,7 @@ class GraphCalls:
     loading: Times
     backward: Mask
     memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    waiting_memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 class Operations(NamedTuple):

@@ -1,184 +1,48 @@
-"""Predict the iteration time after a change: build the graph, apply the change, replay, and note what limits it.
-
-The replayed time is scaled to the measured time per iteration and to the GPU's power cap.
-
-A busier GPU draws more power, and at the cap matrix products take longer. A change that fills the GPU's idle time
-therefore gains a little less than the idle time.
-"""
+"""Predict the iteration time after a change: build the graph, apply the change, replay, and note what limits it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.intervals import length, union
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.findings import Finding, PredictedTime
-from traceview.model.trace import CLASSES, Note, Trace
+from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, rate, ratio, share, time_range
-from traceview.model.unprofiled import Bounds, UnprofiledTime
+from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, compute_changes, faster
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.changes.copies import PIN_HERE
-from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE, Constants, power_limits
+from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import (
     COUNTED,
-    GAP,
-    RUN,
     DependencyGraph,
     NoWorkError,
-    Replay,
     UnfitGraphError,
     path_spans,
     path_times,
-    replay,
 )
-from traceview.whatif.profiler_costs import traced_events, without_profiler
-from traceview.whatif.select import LaunchedWork, Selection, select
-
-MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
-KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
-
-
-def with_clock(
-    before: DependencyGraph, measured: int, after: DependencyGraph, time: int, constants: Constants
-) -> DependencyGraph:
-    """Return `after` with matrix products slowed by the lower clock. Times are ns per iteration."""
-    slower = (_slowdown_at(after, time) / _slowdown_at(before, measured) - 1) * constants.power
-    if abs(slower) < MIN_SLOWDOWN:
-        return after
-    weight = after.edges.weight.copy()
-    run = after.operation_edges(RUN, after.operations.is_matrix)
-    weight[run] += (weight[run] * slower).astype(np.int64)
-    return after.with_weight(weight)
-
-
-def _slowdown_at(graph: DependencyGraph, time: int) -> float:
-    """Return the factor by which matrix products take longer than at the highest clock, for this iteration time."""
-    limits = power_limits(graph.facts.gpu)
-    if limits is None:
-        return 1.0
-    ops = graph.operations
-    counted = np.isin(ops.code, KERNELS) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
-    needed = limits.rest
-    for chosen, watts in ((counted & ops.is_matrix, limits.matrix), (counted & ~ops.is_matrix, limits.other)):
-        busy = int(graph.edges.weight[graph.operation_edges(RUN, chosen)].sum()) / graph.counted
-        needed += watts * min(1.0, busy / max(time, 1))
-    return math.sqrt(max(1.0, needed / limits.cap))
-
-
-class RunModel(NamedTuple):
-    """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
-
-    For predictions of a run without the profiler, `graphs` has the graph without it for each value of
-    Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
-    """
-
-    graph: DependencyGraph
-    base: Replay
-    selection: Selection
-    host: int
-    graphs: tuple[DependencyGraph, ...] = ()
-
-    @classmethod
-    def build(cls, graph: DependencyGraph, selection: Selection, before: Replay | None = None) -> RunModel:
-        """Replay the unchanged graph. Raises UnfitGraphError if its times are contradictory."""
-        base = replay(graph, before)
-        return cls(graph, base, selection, _host_time(path_times(graph, base)))
-
-    def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
-        """Return the model of the same run without the profiler."""
-        bounds = range(len(Bounds._fields))
-        events = traced_events(trace, self.graph, self.selection.work.slowdown())
-        graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
-        model = RunModel.build(graphs[MIDDLE.profiler], self.selection._replace(measured_ns=time.mean_ns), self.base)
-        return model._replace(graphs=graphs)
-
-    @property
-    def measured(self) -> int:
-        """The mean time per iteration of the capture, or of the run without the profiler."""
-        return self.selection.measured_ns
-
-    @property
-    def error(self) -> float:
-        """The replay's error, as a signed fraction of the measured time."""
-        return self.base.per_iteration / self.measured - 1
-
-
-class ChangedRun(NamedTuple):
-    """A changed graph, its critical path, and the predicted ns per iteration."""
-
-    graph: DependencyGraph
-    path: Mapping[str, int]
-    time: int
-
-
-def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
-    """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
-    graph = model.graphs[constants.profiler] if model.graphs else model.graph
-    for change in changes:
-        changed = change.apply(graph, constants)
-        if isinstance(changed, str):
-            return changed
-        graph = changed
-    if constants.host != 1:
-        weight, host = graph.edges.weight, graph.edges.kind == GAP
-        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
-        graph = graph.with_weight(weight)
-    first = _replayed_outcome(model, graph)
-    slower = with_clock(model.graph, model.measured, graph, first.time, constants)
-    return first if slower is graph else _replayed_outcome(model, slower)
-
-
-def _replayed_outcome(model: RunModel, graph: DependencyGraph) -> ChangedRun:
-    result = replay(graph, model.base)
-    path = path_times(graph, result)
-    # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
-    left = _host_time(path) / model.host if model.host else 1.0
-    beyond = int((model.measured - model.base.per_iteration) * min(left, 1.0))
-    return ChangedRun(graph, path, max(result.per_iteration + beyond, min_compute_time(model, graph), 1))
-
-
-def _host_time(path: Mapping[str, int]) -> int:
-    return sum(path[kind] for kind in ("host", "call", "wait", "launch"))
-
-
-def kernel_time(graph: DependencyGraph) -> int:
-    """Return the summed time of the kernels of an iteration in ns."""
-    ops = graph.operations
-    counted = np.isin(ops.code, COUNTED) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
-    return int(graph.edges.weight[graph.operation_edges(RUN, counted)].sum()) // graph.counted
-
-
-def min_compute_time(model: RunModel, graph: DependencyGraph) -> int:
-    """Return the minimum ns per iteration for compute on several streams, which share the GPU.
-
-    The overlap between streams stays as measured. Returns 0 if compute runs on one stream.
-    """
-    ops = graph.operations
-    compute = np.isin(ops.code, COUNTED[:1]) & (ops.iteration >= graph.first)
-    if len(np.unique(ops.stream[compute])) < 2:
-        return 0
-    busy = length(union(ops.start[compute], ops.end[compute]))
-    before = int(model.graph.edges.weight[model.graph.operation_edges(RUN, compute)].sum())
-    after = int(graph.edges.weight[graph.operation_edges(RUN, compute)].sum())
-    return int(busy * after / max(before, 1)) // graph.counted
-
+from traceview.whatif.outcome import (
+    ChangedRun,
+    RunModel,
+    kernel_time,
+    remaining_work,
+    replay_changes,
+    share_of_others,
+)
+from traceview.whatif.select import LaunchedWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
-MAX_PREDICTED = 3  # changes that every analysis predicts
-MAX_REPLAYED = 22_000  # operations that it replays for them, so that 1.0 million kernels take at most 5% longer
+MAX_OTHERS = 0.1  # share of the time; with more, a change to one process gains what the others leave
 MIN_FURTHER_GAIN = 0.005  # share of the measured time that one more change must gain
 DEFAULT_SPEEDUP = 2.0  # speedup of the kernel with the most time, if no kernel is named
 MIN_OVERHEAD = 0.05  # share of the iterations; less profiler overhead is not stated
@@ -190,6 +54,7 @@ UNNAMED = Note(
 )
 MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
 MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
+LEAST_GAIN = 0.005  # share of the measured time; a change that gains less is not shown, because its gain rounds to 0
 
 
 def whatif(
@@ -197,23 +62,23 @@ def whatif(
     *,
     faster_kernels: Mapping[str, float] | None = None,
     more: Sequence[GraphChange] = (),
+    changes: Changes | None = None,
 ) -> WhatIf | NotMeasured:
     """Predict each change alone, and several changes together, without the profiler if its cost is known.
 
     `faster_kernels` maps kernel names to speedups; by default the kernel with the most time gets a speedup of 2. `more`
-    are further changes, each predicted alone.
+    are further changes, each predicted alone. `changes` are those of the analysis, which saves predicting them again.
 
-    Returns NotMeasured if the capture has no iterations, or if their times are contradictory.
+    Returns NotMeasured if the times of the capture are contradictory, or the run is too large to model as a whole.
     Raises RequestError if no kernel of a given name runs in the modelled iterations.
     """
     model = _model(analysis)
     if isinstance(model, str):
         return NotMeasured(model)
-    measured_model, model = model, _without_profiler(analysis, model)
-    graph, base, selection = measured_model.graph, measured_model.base, measured_model.selection
+    graph, base, selection = model.graph, model.base, model.selection
+    changes = changes or Changes(analysis, _without_profiler(analysis, model))
     kernels = _faster_kernels(analysis.trace, graph, faster_kernels)
-    changes = _changes_for(analysis)
-    alone, left_out = _each_alone(model, (*changes, *kernels, *more))
+    alone, left_out = changes.each_alone((*kernels, *more))
     return WhatIf(
         info=analysis.info,
         range=selection.range,
@@ -226,44 +91,71 @@ def whatif(
         path=path_times(graph, base),
         spans=path_spans(analysis.trace, graph, base),
         predictions=alone,
-        together=_best_together(model, changes),
+        together=_best_together(changes.model, tuple(changes.known.values())),
         left_out=left_out,
-        notes=tuple(_notes(model, analysis.trace)),
+        notes=tuple(_notes(changes.model, analysis.trace)),
     )
 
 
-def model_of_run(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | None:
-    """Return the model that predicts changes, without the profiler if its cost is known; None if there is none.
+def changes_of_run(analysis: Analysis, work: LaunchedWork | None = None) -> Changes | None:
+    """Return the changes of a run, without the profiler if its cost is known; None if the run has no model.
 
     `work` saves collecting the work of the iterations again.
     """
     model = _model(analysis, work)
-    return None if isinstance(model, str) else _without_profiler(analysis, model)
+    return None if isinstance(model, str) else Changes(analysis, _without_profiler(analysis, model))
 
 
-def with_predictions(analysis: Analysis, model: RunModel | None) -> Analysis:
-    """Return the analysis with what the remedies of its first findings would give.
+@dataclass(frozen=True)
+class Changes:
+    """The changes that fit a program, and what each of them alone gives in a model of the run.
 
-    The changes of the first findings that have one are predicted: at most MAX_PREDICTED, fewer for a large model.
+    `analyze` and `whatif` share them. A change is predicted when it is asked for, once.
     """
-    if model is None:
-        return analysis
-    known = {change.name: change for change in _changes_for(analysis)}
-    names = dict.fromkeys(finding.change for finding in analysis.findings if finding.change in known)
-    count = min(MAX_PREDICTED, max(1, MAX_REPLAYED // len(model.graph.operations.row)))
-    times = {name: _middle_time(model, [known[name]]) for name in islice(names, count)}
-    unprofiled = _unprofiled(analysis) is not None
-    predicted = {
-        name: PredictedTime(name, model.measured, time, unprofiled) for name, time in times.items() if time is not None
-    }
-    findings = (replace(finding, prediction=predicted.get(finding.change)) for finding in analysis.findings)
-    return replace(analysis, findings=tuple(findings))
 
+    analysis: Analysis
+    model: RunModel
+    known_results: dict[str, Prediction | str] = field(default_factory=dict)
 
-def with_known_predictions(findings: Sequence[Finding], predicted: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings with the predictions that others of the same changes have; no other change is predicted."""
-    known = {finding.change: finding.prediction for finding in predicted if finding.prediction}
-    return tuple(replace(finding, prediction=known.get(finding.change)) for finding in findings)
+    @cached_property
+    def known(self) -> Mapping[str, GraphChange]:
+        """The changes by name, in the order in which they are applied."""
+        every = (*CHANGES, *compute_changes(self.analysis.trace))
+        fitting = (change.for_program(self.analysis.program, self.model.is_whole_run) for change in every)
+        return {change.name: change for change in fitting if change is not None}
+
+    def prediction(self, name: str) -> Prediction | str:
+        """Return the prediction for a change, or the reason why there is none."""
+        if name not in self.known_results:
+            change = self.known.get(name)
+            result = "it does not fit this program" if change is None else _prediction(self.model, [change])
+            self.known_results[name] = result
+        return self.known_results[name]
+
+    def each_alone(self, more: Sequence[GraphChange] = ()) -> tuple[tuple[Prediction, ...], tuple[NotApplicable, ...]]:
+        """Return the predictions of all changes that gain something, the best first, and those that do not.
+
+        `more` are further changes, which are shown whatever they gain.
+        """
+        predictions, left_out = [], []
+        for change in (*self.known.values(), *more):
+            asked = change.name not in self.known
+            prediction = _prediction(self.model, [change]) if asked else self.prediction(change.name)
+            if isinstance(prediction, Prediction) and not asked and self._rounds_to_nothing(prediction):
+                prediction = "an iteration would not become shorter"
+            if isinstance(prediction, Prediction):
+                predictions.append(prediction)
+            else:
+                left_out.append(NotApplicable(change.name, change.title, prediction))
+        return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
+
+    def _rounds_to_nothing(self, prediction: Prediction) -> bool:
+        return self.model.measured - prediction.iteration_ns < LEAST_GAIN * self.model.measured
+
+    def saved_by(self, change: GraphChange) -> int | None:
+        """Return the ns of an iteration that a change saves; None if it does not apply."""
+        time = _time_after(self.model, [change])
+        return None if time is None else max(self.model.measured - time, 0)
 
 
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:
@@ -282,7 +174,7 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
     if isinstance(model, str):
         raise RequestError(f"{analysis.info.file}: {model}")
     model = _without_profiler(analysis, model)
-    chosen = (change.for_program(analysis.program) or change for name, change in known.items() if name in names)
+    chosen = (change.in_words_of(analysis.program) for name, change in known.items() if name in names)
     prediction = _prediction(model, [*chosen, *more])
     if isinstance(prediction, str):
         raise RequestError(f"{analysis.info.file}: {prediction}")
@@ -305,6 +197,8 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
     selection = select(analysis, work=work)
     if isinstance(selection, str):
         return selection
+    if (others := share_of_others(analysis.trace, selection)) > MAX_OTHERS:
+        return f"other processes compute on its GPU for {share(others)} of the time, and a model holds one process"
     graph = build(analysis.trace, selection)
     try:
         model = RunModel.build(graph, selection)
@@ -353,31 +247,13 @@ def _faster_kernels(
     return tuple(faster(codes[name], name, speedup) for name, speedup in speedups.items())
 
 
-def _each_alone(
-    model: RunModel, changes: Sequence[GraphChange]
-) -> tuple[tuple[Prediction, ...], tuple[NotApplicable, ...]]:
-    predictions, left_out = [], []
-    for change in changes:
-        prediction = _prediction(model, [change])
-        if isinstance(prediction, str):
-            left_out.append(NotApplicable(change.name, change.title, prediction))
-        else:
-            predictions.append(prediction)
-    return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
-
-
-def _changes_for(analysis: Analysis) -> tuple[GraphChange, ...]:
-    every = (*CHANGES, *compute_changes(analysis.trace))
-    return tuple(chosen for change in every if (chosen := change.for_program(analysis.program)) is not None)
-
-
 def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
     """Add the change with the largest gain, and repeat until no change gains MIN_FURTHER_GAIN."""
     made: list[GraphChange] = []
     best, predictions = model.measured, []
     left = [change for change in changes if change.name != PIN_HERE.name]
     while left:
-        times = {change.name: _middle_time(model, _in_order([*made, change], changes)) for change in left}
+        times = {change.name: _time_after(model, _in_order([*made, change], changes)) for change in left}
         gains = [(time, change) for change in left if (time := times[change.name]) is not None]
         if not gains:
             break
@@ -400,7 +276,7 @@ def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> li
     return [change for change in changes if change in made]
 
 
-def _middle_time(model: RunModel, changes: Sequence[GraphChange]) -> int | None:
+def _time_after(model: RunModel, changes: Sequence[GraphChange]) -> int | None:
     try:
         outcome = replay_changes(model, changes, MIDDLE)
         return None if isinstance(outcome, str) else outcome.time
@@ -421,7 +297,7 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
         outcomes.append(outcome)
     times, middle = [outcome.time for outcome in outcomes], outcomes[1]
     path = dict(middle.path)
-    path["compute"] += max(0, min_compute_time(model, middle.graph) - sum(path.values()))
+    path["compute"] += max(0, remaining_work(model, middle.graph) - sum(path.values()))
     total = max(sum(path.values()), 1)
     path = {kind: ns * middle.time // total for kind, ns in path.items()}
     on_kernels = _host_notes(outcomes) if any(change.name in COMPUTE_CHANGES for change in changes) else ()

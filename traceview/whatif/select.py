@@ -7,14 +7,17 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import Times, blocks
 from traceview.measure.activity import COMMUNICATION, COMPUTE
-from traceview.model.analysis import Analysis, Iterations, IterationSummary
-from traceview.model.trace import Trace
+from traceview.model.analysis import Analysis, Iteration, Iterations, IterationSummary, NotMeasured, Spread
+from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.whatif.graph import Codes
 from traceview.whatif.profiler_costs import host_slowdown
 
+WHOLE_RUN = "run"  # IterationSummary.source of a run without iterations, which is modelled as one
+MAX_RUN = 40_000  # operations of such a run
 MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
 LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
 MIN_ITERATIONS = 3  # for a meaningful median
@@ -41,8 +44,8 @@ class LaunchedWork(NamedTuple):
     @classmethod
     def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> LaunchedWork | None:
         """Collect the work of the iterations' process, or of another one in their times; None without iterations."""
-        iterations = analysis.iterations
-        if not isinstance(iterations, Iterations):
+        iterations = modelled_iterations(analysis)
+        if isinstance(iterations, NotMeasured):
             return None
         process, each = iterations.process_id if other_process is None else other_process, iterations.per_iteration
         edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
@@ -75,8 +78,8 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedW
     They have at most `operations` operations if one iteration does not have more. `work` saves collecting the work of
     the iterations again, or is that of another process, for example of another rank.
     """
-    iterations = analysis.iterations
-    if not isinstance(iterations, Iterations):
+    iterations = modelled_iterations(analysis)
+    if isinstance(iterations, NotMeasured):
         return iterations.reason
     work = work or LaunchedWork.from_analysis(analysis)
     assert work is not None, "there are iterations"
@@ -102,6 +105,36 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedW
         last=chosen[1],
         steady=iterations.count - iterations.skipped,
         measured_ns=max(iterations.time_ns, 1),
+    )
+
+
+def modelled_iterations(analysis: Analysis) -> Iterations | NotMeasured:
+    """Return the iterations of a run; without any, the whole run as one, unless it has too much work to model.
+
+    The run lasts from its first CUDA call or GPU work to the end of the last one, in the analyzed window.
+    """
+    iterations, trace = analysis.iterations, analysis.trace
+    if isinstance(iterations, Iterations) or not len(trace.operations) or not len(trace.api):
+        return iterations
+    if len(trace.operations) > MAX_RUN:
+        return NotMeasured(f"{iterations.reason}, and the whole run has more than {MAX_RUN:,} GPU operations to model")
+    numbers, counts = np.unique(trace.operations["process"].to_numpy(), return_counts=True)
+    process = int(numbers[np.argmax(counts)])
+    calls, work = (frame.filter(pl.col("process") == process) for frame in (trace.api, trace.operations))
+    start = int(np.concatenate([frame["start"].to_numpy() for frame in (calls, work)]).min())
+    end = int(np.concatenate([frame["end"].to_numpy() for frame in (calls, work)]).max())
+    window = trace.window or EVERYTHING
+    run = Window(max(start, window.start), min(end, window.end))
+    threads = trace.api["thread"].to_numpy()[work["launch"].drop_nulls().to_numpy()]
+    return _as_iteration(run, process, int(np.bincount(threads).argmax()) if len(threads) else 0, len(work))
+
+
+def _as_iteration(run: Window, process: int, thread: int, kernels: int) -> Iterations:
+    """Return a run as one iteration. Models need its times alone."""
+    each = Iteration(WHOLE_RUN, run.start, run.end, False, run.length, *(0,) * 6, {}, 0, kernels)
+    wall = Spread(run.length, run.length, run.length)
+    return Iterations(
+        "the whole run", WHOLE_RUN, 1.0, run.length, run, (), thread, process, 1, 0, "", wall, {}, (each,)
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from tests.captures import analyzed, sample
 from tests.report.made_analysis import bare_analysis, made_analysis, made_device
 from traceview.model.analysis import Iterations
-from traceview.model.program import Program
+from traceview.model.program import Program, program_words
 from traceview.model.trace import Window
-from traceview.report.analysis.answer import covered, families_line, iteration_line, program_words, total_words
+from traceview.report.analysis.answer import covered, families_line, iteration_line, total_words
 from traceview.report.analysis.terminal import render
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, sample, shared
-from tests.report.made_analysis import MS, bare_analysis, made_analysis
-from traceview.model.findings import PredictedTime
+from tests.report.made_analysis import GAIN, MS, bare_analysis, made_analysis
+from traceview.model.findings import Answer, Gain
 from traceview.model.trace import Note
 from traceview.report.analysis.terminal import render_brief
 from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen, width
@@ -27,11 +27,11 @@ def assert_fits(text: str, columns: int = 80) -> None:
 
 
 def test_first_lines() -> None:
-    analysis = replace(made_analysis(findings=7), answer="The GPU computes 60% of the time. The largest loss is X.")
+    analysis = replace(made_analysis(findings=7), answer=Answer("CUDA, 3.00 ms an iteration.", "", GAIN))
     lines = render_brief(analysis, Screen(100)).splitlines()
-    assert lines[:2] == ["report.sqlite · nsys 2024.2.3 · CUDA · NVIDIA H200", analysis.answer]
+    assert lines[:2] == ["report.sqlite · nsys 2024.2.3 · CUDA · NVIDIA H200", analysis.answer.text]
     assert lines[2].startswith(
-        "  Iteration: 3.00 ms · 3 counted, 1 skipped · iteration # · GPU 0 computes at 20.0 TFLOP/s"
+        "  Gains are of 3.00 ms · 3 iterations counted, 1 skipped (iteration #) · GPU 0 computes at 20"
     )
     bar = re.sub(r"[^█▓▒░]", "", lines[4])
     assert bar == "█" * 34 + "▓" * 5 + "▒" * 3 + "░" * 14 and "100 ms from first to last GPU work" in lines[4]
@@ -41,12 +41,11 @@ def test_first_lines() -> None:
 
 def test_five_findings_with_their_remedy() -> None:
     analysis = made_analysis(findings=7)
-    first = replace(
-        analysis.findings[0], remedy="Pin the memory.", prediction=PredictedTime("pin", 28 * MS, 11 * MS, False)
-    )
+    gain = Gain(17 * MS, 16 * MS, 18 * MS, "predicted", "", 28 * MS)
+    first = replace(analysis.findings[0], remedy="Pin the memory.", gain=gain)
     text = render_brief(replace(analysis, findings=(first, *analysis.findings[1:])), Screen(100))
-    assert "1. finding number 0\n   high, 9.0%: Pin the memory (28.0 → 11.0 ms)\n2. finding number 1\n" in text
-    assert "   medium, 8.0%: change number 1; and do it well, " in text
+    assert "1. finding number 0\n   high, -60.7% (10.0 to 12.0 ms): Pin the memory\n2. finding number 1\n" in text
+    assert "   medium, gain unknown: change number 1; and do it well, " in text
     assert "5. finding number 4" in text and "finding number 5" not in text
     assert "More with -v: 2 more findings, " in text
     assert "2. finding" in render_brief(analysis, top=2) and "3. finding" not in render_brief(analysis, top=2)

@@ -321,4 +321,5 @@ BF16 = Speedup(
     _products_below_bf16,
     _decide_bf16,
     blocks=VOCABULARY,
+    programs=("pytorch",),
 )

@@ -89,7 +89,13 @@ def _move(name: str, title: str, rests_on: str, pattern: str, what: str, left: R
     """Return a change to the kernels whose names match a pattern."""
     decide = partial(_decide_share, what, left)
     return Speedup(
-        name, title, rests_on, ("moves",), lambda kernels: Members({"moves": kernels.matches(pattern)}), decide
+        name,
+        title,
+        rests_on,
+        ("moves",),
+        lambda kernels: Members({"moves": kernels.matches(pattern)}),
+        decide,
+        programs=("pytorch",),
     )
 
 
@@ -101,6 +107,7 @@ ZEROED = Speedup(
     _zeroed_gradients,
     _decide_zeroed,
     gone=("zeroed",),
+    programs=("training",),
 )
 EMBEDDING = Speedup(
     "embedding",
@@ -109,6 +116,7 @@ EMBEDDING = Speedup(
     ("gradient", "sort"),
     _embedding_gradients,
     _decide_embedding,
+    programs=("training",),
 )
 CASTS = _move("casts", "Fewer casts", "tensors that keep one precision", CAST, "casts between precisions", CAST_LEFT)
 CONCATENATE = _move(
@@ -132,6 +140,7 @@ STRIDED_COPY = _move(
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
 CHAIN_FLOOR = (0.04, 0.07, 0.12)  # least share of the chain's sum: a long chain computes more than it copies
+COMPILED = r"^triton_(poi|red|per|tem|for)_"  # kernels that torch.compile writes
 MIN_CHAIN = 2
 ATTENTION_LEFT = (0.0, 0.02, 0.12)  # share left of the kernels between the two products
 # One attention kernel replaces two products, or in the backward pass four, and computes two of them again.
@@ -145,7 +154,13 @@ UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
 
 def _chains(kernels: KernelSequence) -> Members:
-    """Choose chains of memory-bound kernels, and kernels of attention: they become slower."""
+    """Choose chains of memory-bound kernels, and kernels of attention: they become slower.
+
+    In a compiled program these chains are what the compiler left.
+    """
+    compiled = kernels.matches(COMPILED)
+    if compiled.any():
+        return Members({"compiled": compiled}, np.ones((3, int(compiled.sum()))))
     first, last = kernels.runs(kernels.in_families(*FUSIBLE))
     long = last - first >= MIN_CHAIN
     first, last = first[long], last[long]
@@ -167,6 +182,8 @@ def _left_of_chains(ns: Times, first: Times, last: Times, chained: Mask) -> Fact
 
 
 def _decide_chains(totals: Totals) -> SpeedupDecision | str:
+    if totals.count("compiled"):
+        return "the program is compiled already"
     chains = totals.count("first")
     if not chains:
         return "no two memory-bound kernels follow each other"
@@ -262,10 +279,11 @@ COMPILE = Speedup(
     "compile",
     "Fuse chains of elementwise kernels (torch.compile)",
     "shapes that seldom change",
-    ("first", "later", "attention"),
+    ("first", "later", "attention", "compiled"),
     _chains,
     _decide_chains,
     gone=("later",),
+    programs=("pytorch",),
 )
 SDPA = Speedup(
     "sdpa",
@@ -284,4 +302,5 @@ FUSED_OPTIMIZER = Speedup(
     _updates,
     _decide_optimizer,
     gone=("single",),
+    programs=("training",),
 )

@@ -280,7 +280,8 @@ class Speedup(NamedTuple):
     """A change to the compute.
 
     `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not
-    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`.
+    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`. `programs` are
+    the kinds of programs (KINDS of pricing/texts.py) that the change fits; none for all.
     """
 
     name: str
@@ -291,6 +292,7 @@ class Speedup(NamedTuple):
     decide: Callable[[Totals], SpeedupDecision | str]
     gone: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
     def candidates(self, kernels: KernelSequence, counted: slice = slice(None)) -> Candidates:
         """Return the kernels that the change may affect among those that count; the others show what runs nearby."""

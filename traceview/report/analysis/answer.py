@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
-from traceview.model.findings import Finding
-from traceview.model.program import Program
+from traceview.model.findings import Finding, Gain
 from traceview.model.rows import SpeedOfLight
 from traceview.model.units import duration, plain, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
@@ -16,27 +15,6 @@ OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady par
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
-PROGRAM_NAMES = {
-    "pytorch": "PyTorch",
-    "jax": "JAX",
-    "tensorrt": "TensorRT",
-    "onnx": "ONNX Runtime",
-    "tensorflow": "TensorFlow",
-    "triton": "Triton",
-    "cupy": "CuPy",
-    "numba": "Numba",
-    "warp": "Warp",
-    "taichi": "Taichi",
-    "pycuda": "PyCUDA",
-    "rust": "Rust",
-    "physx": "PhysX",
-    "julia": "Julia",
-    "openacc": "OpenACC",
-    "openmp": "OpenMP",
-    "mpi": "MPI",
-    "cuda": "CUDA",
-}
-
 MIN_FAMILY = 0.2  # share of the kernel time; smaller families are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
 
@@ -44,14 +22,9 @@ FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "cust
 def basis_lines(analysis: Analysis) -> list[str]:
     """Return what the answer rests on: the iteration, what computes and how fast, and the time that is left out."""
     outside = (plain(note.text, 400) for note in analysis.notes if note.id in OUTSIDE)
-    known = (iteration_line(analysis.iterations), families_line(analysis), *speed_lines(analysis), *outside)
+    iteration, base = iteration_line(analysis.iterations), base_line(analysis)
+    known = (iteration, base, families_line(analysis), *speed_lines(analysis), *outside)
     return [line for line in known if line]
-
-
-def program_words(program: Program) -> str:
-    """Return the kind of a program: "PyTorch training"."""
-    words = PROGRAM_NAMES.get(program.kind, program.kind)
-    return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"
 
 
 def families_line(analysis: Analysis) -> str:
@@ -135,12 +108,29 @@ def total_words(analysis: Analysis) -> str:
     return "run" if analysis.trace.window is None else "window"
 
 
-def price(finding: Finding, total: str) -> str:
-    """Return the cost of a finding, its share and its cost per iteration."""
+def base_line(analysis: Analysis) -> str:
+    """Return the time that the shares of findings are parts of; "" without findings."""
+    gain = analysis.answer.gain
+    if not gain.of_ns:
+        return ""
+    if isinstance(analysis.iterations, NotMeasured):
+        return f"Gains are of the run, {duration(gain.of_ns)}."
+    return f"Gains are of {duration(gain.of_ns)}{', without the profiler' if analysis.iterations.unprofiled else ''}."
+
+
+def gain_words(gain: Gain) -> str:
+    """Return what a remedy saves: "-37% (5.10 to 7.80 ms)", "at most 21%"."""
+    if gain.source == "none":
+        return "gain unknown"
+    part = share(gain.fraction)
+    if gain.source == "bound":
+        return f"at most {part}"
+    return f"-{part} ({time_range(*gain.after_ns)})" if gain.ns else "no gain"
+
+
+def price(finding: Finding) -> str:
+    """Return what the remedy of a finding saves, and what the finding costs as captured."""
     most = f" on {plain(finding.device or '', 24)}" if finding.others else ""
-    cost = f"{duration(finding.cost_ns)}{most}, {share(finding.cost_fraction)} of the {total}"
-    each, unprofiled = finding.cost_per_iteration_ns, finding.unprofiled_cost_per_iteration_ns
-    if each is None:
-        return cost
-    without = "" if unprofiled is None or unprofiled == each else f" ({duration(unprofiled)} unprofiled)"
-    return f"{cost}, {duration(each)} per iteration{without}"
+    cost = f"{gain_words(finding.gain)}; it cost {duration(finding.cost_ns)}{most}"
+    each = finding.cost_per_iteration_ns
+    return cost if each is None else f"{cost}, {duration(each)} per iteration"

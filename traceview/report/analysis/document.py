@@ -158,7 +158,8 @@ SHAPES: Shapes = {
         "cost_fraction": rounded("cost_fraction"),
         **names("cost_per_iteration_ns", "unprofiled_cost_ns", "unprofiled_cost_per_iteration_ns"),
         "unprofiled_cost_fraction": rounded("unprofiled_cost_fraction"),
-        **names("claims", "remedy", "advice", "code", "prediction", "unsure_because", "host", "evidence", "others"),
+        **names("claims", "remedy", "advice", "code", "change", "gain", "unsure_because"),
+        **names("host", "evidence", "others"),
     },
     Place: {
         **names("text", "start_ns", "end_ns", "device"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, HostStates, Iterations, NotMeasured
 from traceview.model.columns import Table
-from traceview.model.findings import Finding, Place, PredictedTime
+from traceview.model.findings import Finding, Place
+from traceview.model.program import program_words
 from traceview.model.timeline.events import ClassTimes, PageInputs
 from traceview.model.timeline.groups import rows
 from traceview.model.timeline.rows import WORDS, Group
@@ -21,7 +22,6 @@ from traceview.model.units import duration, plain
 from traceview.report.analysis.answer import (
     COUNTED,
     basis_lines,
-    program_words,
     span,
     total_words,
     unprofiled_words,
@@ -31,7 +31,7 @@ from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timel
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word
 from traceview.report.json import plain_values
-from traceview.report.whatif import gain_words
+from traceview.report.whatif import change_words
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
@@ -61,8 +61,8 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "memories": MEMORIES,
         "opens": _first_view(analysis, covered),
         "covers": _coverages(analysis),
-        **_answer(analysis, zero, whatif),
-        "other": None if inputs.other is None else _answer(inputs.other, zero, whatif),
+        **_answer(analysis, zero),
+        "other": None if inputs.other is None else _answer(inputs.other, zero),
         "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
         "predictions": None if whatif is None else _predictions(whatif),
         "iterations": _iterations(analysis.iterations),
@@ -74,15 +74,13 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
     }
 
 
-def _answer(analysis: Analysis, zero: int, whatif: WhatIf | None) -> Json:
+def _answer(analysis: Analysis, zero: int) -> Json:
     """Return the answer and the findings of the steady part or of the window, as they follow the reader's choice."""
     return {
-        "answer": analysis.answer,
+        "answer": analysis.answer.text,
         "answer_basis": basis_lines(analysis),
         "total": total_words(analysis),
-        "findings": [
-            {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
-        ],
+        "findings": [_finding(finding, zero) for finding in analysis.findings],
     }
 
 
@@ -185,35 +183,11 @@ def _table(table: Table, device: str = "") -> Json:
     }
 
 
-def _prediction(finding: Finding, whatif: WhatIf | None) -> Json | None:
-    """Return the time of an iteration before and after the finding's change, None if it is not predicted.
-
-    A what-if has its range too.
-    """
-    time, low, high = finding.prediction, None, None
-    if whatif is not None:
-        for own in (other for other in whatif.predictions if other.change == finding.change):
-            unprofiled = whatif.unprofiled is not None
-            time = PredictedTime(own.title, whatif.base_ns, own.iteration_ns, unprofiled)
-            low, high = own.low_ns, own.high_ns
-    if time is None:
-        return None
-    return {
-        "title": time.change,
-        "before_ns": time.before_ns,
-        "after_ns": time.after_ns,
-        "low_ns": low,
-        "high_ns": high,
-        "is_little": time.is_little,
-        "unprofiled": time.is_unprofiled,
-    }
-
-
 def _predictions(whatif: WhatIf) -> Json:
     """Return the predictions in the form of a declared table."""
     columns = {"change": "text", "iteration then": "ns", "low": "ns", "high": "ns", "change of the time": "text"}
     rows = [
-        (row.title, row.iteration_ns, row.low_ns, row.high_ns, gain_words(whatif, row)) for row in whatif.predictions
+        (row.title, row.iteration_ns, row.low_ns, row.high_ns, change_words(whatif, row)) for row in whatif.predictions
     ]
     profiler = " without the profiler" if whatif.unprofiled is not None else ""
     return {
@@ -233,10 +207,12 @@ def _finding(finding: Finding, zero: int) -> Json:
         "severity": finding.severity,
         "title": finding.title,
         "cost_ns": finding.cost_ns,
-        "fraction": finding.cost_fraction,
-        "decisive_fraction": finding.decisive_fraction,
+        "gain": {
+            **plain_values(finding.gain),
+            "fraction": finding.gain.fraction,
+            "change": finding.change,
+        },
         "per_iteration_ns": finding.cost_per_iteration_ns,
-        "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "remedy": finding.remedy,
         "advice": finding.advice,
         "code": finding.code,

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.findings import Finding
+from traceview.model.program import program_words
 from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
-from traceview.model.units import duration, durations, plain, quantity, share, time_range
+from traceview.model.units import duration, durations, plain, quantity, share
 from traceview.report.analysis.answer import (
     OUTSIDE,
+    base_line,
     basis_lines,
     covered,
-    iteration_line,
+    gain_words,
     price,
-    program_words,
     speed_lines,
-    total_words,
 )
 from traceview.report.format import CAUSE_WORDS, confidence_word, figures
 from traceview.report.screen import (
@@ -62,7 +62,7 @@ def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None
 
 def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[list[str]]:
     top = chosen or TOP
-    lines = filter(None, (plain(analysis.answer, 600), *basis_lines(analysis)))
+    lines = filter(None, (plain(analysis.answer.text, 600), *basis_lines(analysis)))
     yield [heading(analysis), *(f"  {line}" for text in lines for line in wrap(text, "", "  ", columns - 2))]
     for device in analysis.devices[:top]:
         yield _device(analysis, device)
@@ -119,15 +119,12 @@ def bar(use: DeviceFigures, columns: int) -> str:
 
 def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
     several = len(analysis.devices) > 1
-    total = total_words(analysis)
     if not analysis.findings:
         return ["No findings: no known problem cost GPU time."] if analysis.devices else []
     lines = ["What to change first, and what it cost"]
     numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
-        lines += _heading(
-            number, f"{plain(finding.title, 600)}{device_words(finding, several)}", finding, total, columns
-        )
+        lines += _heading(number, f"{plain(finding.title, 600)}{device_words(finding, several)}", finding, columns)
         same = numbers.setdefault((finding.id, finding.code), number)
         lines += _remedy(finding, columns) if same == number else [f"   The remedy is the same as for {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
@@ -159,10 +156,10 @@ def device_words(finding: Finding, several: bool) -> str:
     return f" [{cut(plain(device, 100), 24)}]" if device and several else ""
 
 
-def _heading(number: int, title: str, finding: Finding, total: str, columns: int) -> list[str]:
+def _heading(number: int, title: str, finding: Finding, columns: int) -> list[str]:
     return [
         *wrap(title, f"{number}. ", "   ", columns),
-        *wrap(f"{finding.severity}: {price(finding, total)}", "   ", "   ", columns),
+        *wrap(f"{finding.severity}: {price(finding)}", "   ", "   ", columns),
         *_host_stack(finding.host, columns),
         *(
             wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ", columns)
@@ -294,7 +291,8 @@ MAX_BAR = 60
 def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
     """Return the summary as text: at most MAX_LINES with the line that names the page."""
     columns, most = screen.columns, MAX_LINES - PAGE_LINES
-    first = [_brief_heading(analysis), *wrap(plain(analysis.answer, 600), columns=columns), _basis(analysis)]
+    answer = wrap(plain(analysis.answer.text, 600), columns=columns)
+    first = [_brief_heading(analysis), *answer, cut(f"  {_basis(analysis)}", columns)]
     bars, notes = _bars(analysis, columns), _brief_notes(analysis, columns)
     free = most - 1 - sum(len(part) + 1 for part in (first, bars, notes) if part)
     findings = _brief_findings(analysis, columns, min(top or MAX_FINDINGS, MAX_FINDINGS), free)
@@ -309,17 +307,15 @@ def _brief_heading(analysis: Analysis) -> str:
 
 
 def _basis(analysis: Analysis) -> str:
-    """Return the time of an iteration, and the speed of the first device if it is known."""
+    """Return what gains are parts of, the iterations, and the speed of the first device if it is known."""
     known = analysis.iterations
     if isinstance(known, NotMeasured):
-        return f"  {iteration_line(known)}"
-    without = f" (about {duration(known.unprofiled.mean_ns)} without the profiler)" if known.unprofiled else ""
+        return f"{base_line(analysis)} Iterations are unknown.".strip()
     skipped = f", {known.skipped} skipped" if known.skipped else ""
-    counted = f"{known.count - known.skipped} counted{skipped}"
-    time = f"Iteration: {duration(known.time_ns)}{without}"
-    if known.kinds:
-        time = f"Iterations: {known.time_words} · mean {duration(known.time_ns)}{without}"
-    return "  " + " · ".join((time, counted, plain(known.range, 40), *list(speed_lines(analysis))[:1]))
+    counted = f"{known.count - known.skipped} iterations counted{skipped}"
+    kinds = known.time_words if known.kinds else ""
+    lines = (base_line(analysis), kinds, f"{counted} ({plain(known.range, 40)})", *list(speed_lines(analysis))[:1])
+    return " · ".join(line.removesuffix(".") for line in lines if line)
 
 
 def _bars(analysis: Analysis, columns: int) -> list[str]:
@@ -388,14 +384,9 @@ def _brief_findings(analysis: Analysis, columns: int, most: int, free: int) -> l
 
 
 def _advice(finding: Finding, same: int | None) -> str:
-    """Return the severity of a finding, its share, and its remedy in one line, or which finding has the same one."""
-    remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".")
-    if (time := finding.prediction) is not None and not time.is_little:
-        remedy += f" ({time_range(time.before_ns, time.after_ns).replace(' to ', ' → ')})"
-    remedy = remedy if same is None else f"as {same}"
-    size = share(finding.decisive_fraction)
-    unprofiled = "" if size == share(finding.cost_fraction) else " unprofiled"
-    return f"{finding.severity}, {size}{unprofiled}: {remedy}"
+    """Return the severity of a finding, its gain, and its remedy in one line, or which finding has the same one."""
+    remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".") if same is None else f"as {same}"
+    return f"{finding.severity}, {gain_words(finding.gain)}: {remedy}"
 
 
 def _brief_notes(analysis: Analysis, columns: int) -> list[str]:

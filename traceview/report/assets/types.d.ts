@@ -105,14 +105,16 @@ export interface Partner {
   i: number;
 }
 
-/** The time of an iteration before and after a change; low and high where the page has a what-if. */
-export interface Prediction {
-  title: string;
-  before_ns: number;
-  after_ns: number;
-  low_ns: number | null;
-  high_ns: number | null;
-  unprofiled: boolean;
+/** What a remedy saves of `of_ns`, an iteration or the run. */
+export interface Gain {
+  ns: number;
+  low_ns: number;
+  high_ns: number;
+  of_ns: number;
+  fraction: number;
+  source: "predicted" | "bound" | "none";
+  reason: string;
+  change: string;
 }
 
 export interface Finding {
@@ -120,16 +122,14 @@ export interface Finding {
   severity: string;
   title: string;
   cost_ns: number;
-  fraction: number;
   per_iteration_ns: number | null;
-  unprofiled_per_iteration_ns: number | null;
   advice: string;
   code: string;
   device: string | null;
   host: { stack: { function: string; file: string; line: number }[]; own: number } | null;
   /** The advice in one line. */
   remedy: string;
-  prediction: Prediction | null;
+  gain: Gain;
   evidence: Required<Place>[];
 }
 

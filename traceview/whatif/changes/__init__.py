@@ -4,7 +4,7 @@ from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.changes.communication import OVERLAP, ranks
 from traceview.whatif.changes.copies import OUTPUT, PIN, PIN_HERE, PREFETCH, STAGED
 from traceview.whatif.changes.host import ALLOCATE, LOADING, SYNCHRONIZE
-from traceview.whatif.changes.kernels import FUSE, GRAPH, compute_changes, faster
+from traceview.whatif.changes.kernels import FUSE, GRAPH, compute_changes, faster, shorter_compute
 
 CHANGES: tuple[GraphChange, ...] = (
     PIN,
@@ -20,4 +20,4 @@ CHANGES: tuple[GraphChange, ...] = (
     OVERLAP,
 )
 
-__all__ = ["CHANGES", "GraphChange", "compute_changes", "faster", "ranks"]
+__all__ = ["CHANGES", "GraphChange", "compute_changes", "faster", "ranks", "shorter_compute"]

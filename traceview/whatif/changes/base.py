@@ -11,6 +11,7 @@ from traceview.intervals import Times, runs
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
+from traceview.pricing.texts import fits
 from traceview.whatif.constants import Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, STREAM, Codes, DependencyGraph, Mask
 
@@ -18,14 +19,16 @@ Apply = Callable[[DependencyGraph, Constants], "DependencyGraph | str"]
 H2D, D2H = COPIES.index("h2d"), COPIES.index("d2h")
 COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
 LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
+# The host pauses (it reads data, logs or sleeps) if it takes this many times the median between two calls, in bounds.
+PAUSE_FACTOR, MIN_PAUSE, MAX_PAUSE = 20, 500_000, 2_000_000  # ns
 MIN_BACKWARD_KERNELS = 10  # a shorter pass is a part of the pass around it
 
 
 class GraphChange(NamedTuple):
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
-    `in_pytorch` replaces `rests_on` for PyTorch programs. `training_only` limits the change to PyTorch programs that
-    are not known to be inference.
+    `in_pytorch` replaces `rests_on` for PyTorch programs. `programs` are the kinds of programs (KINDS of
+    pricing/texts.py) that the change fits; none for all. `repeats` says that it needs iterations that repeat.
     """
 
     name: str
@@ -34,15 +37,18 @@ class GraphChange(NamedTuple):
     apply: Apply
     times: int = 1
     in_pytorch: str = ""
-    training_only: bool = False
     alternatives: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    repeats: bool = False
 
-    def for_program(self, program: Program) -> GraphChange | None:
+    def for_program(self, program: Program, is_whole_run: bool = False) -> GraphChange | None:
         """Return the change in the words of a kind of program; None if it makes no sense there."""
-        pytorch = program.kind == "pytorch"
-        if self.training_only and not (pytorch and program.training is not False):
-            return None
-        return self._replace(rests_on=self.in_pytorch) if pytorch and self.in_pytorch else self
+        sensible = fits(self.programs, program) and not (self.repeats and is_whole_run)
+        return self.in_words_of(program) if sensible else None
+
+    def in_words_of(self, program: Program) -> GraphChange:
+        """Return the change in the words of a kind of program."""
+        return self._replace(rests_on=self.in_pytorch) if program.kind == "pytorch" and self.in_pytorch else self
 
 
 def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
@@ -53,13 +59,24 @@ def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
     return mask
 
 
+def longest_launching_gap(graph: DependencyGraph) -> int:
+    """Return the longest time between two calls that counts as launching code."""
+    between = graph.edges.weight[graph.edges.kind == GAP]
+    usual = int(np.median(between)) if len(between) else 0
+    return min(max(MIN_PAUSE, PAUSE_FACTOR * usual), MAX_PAUSE)
+
+
 def without_launches(graph: DependencyGraph, weight: Times, gone: Mask) -> DependencyGraph:
-    """Return the graph with these weights, but the operations `gone` cost no launch and no gap before them."""
+    """Return the graph with these weights, but the operations `gone` cost no launch and no gap before them.
+
+    A pause before a launch stays.
+    """
     weight[graph.operation_edges(STREAM, gone)] = 0
     weight[graph.operation_edges(LAUNCH, gone)] = 0
     calls = launching_calls(graph, gone) & ~launching_calls(graph, ~gone)
     weight[graph.call_edges(CALL, calls)] = 0
-    weight[graph.call_edges(GAP, calls)] = 0
+    gap = graph.call_edges(GAP, calls)
+    weight[gap] = np.where(weight[gap] > longest_launching_gap(graph), weight[gap], 0)
     return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
 
 

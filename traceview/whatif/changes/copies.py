@@ -130,6 +130,7 @@ PIN_HERE = GraphChange(
     "the loop fills the pinned buffer itself, at the rate of pageable copies",
     pin_in_loop,
     in_pytorch="batch.pin_memory() in the loop: the host fills the pinned buffer at the rate of pageable copies",
+    programs=("pytorch",),
 )
 
 
@@ -189,6 +190,7 @@ PREFETCH = GraphChange(
     "Copy on a separate stream, one batch ahead",
     "a batch that is ready when the previous iteration begins; two buffers on the GPU",
     prefetch,
+    repeats=True,
 )
 
 
@@ -254,5 +256,6 @@ STAGED = GraphChange(
     "Run micro-batches concurrently on two streams",
     "a separate thread for backward passes, and separate weights for each stream (instrument's staged)",
     stage_micro_batches,
-    training_only=True,
+    programs=("training",),
+    repeats=True,
 )

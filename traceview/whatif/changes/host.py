@@ -26,7 +26,7 @@ def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGrap
         return "no iteration allocates or frees memory"
     weight = graph.edges.weight.copy()
     weight[graph.call_edges(CALL, graph.calls.memory)] = 0
-    return graph.with_weight(weight)
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, graph.calls.memory)))
 
 
 ALLOCATE = GraphChange(
@@ -134,4 +134,6 @@ LOADING = GraphChange(
     "other threads or processes that prepare the input and keep up",
     hide_loading,
     in_pytorch="workers that keep up: num_workers, persistent_workers",
+    programs=("pytorch", "jax", "onnx", "tensorrt", "tensorflow"),
+    repeats=True,
 )

@@ -31,6 +31,7 @@ from traceview.whatif.changes.base import (
     MEMSET,
     GraphChange,
     launching_calls,
+    longest_launching_gap,
     without_launches,
 )
 from traceview.whatif.constants import DEVICE_RATE, GRAPH_LAUNCH, GRAPH_NODE, Constants
@@ -91,8 +92,6 @@ FUSE = GraphChange(
 
 
 MIN_KERNELS = 10  # in a graph
-# The host pauses (it reads data, logs or sleeps) if it takes this many times the median between two calls, in bounds.
-PAUSE_FACTOR, MIN_PAUSE, MAX_PAUSE = 20, 500_000, 2_000_000  # ns
 D2D = KINDS.index("d2d")
 
 
@@ -113,7 +112,7 @@ def launch_as_graph(graph: DependencyGraph, constants: Constants) -> DependencyG
     launched, heads = launching_calls(graph, chosen), launching_calls(graph, first)
     weight[graph.call_edges(CALL, launched)] = 0
     gap = graph.call_edges(GAP, launched & ~heads)
-    weight[gap] = np.where(weight[gap] > _longest_launching_gap(graph), weight[gap], 0)
+    weight[gap] = np.where(weight[gap] > longest_launching_gap(graph), weight[gap], 0)
     call = graph.call_edges(CALL, heads)
     per = np.bincount(number[members], minlength=int(number.max()) + 1)
     weight[call] = GRAPH_LAUNCH + GRAPH_NODE * per[calls.iteration[edges.target[call] // 2] // joined]
@@ -136,13 +135,6 @@ def _iterations_per_graph(iteration: Codes) -> int:
     return joined if 2 * joined <= count or joined == 1 else 0
 
 
-def _longest_launching_gap(graph: DependencyGraph) -> int:
-    """Return the longest time between two calls that counts as launching code."""
-    between = graph.edges.weight[graph.edges.kind == GAP]
-    usual = int(np.median(between)) if len(between) else 0
-    return min(max(MIN_PAUSE, PAUSE_FACTOR * usual), MAX_PAUSE)
-
-
 def _input_copies(graph: DependencyGraph, first: Mask) -> Times:
     """Return the ns to copy each iteration's batch into the graph's inputs, for each first kernel."""
     ops = graph.operations
@@ -160,6 +152,7 @@ GRAPH = GraphChange(
     "Launch each iteration as one CUDA graph",
     "static shapes; no synchronization and no data-dependent branch inside",
     launch_as_graph,
+    repeats=True,
 )
 
 
@@ -176,6 +169,7 @@ def compute_changes(trace: Trace) -> tuple[GraphChange, ...]:
             speedup.rests_on,
             partial(_compute_faster, trace, speedup),
             alternatives=ALTERNATIVES.get(speedup.name, ()),
+            programs=speedup.programs,
         )
         for speedup in SPEEDUPS
     )
@@ -194,6 +188,19 @@ def faster(code: int, name: str, times: float) -> GraphChange:
         return graph.with_weight(weight)
 
     return GraphChange(f"faster:{name}={times:g}", f"Kernel {times:g}x faster: {name}", "a faster kernel", apply)
+
+
+def shorter_compute(ns: int) -> GraphChange:
+    """Return the change that makes the compute of an iteration `ns` shorter, each kernel by the same factor."""
+
+    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+        ops = graph.operations
+        counted = (ops.code == COMPUTE) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
+        whole = int((ops.end - ops.start)[counted].sum()) // graph.counted
+        factor = np.where(ops.code == COMPUTE, max(1 - ns / max(whole, 1), 0), 1.0)
+        return _with_shorter_kernels(graph, factor, np.zeros(len(ops.row), np.bool_))
+
+    return GraphChange("shorter-compute", "Shorter kernels", "faster kernels", apply)
 
 
 def _compute_faster(

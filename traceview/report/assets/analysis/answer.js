@@ -153,7 +153,7 @@ function drawCards() {
 
 // Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
 function findingCard(finding, number) {
-  const share = el("b", { class: "tone", title: shareWords(finding), text: percent(finding.decisive_fraction, 1) });
+  const share = el("b", { class: "tone", title: gainTitle(finding), text: gainShare(finding) });
   return el(
     "li",
     { class: "card " + finding.severity, "data-card": number },
@@ -162,7 +162,7 @@ function findingCard(finding, number) {
     el(
       "details",
       {},
-      el("summary", {}, ...predictionWords(finding.prediction), el("span", { class: "link", text: "why, and how" })),
+      el("summary", {}, ...gainWords(finding), el("span", { class: "link", text: "why, and how" })),
       findingCost(finding),
       el("p", {}, ...prose(finding.advice)),
       codeSnippet(finding.code, Infinity),
@@ -170,10 +170,16 @@ function findingCard(finding, number) {
   );
 }
 
-function shareWords(finding) {
-  const measured = percent(finding.fraction, 1);
-  if (finding.decisive_fraction === finding.fraction) return `of the ${page.total}`;
-  return `of the time without the profiler; as captured, ${measured} of the ${page.total}`;
+// The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
+export function gainShare({ gain }) {
+  if (gain.source === "none") return "?";
+  return `${gain.source === "bound" ? "≤ " : "−"}${percent(gain.fraction, 1)}`;
+}
+
+function gainTitle({ gain }) {
+  const base = `of ${duration(gain.of_ns)}`;
+  if (gain.source === "predicted") return `${base}, from a replay of the capture (traceview whatif: ${gain.change})`;
+  return gain.source === "bound" ? `at most, ${base}: ${gain.reason}` : `the gain is unknown: ${gain.reason}`;
 }
 
 function firstSentence(text) {
@@ -191,40 +197,26 @@ export function findingTitle(finding, ...before) {
 
 export function findingCost(finding) {
   const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
-  parts.push(
-    el("b", { text: duration(finding.cost_ns) }),
-    " · ",
-    el("span", { title: `of the ${page.total}`, text: `${(100 * finding.fraction).toFixed(1)}%` }),
-  );
-  if (finding.per_iteration_ns !== null) {
-    const unprofiled = finding.unprofiled_per_iteration_ns ?? finding.per_iteration_ns;
-    const without = duration(unprofiled);
-    const title = `measured; without the profiler about ${without}`;
-    const both = unprofiled === finding.per_iteration_ns ? "" : ` (${without.replace(" ms", "")})`;
-    parts.push(" · ", el("span", { title, text: `${duration(finding.per_iteration_ns)}${both} per iteration` }));
-  }
+  parts.push(el("b", { title: gainTitle(finding), text: gainShare(finding) }), ` · it cost ${duration(finding.cost_ns)}`);
+  if (finding.per_iteration_ns !== null) parts.push(`, ${duration(finding.per_iteration_ns)} per iteration`);
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));
   return el("p", { class: "price" }, ...parts);
 }
 
-// What `traceview whatif` predicts for the remedy.
-export function findingPrediction({ prediction }) {
-  return prediction ? el("p", {}, ...predictionWords(prediction)) : null;
+// What the remedy would give.
+export function findingGain(finding) {
+  const words = gainWords(finding);
+  return words.length ? el("p", {}, ...words) : null;
 }
 
-function predictionWords(prediction) {
-  if (!prediction) return [];
-  const { before_ns: before, after_ns: after, low_ns: low, high_ns: high } = prediction;
-  const gain = after / before - 1;
-  const times = timeRange(before, after, " → ");
-  const unsure = low === null ? "" : `, ${timeRange(low, high)}`;
-  const words = prediction.is_little
-    ? `little gain alone (${times})`
-    : `${times} (−${(-100 * gain).toFixed(0)}%${unsure})`;
-  const title = `The time of an iteration, from a replay of the capture with this change alone (traceview whatif: ${prediction.title})${prediction.unprofiled ? "; both times are without the profiler" : ""}`;
-  return [el("span", { class: "prediction", title }, el("b", { text: "Predicted: " }), words), " "];
+function gainWords(finding) {
+  const { gain } = finding;
+  if (gain.source !== "predicted") return [];
+  const after = timeRange(gain.of_ns - gain.high_ns, gain.of_ns - gain.low_ns);
+  const words = `${duration(gain.of_ns)} → ${duration(gain.of_ns - gain.ns)} (${after})`;
+  return [el("span", { class: "prediction", title: gainTitle(finding) }, el("b", { text: "Predicted: " }), words), " "];
 }
 
 // Shows the first lines of code; a button shows the rest.

@@ -1,7 +1,7 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
 import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countText, duration, percent } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 import { leaveArea } from "../timeline/area.js";
 import { goTo } from "../timeline/go.js";
 import { showHint, showPanel } from "../timeline/panel.js";
@@ -64,7 +64,7 @@ function placesOfFinding(finding, number) {
     "span",
     { class: "beside-price" },
     el("span", { class: "tone", text: finding.severity }),
-    ` · ${duration(finding.cost_ns)} · ${percent(finding.decisive_fraction, 1)}`,
+    ` · ${gainShare(finding)} · ${duration(finding.cost_ns)}`,
     finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
   );
   const options = { class: "goto", "aria-expanded": "false", "aria-controls": places.id };

@@ -2,7 +2,7 @@
 import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
-import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
+import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
 import { showPlace } from "./beside.js";
 import { afterCover, coverWords } from "./cover.js";
 import { declaredSection } from "./tables.js";
@@ -41,10 +41,10 @@ function findingsTable() {
       textColumn("finding", (one) => one.title, findingTitle),
       textColumn("severity", (one) => one.severity, severityWord),
       ...(page.devices.length > 1 ? [textColumn("GPU", (one) => one.device ?? "")] : []),
+      { ...unitColumn("gain", "fraction", (one) => one.gain.fraction), field: "gain_fraction" },
+      textColumn("gain is", (one) => one.gain.source),
       durationColumn("cost", (one) => one.cost_ns),
-      { ...unitColumn(`of the ${page.total}`, "fraction", (one) => one.fraction), field: "cost_fraction" },
       durationColumn("per iteration", (one) => one.per_iteration_ns),
-      durationColumn("unprofiled, per iteration", (one) => one.unprofiled_per_iteration_ns),
       countColumn("places", (one) => one.evidence.length),
       { field: "id", value: (one) => one.id },
       { field: "advice", value: (one) => one.advice },
@@ -72,7 +72,7 @@ function findingArticle(one) {
     { class: "finding " + one.severity, "data-finding": one.id },
     el("h3", {}, findingTitle(one)),
     findingCost(one),
-    findingPrediction(one),
+    findingGain(one),
     stackLine(one.host),
     el("p", {}, ...prose(one.advice)),
     codeSnippet(one.code, 12),
