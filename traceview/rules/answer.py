@@ -81,7 +81,8 @@ def _losses(analysis: Analysis, device: str) -> dict[str, float]:
     """Return the share of the time of a GPU that waits of one kind take, by their words."""
     losses: dict[str, float] = {}
     for finding in (each for first in analysis.findings for each in first.by_device):
-        if finding.claims != "compute" and finding.device == device:
+        of_run = finding.once and not analysis.covers_run
+        if finding.claims != "compute" and finding.device == device and not of_run:
             words = _entry(finding.id).get("loss", finding.id.replace("_", " "))
             losses[words] = losses.get(words, 0.0) + finding.decisive_fraction
     return losses

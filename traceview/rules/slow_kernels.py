@@ -34,6 +34,7 @@ FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "batch": "small_products",
     "tf32": "fp32_matrix",
     "fp16": "fp32_matrix",
+    "bf16": "fp32_matrix",
     "zeroed-gradients": "zeroed_gradients",
     "embedding": "embedding_gradients",
     "casts": "casts",
@@ -81,10 +82,13 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     """Yield one finding for each device and change that makes its kernels faster."""
     for device in facts.devices:
         own, gpu = sums[device.row], facts.analysis.trace.devices["name"][device.row]
+        drafts: dict[str, FindingDraft] = {}
         for speedup in _fitting(facts.program):
             decision = speedup.decision(own.speedups[speedup.name], own.kernel_ns, gpu)
             if isinstance(decision, SpeedupDecision):
-                yield from _drafts(facts, device, speedup, decision, own.speedups[speedup.name])
+                drafted = _drafts(facts, device, speedup, decision, own.speedups[speedup.name])
+                drafts |= {draft.id: draft for draft in drafted if draft.id not in drafts}
+        yield from drafts.values()
 
 
 def _drafts(
@@ -109,10 +113,10 @@ def _drafts(
 
 
 def _case(speedup: Speedup, sums: SpeedupSums) -> str:
-    """Return the case of a finding: FP16, or layouts of a network with convolutions of volumes."""
+    """Return the case of a finding: FP16, bfloat16, or layouts of a network with convolutions of volumes."""
     if speedup.name == "channels-last" and any(label & speedup.bit("volume") for label in sums.numbers):
         return "volumes"
-    return "fp16" if speedup.name == "fp16" else ""
+    return speedup.name if speedup.name in ("fp16", "bf16") else ""
 
 
 slow_kernels = Rule("slow_kernels", _decide, _collect)

@@ -259,10 +259,10 @@ def _end(facts: CaptureFacts, device: DeviceFacts, after: Mapping[str, int], las
     """Return the time after the last work of a device's processes."""
     whole = facts.analysis.run.end - last
     place = Place("after the last GPU work", last, facts.analysis.run.end, device.use.id)
-    values = {"calls": _words(after, whole - sum(after.values()))}
-    return FindingDraft(
-        "after_loop", device, (), values, "end_of_run", "end", outside_ns=whole, evidence=(place,), once=True
-    )
+    host = whole - sum(after.values())
+    case = "host_after_work" if host > ONE_TIME * whole else "end_of_run"
+    values = {"calls": _words(after, host)}
+    return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
 start_up = Rule("start_up", _decide, _collect)

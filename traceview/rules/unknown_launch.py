@@ -1,10 +1,11 @@
 """The GPU is idle before work whose launch is not in the capture.
 
 Symptom: idle time with the cause `unknown`.
-Cause: a migration of managed memory, which no call launches: the host touches its pages. Otherwise the export is a
-slice (see cut_capture) or has no API calls.
-Remedy: for managed memory, copies of whole arrays instead of migrations. Otherwise capture whole steps with
-`-t cuda,nvtx`; this is information.
+Cause: a migration of managed memory, which no call launches: the host touches its pages. A page fault is served in some
+tens of µs, so that in a longer gap the host works before it touches the page. Otherwise the export is a slice (see
+cut_capture) or has no API calls.
+Remedy: for managed memory, copies of whole arrays instead of migrations, or less work of the host. Otherwise capture
+whole steps with `-t cuda,nvtx`; this is information.
 
 Claims the idle cause `unknown`.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from traceview.model.trace import KINDS
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
+from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 
@@ -35,7 +37,10 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
     for device in facts.devices:
         if device.use.gaps.causes["unknown"] == 0:
             continue
-        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations"),))
+        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations", at_most=MAX_SHORT_GAP),))
+        where = {"where": " before it touches managed memory"}
+        rest = IdleClaim(("unknown",), "migrations")
+        yield FindingDraft("host_bound", device, (rest,), where, "elsewhere", key="migrations")
         yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
 
 

@@ -134,6 +134,7 @@ _FIELDS = ("label", "family", "precision", "tensor_core", "library")
 # Whose kernels they are, by their full names; the first pattern that occurs decides. Others are the program's own.
 LIBRARIES: tuple[tuple[str, str], ...] = (
     ("FlashAttention", r"\bflash::|pytorch_flash|flash_(fwd|bwd)\w*kernel<"),
+    ("ATen", r"^fmha_cutlass[FB]_"),
     ("ATen", r"\bat::|\bc10::\w+::|\bfbgemm_gpu::|split_embedding_|\bcunn_|softmax_warp_(forward|backward)"),
     ("TensorFlow", r"\btensorflow::|\bEigen::"),
     ("vLLM", r"\bvllm::"),
