@@ -287,6 +287,8 @@ def test_device_0_of_several_processes(tmp_path: Path) -> None:
     assert open_trace(build_export(path, kernels=kernels, cuda_devices=same)).devices["processes"].to_list() == [
         [10, 11]
     ]
+    unlisted = build_export(path, kernels=kernels, gpus=[Gpu()], cuda_devices=[CudaDevice()])
+    assert open_trace(unlisted).devices["processes"].to_list() == [[10, 11]]
     other = [CudaDevice(), CudaDevice(process=11, uuid="GPU-2")]
     assert len(open_trace(build_export(path, kernels=kernels, cuda_devices=other)).devices) == 2
 

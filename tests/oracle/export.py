@@ -256,8 +256,8 @@ class Export:
             key: object = pair
             if uuids.get(pair):
                 key = uuids[pair]
-            elif not uuids and single and pair[1] == 0:
-                key = "single"
+            elif single and pair[1] == 0 and len(set(uuids.values())) < 2:
+                key = next(iter(uuids.values()), "single")
             groups.setdefault(key, []).append(pair)
         return list(groups.values())
 

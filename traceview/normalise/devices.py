@@ -82,16 +82,18 @@ def _process_device_pairs(stream_ids: RawStreamIds) -> pl.DataFrame:
 
 def _physical_gpus(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: pl.DataFrame) -> pl.Series:
     """Return a key for each pair; pairs share it if the export proves that they are the same GPU."""
-    keys = [f"{process}:{ordinal}" for process, ordinal in pairs.iter_rows()]
+    physical: dict[tuple[int, int], Any] = {}
     cuda_devices = tables.get("TARGET_INFO_CUDA_DEVICE", pl.DataFrame())
     column = "uuid" if "uuid" in cuda_devices.columns else "gpuId"
     if len(cuda_devices) and {"cudaId", "pid", column} <= set(cuda_devices.columns):
         rows = cuda_devices.select("pid", "cudaId", column).drop_nulls().rows()
         physical = {(pid & 0xFFFFFF, ordinal): gpu for pid, ordinal, gpu in rows}
-        keys = [str(physical.get(pair, key)) for pair, key in zip(pairs.iter_rows(), keys, strict=True)]
-    elif len(gpus) == 1:
-        # The machine has a single GPU: ordinal 0 of every process is this GPU.
-        keys = ["only GPU" if pair[1] == 0 else key for pair, key in zip(pairs.iter_rows(), keys, strict=True)]
+    known = set(physical.values())
+    if len(gpus) == 1 and len(known) < 2:
+        # The machine has a single GPU: ordinal 0 of every process is this GPU, also of one that the export leaves out.
+        only = known.pop() if known else "only GPU"
+        physical = {pair: only for pair in pairs.iter_rows() if pair[1] == 0} | physical
+    keys = [str(physical.get(pair, f"{pair[0]}:{pair[1]}")) for pair in pairs.iter_rows()]
     return pl.Series(keys, dtype=pl.String)
 
 
