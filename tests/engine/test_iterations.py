@@ -33,12 +33,12 @@ def iterations_of_parts(trace: Trace, parts: list[PartTrace], **options: int) ->
     found = find_iterations_in_parts(resident, devices, lambda function: map(function, parts), **options)
     if isinstance(found, NotMeasured):
         return found
-    where, finish = found
+    where, work = found
     measured_parts = []
     for part in parts:
         measured = measured_devices(part.trace, part.threads)
         measured_parts.append(measure_iteration_part(part.trace, part.threads, measured, devices, where))
-    return build_iterations(where, merge_iteration_parts(where, measured_parts), finish)
+    return build_iterations(where, merge_iteration_parts(where, measured_parts), work)
 
 
 @pytest.mark.parametrize(

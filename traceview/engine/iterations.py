@@ -15,13 +15,26 @@ import numpy as np
 import polars as pl
 
 from traceview.engine.part import OverParts, PartTrace
-from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
+from traceview.intervals import EMPTY, Times
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.measure.iterations import IterationRanges, LaunchSource, busiest_first, choose_iterations, gpu_times
+from traceview.measure.iterations import (
+    IterationRanges,
+    LaunchSource,
+    busiest_first,
+    choose_iterations,
+    gpu_times,
+    with_last_work,
+)
 from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, compute_counts, join_launches, launch_part
-from traceview.measure.iterations.times import Breakdown, MeasuredDevices, breakdown, finish_from_ends, last_ends
+from traceview.measure.iterations.times import (
+    Breakdown,
+    IterationWork,
+    MeasuredDevices,
+    breakdown,
+    end_of_launches,
+)
 from traceview.measure.nvtx import project_operations
 from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.trace import Trace, Window
@@ -31,9 +44,8 @@ from traceview.model.trace import Trace, Window
 class PartLaunches:
     """What a part launches. `times` is the result of gpu_times, `counts` that of compute_counts.
 
-    `ranges` are the rows of the ranges that launch; `count` and `gpu_ns` are those of LaunchSums for these rows, and
-    `processes` is that of LaunchSums. `ends` has for each process starts of ranges, and the last end of the compute and
-    communication launched between each of them and the next start of any range.
+    `ranges` are the rows of the ranges that launch; the sums that follow are those of LaunchSums for these rows, and
+    `processes` is that of LaunchSums.
     """
 
     known: bool
@@ -43,7 +55,6 @@ class PartLaunches:
     processes: pl.DataFrame
     times: pl.DataFrame
     counts: dict[int, tuple[int, int]]
-    ends: dict[int, tuple[Times, Times]]
 
 
 def own_operations(trace: Trace) -> Trace:
@@ -62,9 +73,9 @@ def own_rows(trace: Trace) -> slice:
 
 def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
     """Return what a part launches; `devices` are the measured ones, rows of Trace.devices."""
-    trace, own = part.trace, own_operations(part.trace)
-    sums = LaunchSums.from_trace(own, part.projection if own is trace else project_operations(own))
-    ranges, starts, counts = np.flatnonzero(sums.count), _starts_among_calls(trace), compute_counts(own)
+    own = own_operations(part.trace)
+    sums = LaunchSums.from_trace(own, part.projection if own is part.trace else project_operations(own))
+    ranges = np.flatnonzero(sums.count)
     return PartLaunches(
         known=own.operations["launch"].null_count() < len(own.operations),
         ranges=ranges,
@@ -72,38 +83,19 @@ def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
         gpu_ns=sums.gpu_ns[ranges],
         processes=sums.processes,
         times=gpu_times(own, devices),
-        counts=counts,
-        ends={process: _known_ends(starts, last_ends(own, process, starts, devices)) for process in counts},
+        counts=compute_counts(own),
     )
 
 
-def _starts_among_calls(trace: Trace) -> Times:
-    """Return the distinct starts of ranges between the trace's calls, and the last one before them."""
-    starts, calls = trace.ranges["start"].to_numpy(), trace.api["start"].to_numpy()
-    if len(calls) == 0:
-        return starts[:0]
-    before = starts[starts <= calls[0]].max(initial=BEFORE_ALL)
-    return sorted_unique(starts[(starts >= before) & (starts <= calls[-1])])
-
-
-def _known_ends(starts: Times, ends: Times) -> tuple[Times, Times]:
-    known = np.flatnonzero(ends > BEFORE_ALL)
-    return starts[known], ends[known]
-
-
 class _Launches:
-    """What the parts launch together; parts are added as they arrive.
-
-    `ends` has for each process the last end after each of `starts`, the distinct starts of all ranges.
-    """
+    """What the parts launch together; parts are added as they arrive."""
 
     def __init__(self, resident: Trace) -> None:
-        self.known, self.starts = False, sorted_unique(resident.ranges["start"].to_numpy())
+        self.known = False
         self.count, self.gpu_ns = np.zeros((2, len(resident.ranges)), np.int64)
         self.processes: list[pl.DataFrame] = []
         self.times: list[pl.DataFrame] = []
         self.counts: dict[int, tuple[int, int]] = {}
-        self.ends: dict[int, Times] = {}
 
     def add(self, part: PartLaunches) -> None:
         """Add what a part launches."""
@@ -115,10 +107,6 @@ class _Launches:
         for process, (launched, total) in part.counts.items():
             before = self.counts.get(process, (0, 0))
             self.counts[process] = before[0] + launched, before[1] + total
-        for process, (starts, ends) in part.ends.items():
-            every = self.ends.setdefault(process, np.full(len(self.starts), BEFORE_ALL))
-            places = np.searchsorted(self.starts, starts)
-            every[places] = np.maximum(every[places], ends)
 
     def source(self, sequence: Callable[[int], LaunchSequence]) -> LaunchSource:
         """Return what is known of the launches; `sequence` returns those of a process."""
@@ -140,8 +128,8 @@ def find_iterations_in_parts(
     *,
     pattern: str | None = None,
     skip: int | None = None,
-) -> tuple[IterationRanges, Times | None] | NotMeasured:
-    """Return where the iterations are, and when the GPUs finish each (see finish_times).
+) -> tuple[IterationRanges, IterationWork] | NotMeasured:
+    """Return where the iterations are, and what they launch.
 
     `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
     measured ones. The other parameters and errors are those of choose_iterations.
@@ -158,32 +146,24 @@ def find_iterations_in_parts(
     where = choose_iterations(resident, devices, launches.source(sequence), pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return where
-    return where, finish_from_ends(_last_ends(resident, devices, launches, where, over_parts))
+    function = partial(
+        _work_in_part,
+        process=where.process,
+        start=where.start,
+        until=end_of_launches(where.start, where.end),
+        devices=devices,
+    )
+    return with_last_work(where, reduce(IterationWork.merged, over_parts(function)))
 
 
 def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPart:
     return launch_part(own_operations(part.trace), process, calls)
 
 
-def _last_ends(
-    resident: Trace,
-    devices: Sequence[int],
-    launches: _Launches,
-    where: IterationRanges,
-    over_parts: OverParts,
-) -> Times:
-    """Return the last end of the work that each iteration launches; see last_ends."""
-    starts = launches.starts
-    place = np.searchsorted(starts, where.start)
-    known = where.process in launches.ends and len(starts) > 0
-    if known and np.array_equal(starts.take(place, mode="clip"), where.start) and (np.diff(place) > 0).all():
-        return np.maximum.reduceat(launches.ends[where.process], place)
-    function = partial(_ends_in_part, process=where.process, start=where.start, devices=devices)
-    return reduce(np.maximum, over_parts(function))
-
-
-def _ends_in_part(part: PartTrace, process: int, start: Times, devices: Collection[int]) -> Times:
-    return last_ends(own_operations(part.trace), process, start, devices)
+def _work_in_part(
+    part: PartTrace, process: int, start: Times, until: int, devices: Collection[int]
+) -> IterationWork:
+    return IterationWork.from_trace(own_operations(part.trace), process, start, until, devices)
 
 
 class IterationPart(NamedTuple):

@@ -24,12 +24,11 @@ from traceview.engine.iterations import find_iterations_in_parts, merge_iteratio
 from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
 from traceview.engine.merge import merge_parts, merge_steady_streams
 from traceview.engine.part import OverParts, PartRunner, PartTrace, ProcessRunner, TraceInMemory
-from traceview.intervals import Times
 from traceview.measure.activity import device_activity
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
-from traceview.measure.iterations.times import Breakdown
+from traceview.measure.iterations.times import Breakdown, IterationWork
 from traceview.measure.shared_work import started_beside
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.findings import Finding
@@ -181,7 +180,7 @@ def model_capture(
     return Modelled(analysis, part, model_of_run(part, work))
 
 
-Located = tuple[IterationRanges, Times | None] | NotMeasured  # the result of find_iterations_in_parts
+Located = tuple[IterationRanges, IterationWork] | NotMeasured  # the result of find_iterations_in_parts
 
 
 class AnalysisOptions(NamedTuple):
@@ -297,7 +296,7 @@ def _plan(
     )
 
 
-def _for_parts(where: IterationRanges, finish: Times | None, resident: Trace) -> Iterations:
+def _for_parts(where: IterationRanges, work: IterationWork, resident: Trace) -> Iterations:
     """Return the iterations that each part gets, without figures.
 
     A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.
@@ -306,8 +305,8 @@ def _for_parts(where: IterationRanges, finish: Times | None, resident: Trace) ->
     names = (name for name in FIGURES if name not in ("wall_ns", "idle_ns"))
     parts = Breakdown(dict.fromkeys((*names, "kernel_count"), none), np.zeros((len(CAUSES), len(none)), np.int64))
     if len(resident.gpu_metrics):
-        return build_iterations(where, parts, finish)
-    return replace(build_iterations(where, parts, finish, (where.skipped, len(none) - 1)), skipped=0)
+        return build_iterations(where, parts, work)
+    return replace(build_iterations(where, parts, work, (where.skipped, len(none) - 1)), skipped=0)
 
 
 def _merge(
@@ -323,9 +322,9 @@ def _merge(
     if isinstance(located, NotMeasured):
         iterations = located
     else:
-        where, finish = located
+        where, work = located
         parts = [result.iterations for result in results if result.iterations is not None]
-        iterations = build_iterations(where, merge_iteration_parts(where, parts), finish)
+        iterations = build_iterations(where, merge_iteration_parts(where, parts), work)
     if complete is None:
         calls = [result.calls for result in results if result.calls is not None]
         resident = _with_event_checks(resident, calls, runner.over_parts)

@@ -211,7 +211,7 @@ class CutIterations:
     def build(cls, where: IterationRanges, finish: Times | None, number: Times, named: bool) -> CutIterations:
         """Cut iterations where the GPU finishes them.
 
-        `finish` is the result of finish_times, `number` and `named` those of iteration_numbers.
+        `finish` is that of IterationWork, `number` and `named` those of iteration_numbers.
         """
         begin, end = where.start, where.end
         time_ns = IterationTimes(begin, end, finish, where.skipped).time_ns

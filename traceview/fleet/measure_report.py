@@ -170,9 +170,9 @@ def _measure_rank(
     if isinstance(located, NotMeasured):
         notes.append(located.reason)
     else:
-        where, finish = located
+        where, work = located
         numbers, named = iteration_numbers(where)
-        cut, begin = CutIterations.build(where, finish, numbers, named), where.start
+        cut, begin = CutIterations.build(where, work.finish, numbers, named), where.start
         steady = _steady(begin, where.skipped, device.window)
     function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)
     parts = list(runner.over_parts(function))

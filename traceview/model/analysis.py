@@ -214,6 +214,26 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class IterationKind:
+    """Counted iterations that differ from the others in what they launch, or in length. A single one is a stall.
+
+    `first` and `longest` are the numbers of instances, from 0, with the skipped ones.
+    """
+
+    count: int
+    share: float  # part of the time of the counted iterations
+    time_ns: Spread
+    differs: str  # where they are, and what they launch
+    first: int
+    longest: int
+
+    @property
+    def words(self) -> str:
+        """The number and the length of the iterations: "16 of 7.5 ms"."""
+        return f"{self.count:,} of {duration(self.time_ns.median)}"
+
+
+@dataclass(frozen=True, slots=True)
 class IterationCandidate:
     """A phase that repeats: the iterations, or another phase that could be the iteration."""
 
@@ -247,6 +267,18 @@ class Iterations:
     spreads: Mapping[str, Spread]  # one per ns field of Iteration
     per_iteration: tuple[Iteration, ...]
     unprofiled: UnprofiledTime | None = None  # an estimate; None if the capture gives none
+    kinds: tuple[IterationKind, ...] = ()  # empty if all counted iterations are of one kind
+
+    @property
+    def counted(self) -> int:
+        """The number of iterations that are not warm-up."""
+        return self.count - self.skipped
+
+    @property
+    def time_words(self) -> str:
+        """What an iteration takes: "13.8 ms", or "16 of 7.5 ms and 8 of 44 ms" where there are kinds."""
+        *first, last = [kind.words for kind in self.kinds] or [duration(self.time_ns)]
+        return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True, slots=True)

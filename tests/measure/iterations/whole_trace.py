@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from traceview.measure.activity import device_activity
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.measure.iterations import LaunchSource, build_iterations, busiest_first, choose_iterations, gpu_times
+from traceview.measure.iterations import (
+    LaunchSource,
+    build_iterations,
+    busiest_first,
+    choose_iterations,
+    gpu_times,
+    with_last_work,
+)
 from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import launch_sequence
-from traceview.measure.iterations.times import MeasuredDevices, breakdown, finish_times
+from traceview.measure.iterations.times import IterationWork, MeasuredDevices, breakdown, end_of_launches
 from traceview.measure.nvtx import project_operations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
@@ -41,5 +48,6 @@ def measure_iterations(
     where = choose_iterations(trace, devices, launches, pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return where
-    parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
-    return build_iterations(where, parts, finish_times(trace, where.process, where.start, devices))
+    until = end_of_launches(where.start, where.end)
+    where, work = with_last_work(where, IterationWork.from_trace(trace, where.process, where.start, until, devices))
+    return build_iterations(where, breakdown(trace, threads, measured, where.process, where.start, where.end), work)

@@ -27,10 +27,11 @@ from traceview.measure.iterations.candidates import (
     range_phases,
     repeating_ranges,
 )
+from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
-from traceview.measure.iterations.times import Breakdown, IterationTimes, unmeasured_processes
+from traceview.measure.iterations.times import Breakdown, IterationTimes, IterationWork, spread, unmeasured_processes
 from traceview.model.analysis import (
     CAUSES,
     ITERATION_FIGURES,
@@ -47,15 +48,15 @@ FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
 def build_iterations(
-    where: IterationRanges, parts: Breakdown, finish: Times | None, listed: Sequence[int] = ()
+    where: IterationRanges, parts: Breakdown, work: IterationWork, listed: Sequence[int] = ()
 ) -> Iterations:
-    """Return the iterations at `where` with their figures; `finish` is the result of finish_times.
+    """Return the iterations at `where` with their figures; `work` is what they launch.
 
     `listed` are the numbers of the iterations that get a row; empty: all.
     """
     figures = _iteration_figures(where, parts)
     rows, spreads = _build_rows(where, figures, parts.idle, listed), _spreads(figures, parts.idle, where.skipped)
-    times = IterationTimes(where.start, where.end, finish, where.skipped)
+    times = IterationTimes(where.start, where.end, work.finish, where.skipped)
     return Iterations(
         range=where.range,
         source=where.source,
@@ -71,6 +72,7 @@ def build_iterations(
         wall_ns=spreads["wall_ns"],
         spreads=spreads,
         per_iteration=rows,
+        kinds=iteration_kinds(times.lengths, work, where.skipped),
     )
 
 
@@ -101,19 +103,6 @@ def _spreads(figures: Mapping[str, Times], idle: NDArray[np.int64], skipped: int
     return {name: spread(values[skipped:]) for name, values in columns.items()}
 
 
-def spread(values: Times) -> Spread:
-    """Return median, p5 and p95 in ns, linearly interpolated between ranks and rounded down."""
-    ordered = np.sort(values)
-    return Spread(*(_percentile(ordered, percent) for percent in (50, 5, 95)))
-
-
-def _percentile(ordered: Times, percent: int) -> int:
-    where, rest = divmod((len(ordered) - 1) * percent, 100)
-    low = int(ordered[where])
-    high = int(ordered[min(where + 1, len(ordered) - 1)])
-    return low + (high - low) * rest // 100
-
-
 # A leading iteration longer than this share of the median is warm-up: kernels load, caches fill, autotuning runs.
 WARM_UP = Fraction(3, 2)
 # A period begins with its first launch, so the first one lacks what the host loads before that.
@@ -130,6 +119,7 @@ class IterationRanges(NamedTuple):
     """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 
     `source` is "range" or "period" (model.Iterations). The `skipped` first ones are warm-up; `why` is the reason.
+    `clipped` says that a window cuts them.
     """
 
     range: str
@@ -143,6 +133,7 @@ class IterationRanges(NamedTuple):
     end: Times
     skipped: int = 0
     why: str = "none"
+    clipped: bool = False
 
 
 class LaunchSource(NamedTuple):
@@ -267,7 +258,18 @@ def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationR
         return where
     inside = overlaps_window(where.start, where.end, window)
     start, end = (np.clip(times[inside], window.start, window.end) for times in (where.start, where.end))
-    return where._replace(start=start, end=end, names=list(compress(where.names, inside)))
+    return where._replace(start=start, end=end, names=list(compress(where.names, inside)), clipped=True)
+
+
+def with_last_work(where: IterationRanges, work: IterationWork) -> tuple[IterationRanges, IterationWork]:
+    """Return the iterations with the last period up to the end of its own work, and what they launch.
+
+    Every other period lasts until the next one begins. The host leaves the last one when it has launched its work.
+    """
+    times = IterationTimes(where.start, where.end, work.finish, where.skipped)
+    if where.source != "period" or times.runs_ahead or where.clipped:
+        return where, work
+    return where._replace(end=np.append(where.end[:-1], times.last_border)), work
 
 
 def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction) -> tuple[int, str]:

@@ -10,6 +10,7 @@ starts of its iterations then say little. The times when the GPU finishes each i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,8 +23,8 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity
 from traceview.measure.gaps import ThreadStates, attribute
 from traceview.measure.overlap import Copies
 from traceview.measure.sums import covered_length_few_queries, sums_between
-from traceview.model.analysis import CAUSES, Gaps
-from traceview.model.trace import KINDS, ROLES, Trace, Window
+from traceview.model.analysis import CAUSES, Gaps, Spread
+from traceview.model.trace import KINDS, ROLES, Trace, Window, enum_texts
 
 SYNC = ROLES.index("sync")
 BLOCKED = "blocked_ns"
@@ -210,11 +211,30 @@ class IterationTimes(NamedTuple):
     def moments(self) -> Times:
         """The borders between counted iterations, at least two: from each to the next is the time of an iteration."""
         if self.finish is not None and self.runs_ahead:
-            # The end of the last skipped iteration begins the first counted one.
+            # The end of the last skipped iteration begins the first counted one. Without one, that moment is unknown.
             borders = self.finish[max(self.skipped - 1, 0) :]
         else:
-            borders = self.start[self.skipped :]
+            borders = np.append(self.start[self.skipped :], self.last_border)
         return borders if len(borders) > 1 else np.array([self.start[-1], self.end[-1]])
+
+    @property
+    def last_border(self) -> int:
+        """When the iteration after the last would begin: its own work has ended, and the typical pause has passed."""
+        steady = slice(self.skipped, None)
+        start, end = self.start[steady], self.end[steady]
+        done = end if self.finish is None or self.runs_ahead else self.finish[steady]
+        pause = int(np.median(start[1:] - done[:-1])) if len(start) > 1 else 0
+        return max(int(end[-1]), int(done[-1]) + pause)
+
+    @property
+    def lengths(self) -> Times:
+        """The time of each counted iteration."""
+        moments = self.moments
+        if len(moments) <= len(self.start) - self.skipped:
+            # The GPU begins the first iteration where the host does, unless it still had other work.
+            longest = int(np.diff(moments).max(initial=0))
+            moments = np.append(max(int(self.start[0]), int(moments[0]) - longest), moments)
+        return np.diff(moments)
 
     @property
     def time_ns(self) -> int:
@@ -223,37 +243,78 @@ class IterationTimes(NamedTuple):
         return int(moments[-1] - moments[0]) // (len(moments) - 1)
 
 
-def finish_times(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times | None:
-    """Return when the GPUs finish the compute and communication that each iteration launches.
+def end_of_launches(start: Times, end: Times) -> int:
+    """Return until when the last iteration launches its work: until the typical pause after its end has passed."""
+    pause = int(np.median(start[1:] - end[:-1])) if len(start) > 1 else 0
+    return int(end[-1]) + max(pause, 0)
 
-    `start` are the starts of the iterations of a process, `devices` rows of Trace.devices. Copies do not count, because
-    a prefetched batch belongs to the next iteration. Return None if an iteration launches nothing.
+
+class IterationWork(NamedTuple):
+    """What each iteration launches; that of parts of a capture merges.
+
+    `last_end` is the last end of its compute and communication, BEFORE_ALL for none. `count` is the number of these
+    operations, and `names` a sum of hashes of their names, so that iterations with the same contents have equal sums.
+    Copies do not count, because a prefetched batch belongs to the next iteration.
     """
-    return finish_from_ends(last_ends(trace, process, start, devices))
+
+    last_end: Times
+    count: Times
+    names: Times
+
+    @classmethod
+    def from_trace(
+        cls, trace: Trace, process: int, start: Times, until: int, devices: Collection[int]
+    ) -> IterationWork:
+        """Return what the iterations of a process launch, from each of `start` to the next and from the last to `until`.
+
+        `devices` are rows of Trace.devices.
+        """
+        calls = trace.api["start"].to_numpy()
+        work = trace.operations.lazy().filter(
+            pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
+            pl.col("launch").is_not_null(),
+            pl.col("process") == process,
+            pl.col("device").is_in(list(devices)),
+        )
+        launched = work.select("launch", "end", "name").collect()
+        # Number the calls by iteration, so that an operation needs one look-up. The last entry stands for no iteration.
+        borders = np.searchsorted(calls, np.append(start, until), side="left")
+        numbers = np.append(np.arange(-1, len(start)), -1)
+        iteration = np.repeat(numbers, np.diff(borders, prepend=0, append=len(calls))).take(launched["launch"].to_numpy())
+        last_end, names = np.full(len(start) + 1, BEFORE_ALL), np.zeros(len(start) + 1, np.int64)
+        np.maximum.at(last_end, iteration, launched["end"].to_numpy())
+        np.add.at(names, iteration, _name_hashes(launched["name"]))
+        count = np.bincount(iteration + 1, minlength=len(start) + 1)[1:]
+        return cls(last_end[:-1], count, names[:-1])
+
+    def merged(self, other: IterationWork) -> IterationWork:
+        """Return the work of two parts together."""
+        return IterationWork(
+            np.maximum(self.last_end, other.last_end), self.count + other.count, self.names + other.names
+        )
+
+    @property
+    def finish(self) -> Times | None:
+        """When the GPUs finish the work of each iteration; None if an iteration launches nothing."""
+        return None if (self.last_end == BEFORE_ALL).any() else np.maximum.accumulate(self.last_end)
 
 
-def finish_from_ends(ends: Times) -> Times | None:
-    """Return the result of finish_times from that of last_ends."""
-    return None if (ends == BEFORE_ALL).any() else np.maximum.accumulate(ends)
+def _name_hashes(names: pl.Series) -> Times:
+    """Return a hash of each name, the same in every process."""
+    used, place = np.unique(names.to_physical().to_numpy(), return_inverse=True)
+    texts = enum_texts(names).gather(used).to_list() if len(used) else []
+    digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, np.int64)[place]
 
 
-def last_ends(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times:
-    """Return the last end of the compute and communication launched between each of `start` and the next.
+def spread(values: Times) -> Spread:
+    """Return median, p5 and p95 in ns, linearly interpolated between ranks and rounded down."""
+    ordered = np.sort(values)
+    return Spread(*(_percentile(ordered, percent) for percent in (50, 5, 95)))
 
-    BEFORE_ALL stands for none. The parameters are those of finish_times.
-    """
-    calls = trace.api["start"].to_numpy()
-    work = trace.operations.lazy().filter(
-        pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
-        pl.col("launch").is_not_null(),
-        pl.col("process") == process,
-        pl.col("device").is_in(list(devices)),
-    )
-    launched = work.select("launch", "end").collect()
-    # Number the calls by iteration, so that an operation needs one look-up.
-    borders = np.searchsorted(calls, start, side="left")
-    iteration_of_call = np.repeat(np.arange(-1, len(start)), np.diff(borders, prepend=0, append=len(calls)))
-    # The last entry stands for work before the first iteration, number -1.
-    ends = np.full(len(start) + 1, BEFORE_ALL)
-    np.maximum.at(ends, iteration_of_call.take(launched["launch"].to_numpy()), launched["end"].to_numpy())
-    return ends[:-1]
+
+def _percentile(ordered: Times, percent: int) -> int:
+    where, rest = divmod((len(ordered) - 1) * percent, 100)
+    low = int(ordered[where])
+    high = int(ordered[min(where + 1, len(ordered) - 1)])
+    return low + (high - low) * rest // 100

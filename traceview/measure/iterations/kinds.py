@@ -1,0 +1,153 @@
+"""Kinds of iterations: groups that differ in what they launch, or in length (docs/definitions.md "Iterations").
+
+Iterations with the same kernels form one group, and groups of nearly the same length are joined. A group is divided
+where its lengths leave a wide gap. A single iteration that is much longer than all others is a group of its own.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+from traceview.measure.iterations.times import IterationWork, spread
+from traceview.model.analysis import IterationKind
+from traceview.model.units import quantity
+
+MAX_KINDS = 4
+MIN_KNOWN = 0.8  # share of the iterations whose contents others have, too
+MIN_DIFFERENCE = 1.15  # ratio of the lengths of groups with different contents
+MIN_GAP = 1.5  # ratio of the lengths on both sides of a gap
+MIN_COUNT, MIN_TIME = 0.1, 0.05  # a group has this share of the iterations or of the time
+MIN_STALL, STALL_TIME = 2.0, 0.1  # length of a stall over the next longest iteration, and its share of the time
+
+Rows = NDArray[np.intp]
+
+
+def iteration_kinds(lengths: Times, work: IterationWork, skipped: int) -> tuple[IterationKind, ...]:
+    """Return the kinds of the counted iterations in the order of their first ones; empty if all are of one kind.
+
+    `lengths` are the times of the counted iterations, `work` is what all iterations launch.
+    """
+    names, count = work.names[skipped:], work.count[skipped:]
+    groups = [part for group in _by_contents(lengths, names) for part in _by_length(group, lengths, int(lengths.sum()))]
+    groups = _join_nearest(groups, lengths)
+    if len(groups) < 2:
+        return ()
+    groups.sort(key=lambda rows: int(rows[0]))
+    launches = [int(np.median(count[rows])) for rows in groups]
+    total = max(int(lengths.sum()), 1)
+    return tuple(
+        IterationKind(
+            count=len(rows),
+            share=int(lengths[rows].sum()) / total,
+            time_ns=spread(lengths[rows]),
+            differs=_difference(rows, len(lengths), own, launches),
+            first=int(rows[0]) + skipped,
+            longest=int(rows[np.argmax(lengths[rows])]) + skipped,
+        )
+        for rows, own in zip(groups, launches, strict=True)
+    )
+
+
+def _by_contents(lengths: Times, names: Times) -> list[Rows]:
+    """Return the groups of iterations with different contents and lengths, each in ascending order."""
+    everything = np.arange(len(lengths))
+    contents, group, count = np.unique(names, return_inverse=True, return_counts=True)
+    known = np.flatnonzero(count > 1)
+    if len(known) < 2 or count[known].sum() < MIN_KNOWN * len(lengths):
+        return [everything]
+    groups = [np.flatnonzero(group == code) for code in known]
+    groups.sort(key=lambda rows: float(np.median(lengths[rows])))
+    joined = [groups[0]]
+    for rows in groups[1:]:
+        if _are_apart(lengths[joined[-1]], lengths[rows]):
+            joined.append(rows)
+        else:
+            joined[-1] = np.concatenate([joined[-1], rows])
+    middle = np.array([np.median(lengths[rows]) for rows in joined])
+    rare = np.flatnonzero(np.isin(group, known, invert=True))
+    nearest = np.argmin(np.abs(lengths[rare][:, None] - middle), axis=1) if len(rare) else rare
+    return [np.sort(np.concatenate([rows, rare[nearest == place]])) for place, rows in enumerate(joined)]
+
+
+def _are_apart(shorter: Times, longer: Times) -> bool:
+    """Return whether the lengths of two groups differ, and most of one group are below most of the other."""
+    low, high = spread(shorter), spread(longer)
+    return high.median >= MIN_DIFFERENCE * low.median and high.p5 > low.median and high.median > low.p95
+
+
+def _by_length(rows: Rows, lengths: Times, total: int) -> list[Rows]:
+    """Divide a group of iterations where its lengths leave the widest gap, again and again."""
+    order = rows[np.argsort(lengths[rows], kind="stable")]
+    ordered = np.maximum(lengths[order], 1)
+    gaps = ordered[1:] / ordered[:-1]
+    for place in np.argsort(-gaps, kind="stable"):
+        if gaps[place] < MIN_GAP:
+            break
+        if _is_border(ordered, int(place) + 1, total):
+            parts = (np.sort(order[: place + 1]), np.sort(order[place + 1 :]))
+            return [part for half in parts for part in _by_length(half, lengths, total)]
+    return [rows]
+
+
+def _is_border(ordered: Times, place: int, total: int) -> bool:
+    """Return whether both sides of a gap are groups: large enough, and narrow compared with the gap."""
+    low, high = ordered[:place], ordered[place:]
+    if len(high) == 1:
+        return bool(high[0] >= MIN_STALL * low[-1] and high[0] - low[-1] >= STALL_TIME * total)
+    if min(len(low), len(high)) < 2:
+        return False
+    for side in (low, high):
+        if len(side) < MIN_COUNT * len(ordered) and int(side.sum()) < MIN_TIME * total:
+            return False
+    widest = max(_width(low), _width(high))
+    return bool(high[0] / low[-1] >= widest)
+
+
+def _width(ordered: Times) -> float:
+    """Return the ratio of the long to the short iterations of a group."""
+    known = spread(ordered)
+    return known.p95 / max(known.p5, 1)
+
+
+def _join_nearest(groups: list[Rows], lengths: Times) -> list[Rows]:
+    """Return at most MAX_KINDS groups: those of the most similar lengths are joined."""
+    groups = sorted(groups, key=lambda rows: float(np.median(lengths[rows])))
+    while len(groups) > MAX_KINDS:
+        middle = [max(float(np.median(lengths[rows])), 1.0) for rows in groups]
+        place = int(np.argmin([high / low for low, high in pairwise(middle)]))
+        groups[place : place + 2] = [np.sort(np.concatenate(groups[place : place + 2]))]
+    return groups
+
+
+def _difference(rows: Rows, counted: int, launches: int, every: list[int]) -> str:
+    """Return what is different in a kind: where its iterations are, and what they launch."""
+    parts = [_places(rows, counted)]
+    if len(set(every)) > 1:
+        parts.append(quantity(launches, "kernel"))
+    else:
+        parts.append("the same kernels")
+    return ", ".join(part for part in parts if part)
+
+
+def _places(rows: Rows, counted: int) -> str:
+    """Return where the iterations of a kind are: "the first 16", "every 10th"."""
+    count, first, last = len(rows), int(rows[0]), int(rows[-1])
+    if last - first == count - 1:
+        if count == 1:
+            return "the first" if first == 0 else "the last" if last == counted - 1 else "a single one"
+        if first == 0 or last == counted - 1:
+            return f"the {'first' if first == 0 else 'last'} {count:,}"
+        return f"{count:,} one after the other"
+    distance = np.diff(rows)
+    if count > 2 and (distance == distance[0]).all():
+        return f"every {int(distance[0])}{_ending(int(distance[0]))}"
+    return ""
+
+
+def _ending(number: int) -> str:
+    """Return the ending of an ordinal: "nd" for 2."""
+    return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
