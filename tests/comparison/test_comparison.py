@@ -133,7 +133,7 @@ def test_change_below_min_change_is_noise() -> None:
 
 
 def test_few_iterations_are_unjudged() -> None:
-    against = only(compare(host_ahead(2, steps=5), host_ahead(3, steps=5)))
+    against = only(compare(host_ahead(2, steps=4), host_ahead(3, steps=4)))
     assert against.verdict == "unjudged" and "too few to tell a change from noise" in against.why
 
 

@@ -96,6 +96,7 @@ def test_figures_match_sql() -> None:
     iterations = analyze_sample("serial").iterations
     assert isinstance(iterations, Iterations)
     edges = [row.start_ns for row in iterations.per_iteration if not row.skipped]
+    edges.append(edges[0] + iterations.counted * iterations.time_ns)
     sums: dict[object, list[list[int]]] = defaultdict(lambda: [[0] * (len(edges) - 1), [0] * (len(edges) - 1)])
     for name, full, *sizes, start, end in rows:
         place = int(np.searchsorted(edges, start, side="right")) - 1

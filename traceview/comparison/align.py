@@ -98,15 +98,15 @@ def align_iterations(host: IterationTimes, cut: str) -> AlignedIterations:
     if cut == "range" or host.finish is None:
         steady = slice(host.skipped, None)
         return AlignedIterations(begins[steady], host.end[steady], begins[steady], next_begin[steady], host.skipped)
-    # The start of the first iteration on the GPU is unknown.
-    first = max(host.skipped, 1)
-    gpu_start, gpu_end = host.finish[first - 1 : -1], host.finish[first:]
-    return AlignedIterations(gpu_start, gpu_end, begins[first:], next_begin[first:], first)
+    steady = slice(host.skipped, None)
+    return AlignedIterations(
+        host.gpu_start[steady], host.finish[steady], begins[steady], next_begin[steady], host.skipped
+    )
 
 
 def align_borders(host: IterationTimes) -> AlignedIterations:
     """Return the times from one steady iteration to the next. Their mean is Iterations.time_ns."""
     borders = host.moments
-    if host.runs_ahead and len(host.start) > 1:
+    if host.runs_ahead:
         return align_iterations(host, "gpu")
     return AlignedIterations(borders[:-1], borders[1:], borders[:-1], borders[1:], host.skipped)

@@ -52,6 +52,7 @@ class PartLaunches:
     ranges: Times
     count: Times
     gpu_ns: Times
+    own: Times
     processes: pl.DataFrame
     times: pl.DataFrame
     counts: dict[int, tuple[int, int]]
@@ -81,6 +82,7 @@ def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
         ranges=ranges,
         count=sums.count[ranges],
         gpu_ns=sums.gpu_ns[ranges],
+        own=sums.own[ranges],
         processes=sums.processes,
         times=gpu_times(own, devices),
         counts=compute_counts(own),
@@ -92,7 +94,7 @@ class _Launches:
 
     def __init__(self, resident: Trace) -> None:
         self.known = False
-        self.count, self.gpu_ns = np.zeros((2, len(resident.ranges)), np.int64)
+        self.count, self.gpu_ns, self.own = np.zeros((3, len(resident.ranges)), np.int64)
         self.processes: list[pl.DataFrame] = []
         self.times: list[pl.DataFrame] = []
         self.counts: dict[int, tuple[int, int]] = {}
@@ -102,6 +104,7 @@ class _Launches:
         self.known |= part.known
         self.count[part.ranges] += part.count
         self.gpu_ns[part.ranges] += part.gpu_ns
+        self.own[part.ranges] += part.own
         self.processes.append(part.processes)
         self.times.append(part.times)
         for process, (launched, total) in part.counts.items():
@@ -110,7 +113,7 @@ class _Launches:
 
     def source(self, sequence: Callable[[int], LaunchSequence]) -> LaunchSource:
         """Return what is known of the launches; `sequence` returns those of a process."""
-        sums = LaunchSums(self.count, self.gpu_ns, _sums_by_process(self.processes))
+        sums = LaunchSums(self.count, self.gpu_ns, self.own, _sums_by_process(self.processes))
         times = _sums_by_process(self.times)
         return LaunchSource(self.known, lambda: sums, lambda: busiest_first(times), sequence)
 
@@ -160,9 +163,7 @@ def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPa
     return launch_part(own_operations(part.trace), process, calls)
 
 
-def _work_in_part(
-    part: PartTrace, process: int, start: Times, until: int, devices: Collection[int]
-) -> IterationWork:
+def _work_in_part(part: PartTrace, process: int, start: Times, until: int, devices: Collection[int]) -> IterationWork:
     return IterationWork.from_trace(own_operations(part.trace), process, start, until, devices)
 
 

@@ -33,8 +33,9 @@ from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps import device_gaps, find_idle_gaps
 from traceview.measure.iterations import IterationRanges
-from traceview.measure.iterations.times import MeasuredDevices
-from traceview.model.analysis import CAUSES, NotMeasured
+from traceview.measure.iterations.kinds import iteration_kinds
+from traceview.measure.iterations.times import IterationTimes, MeasuredDevices
+from traceview.model.analysis import CAUSES, NotMeasured, kinds_words
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.pipeline import open_trace
@@ -172,6 +173,9 @@ def _measure_rank(
     else:
         where, work = located
         numbers, named = iteration_numbers(where)
+        measured = IterationTimes(where.start, where.end, work.finish, where.skipped)
+        if kinds := iteration_kinds(measured.lengths, work, where.skipped):
+            notes.append(f"iterations are of several kinds: {kinds_words(kinds)}")
         cut, begin = CutIterations.build(where, work.finish, numbers, named), where.start
         steady = _steady(begin, where.skipped, device.window)
     function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)

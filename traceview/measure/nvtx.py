@@ -27,7 +27,7 @@ LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
-    r"|^gc generation \d$"
+    r"|^gc generation \d$|^\[DALI\]"
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
@@ -37,6 +37,8 @@ MIN_INCREASING = 0.9
 MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
 # Words before a number that counts on in an outer loop, and before one that numbers the parts of a model.
 COUNTER_WORDS, PART_WORDS = r"(?i)iter|step|batch|epoch|token|frame", r"(?i)layer|block|stage|level|chunk"
+# Ranges that say that they are the step of a loop, as `ProfilerStep#7` of PyTorch's profiler.
+STEP_WORDS = r"(?i)(^|[^a-z])(profiler)?(iter(ation)?|step)s?([^a-z]|$)"
 
 
 def fold_numbers(names: pl.Series) -> pl.Series:
@@ -339,11 +341,20 @@ def annotating_threads(trace: Trace) -> Times:
     return annotating
 
 
+def _own_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranges of each process without those of libraries, or all where it has no others."""
+    own = without_library_ranges(ranges)
+    return (
+        own if own.is_empty() else pl.concat([own, ranges.filter(~pl.col("process").is_in(own["process"].implode()))])
+    )
+
+
 @once_per_frame
 def _busiest_threads(ranges: pl.DataFrame) -> list[tuple[int, int]]:
     """Return each process with ranges, and its thread with the most range time."""
     totals = (
-        ranges.group_by("process", "thread")
+        _own_ranges(ranges)
+        .group_by("process", "thread")
         .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
         .sort(["total", "thread"], descending=[True, False])
         .unique("process", keep="first", maintain_order=True)

@@ -5,7 +5,7 @@ A GPU has its work, the overlap, and the causes of its idle time, in its window 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -233,6 +233,12 @@ class IterationKind:
         return f"{self.count:,} of {duration(self.time_ns.median)}"
 
 
+def kinds_words(kinds: Sequence[IterationKind]) -> str:
+    """Return the kinds in words: "16 of 7.5 ms and 8 of 44 ms"; "" without any."""
+    *first, last = [kind.words for kind in kinds] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 @dataclass(frozen=True, slots=True)
 class IterationCandidate:
     """A phase that repeats: the iterations, or another phase that could be the iteration."""
@@ -277,8 +283,7 @@ class Iterations:
     @property
     def time_words(self) -> str:
         """What an iteration takes: "13.8 ms", or "16 of 7.5 ms and 8 of 44 ms" where there are kinds."""
-        *first, last = [kind.words for kind in self.kinds] or [duration(self.time_ns)]
-        return f"{', '.join(first)} and {last}" if first else last
+        return kinds_words(self.kinds) or duration(self.time_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +293,12 @@ class IterationSummary:
     source: str  # "range", "period" or "none"
     confidence: float | None
     time_ns: int | None
+    kinds: tuple[IterationKind, ...] = ()
 
     @classmethod
     def build(cls, iterations: Iterations) -> IterationSummary:
         """Return the summary of iterations."""
-        return cls(iterations.source, iterations.confidence, iterations.time_ns)
+        return cls(iterations.source, iterations.confidence, iterations.time_ns, iterations.kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from traceview.model.analysis import kinds_words
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
@@ -63,9 +64,7 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
     """Return what limits an iteration and what each change gives, as text, in 25 lines."""
     path = sorted(result.path.items(), key=lambda pair: -pair[1])[:MAX_PATH]
     limits = ", ".join(f"{PATH_WORDS[kind]} {share(ns, result.replayed_ns)}" for kind, ns in path if ns)
-    first = wrap(
-        f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration", columns=screen.columns
-    )
+    first = wrap(f"{plain(result.info.file, 60)} · {_time(result)}", columns=screen.columns)
     parts = (
         [*first, *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns)],
         _changes(ALONE, result, result.predictions[:MAX_CHANGES], screen.columns, with_notes=False),
@@ -78,7 +77,7 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
 
 def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
     yield wrap(
-        f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration (mean of "
+        f"{plain(result.info.file, 60)} · {_time(result)} (mean of "
         f"{result.counted} iterations, {_source(result)}); the model of {result.modelled} of them "
         f"predicts {duration(result.replayed_ns)} ({result.error:+.2%}){unprofiled_words(result.unprofiled)}"
     )
@@ -94,6 +93,12 @@ def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
         yield ["Not applicable", *(line for text in omitted for line in wrap(text, "  ", "    "))]
     if result.notes:
         yield ["Notes", *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    "))]
+
+
+def _time(result: WhatIf) -> str:
+    """Return the time of an iteration, with that of each kind where there are kinds."""
+    kinds = kinds_words(result.iterations.kinds)
+    return f"{duration(result.measured_ns)} per iteration{f', from {kinds}' if kinds else ''}"
 
 
 def _source(result: WhatIf) -> str:

@@ -42,7 +42,7 @@ KERNEL = (
 )
 USE = ("window_ns", "kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 EXPOSED = ("exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")
-ITERATIONS = ("range", "source", "confidence", "count", "skipped", "time_ns", "unprofiled_ns", "wall_ns")
+ITERATIONS = ("range", "source", "confidence", "count", "skipped", "time_ns", "kinds", "unprofiled_ns", "wall_ns")
 PREDICTION = ("change", "title", "iteration_ns", "low_ns", "high_ns")
 CHANGE = ("before_ns", "after_ns", "difference_ns", "verdict")
 STACKS = "it has no samples of stacks: record with `traceview record --python -- COMMAND`"

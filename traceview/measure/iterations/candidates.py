@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.nvtx import Projection, fold_numbers, phase_names, without_library_ranges
+from traceview.measure.nvtx import STEP_WORDS, Projection, fold_numbers, phase_names, without_library_ranges
 from traceview.model.analysis import IterationCandidate
 from traceview.model.patterns import names_with_match
 from traceview.model.trace import Trace
@@ -45,6 +46,7 @@ class Phase(NamedTuple):
     active: float  # share of the ranges that launch GPU work
     time_share: float  # share of the GPU time that the process launches
     count_share: float
+    own: bool  # its thread launches some of it; false where only other threads of the process do
 
     @property
     def qualifies(self) -> bool:
@@ -61,6 +63,15 @@ class Phase(NamedTuple):
         """The phase in the form that reports show."""
         time = int(self.start[-1] - self.start[0]) // (len(self.start) - 1)
         return IterationCandidate(self.ranges.name, "range", len(self.start), time, self.time_share)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the name says that the ranges are the steps of a loop."""
+        return re.search(STEP_WORDS, self.ranges.name) is not None
+
+    def contains(self, inner: Phase) -> bool:
+        """Return whether nearly all ranges of another phase begin in these."""
+        return int(inner.repeats_in(self).sum()) >= MIN_NESTED_SHARE * len(inner.start)
 
     def repeats_in(self, outer: Phase) -> Times:
         """Return how many of the ranges begin in each range of another phase."""
@@ -120,12 +131,13 @@ class LaunchSums:
     """What the ranges and processes of a capture, or of a part of it, launch. Sums of parts add up.
 
     `count` and `gpu_ns` have an entry for each row of Trace.ranges: the number of operations that the range launches,
-    and their GPU time. `processes` has a row for each process: process, total_ns and total_count of its operations with
-    a launch.
+    and their GPU time; `own` is the number that the range's thread launches. `processes` has a row for each process:
+    process, total_ns and total_count of its operations with a launch.
     """
 
     count: Times
     gpu_ns: Times
+    own: Times
     processes: pl.DataFrame
 
     @classmethod
@@ -143,7 +155,10 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
     ranges = without_library_ranges(ranges)
     rows = ranges["row"].to_numpy()
     frame = ranges.select("row", "start", "end", "thread", "process").with_columns(
-        phase_names(ranges).alias("phase"), pl.Series("count", count[rows]), pl.Series("gpu_ns", gpu_ns[rows])
+        phase_names(ranges).alias("phase"),
+        pl.Series("count", count[rows]),
+        pl.Series("gpu_ns", gpu_ns[rows]),
+        pl.Series("own", launched.own[rows] > 0),
     )
     key = ("thread", "phase")
     frame = frame.filter(pl.len().over(key) >= MIN_REPEATS).with_columns(pl.struct(key).rank("dense").alias("group"))
@@ -154,6 +169,7 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
             pl.col("row", "start", "end"),
             (pl.col("count") > 0).mean().alias("active"),
             pl.col("gpu_ns", "count").sum(),
+            pl.col("own").any(),
             (pl.col("end") - pl.col("start")).sum().alias("host"),
         )
         .filter(pl.col("row").list.len() >= MIN_REPEATS)
@@ -168,20 +184,21 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
 def _phase(row: pl.DataFrame) -> Phase:
     rows, start, end = (row[name].explode().to_numpy().astype(np.int64) for name in ("row", "start", "end"))
     ranges = RepeatedRange(row["phase"].item(), row["thread"].item(), rows)
-    return Phase(ranges, start, end, row["active"].item(), row["gpu_ns"].item(), row["count"].item())
+    return Phase(ranges, start, end, *(row[name].item() for name in ("active", "gpu_ns", "count", "own")))
 
 
-def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times]:
-    """Return the number of operations that each range launches, and their GPU time in ns."""
+def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times, Times]:
+    """Return the number of operations that each range launches, their GPU time in ns, and how many its thread does."""
     stretches = projection.stretches
-    sums = np.zeros((2, len(stretches.first) + 1), np.int64)
+    sums = np.zeros((3, len(stretches.first) + 1), np.int64)
     if len(projection.begin):
         length = (trace.operations["end"] - trace.operations["start"]).to_numpy()
-        runs = (np.diff(projection.begin, append=projection.operations), np.add.reduceat(length, projection.begin))
+        count = np.diff(projection.begin, append=projection.operations)
+        runs = (count, np.add.reduceat(length, projection.begin), np.where(projection.via_process, 0, count))
         for total, values in zip(sums, runs, strict=True):
             np.add.at(total, projection.stretch + 1, values)
     running = np.cumsum(sums, axis=1)
-    launched, nesting = np.zeros((2, len(trace.ranges)), np.int64), stretches.nesting
+    launched, nesting = np.zeros((3, len(trace.ranges)), np.int64), stretches.nesting
     # Stretches are ordered by thread and begin where a range of the thread opens or closes.
     borders = np.flatnonzero(np.diff(stretches.thread, prepend=-2, append=np.iinfo(np.int64).max)).tolist()
     for first, last in pairwise(borders):
@@ -189,7 +206,7 @@ def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times]:
         edges = (nesting.start[own], nesting.end[own])
         begin, stop = (first + np.searchsorted(stretches.first[first:last], times) for times in edges)
         launched[:, nesting.rows[own]] = running[:, stop] - running[:, begin]
-    return launched[0], launched[1]
+    return launched[0], launched[1], launched[2]
 
 
 def _process_totals(trace: Trace) -> pl.DataFrame:
@@ -202,14 +219,26 @@ def _process_totals(trace: Trace) -> pl.DataFrame:
 
 
 def choose_phase(phases: Sequence[Phase]) -> Phase | None:
-    """Return the phase that is the iteration: the first that qualifies, or the iterations nested in it."""
-    chosen = next((phase for phase in phases if phase.qualifies), None)
+    """Return the phase that is the iteration: the first that qualifies, or the iterations nested in it.
+
+    A phase whose thread launches nothing itself, such as the executor of a data loader, comes after the others. Steps
+    by name come before the layers in them.
+    """
+    qualified = [phase for phase in phases if phase.qualifies]
+    chosen = _innermost(qualified, next((phase for phase in qualified if phase.own), next(iter(qualified), None)))
+    if chosen is None or chosen.is_step:
+        return chosen
+    return next((phase for phase in qualified if phase.is_step and phase.own and phase.contains(chosen)), chosen)
+
+
+def _innermost(phases: Sequence[Phase], chosen: Phase | None) -> Phase | None:
+    """Return a phase, or the iterations of this loop of loops. Layers are no iterations of a step."""
     while chosen is not None:
         outer = chosen
         nested = (
             phase
             for phase in phases
-            if phase.qualifies
+            if (phase.is_step or not outer.is_step)
             and phase.time_share >= MIN_NESTED_SHARE * outer.time_share
             and phase.repeats_in(outer).min() >= MIN_NESTED
             and phase.ranges.thread == outer.ranges.thread

@@ -31,8 +31,8 @@ def iteration_kinds(lengths: Times, work: IterationWork, skipped: int) -> tuple[
 
     `lengths` are the times of the counted iterations, `work` is what all iterations launch.
     """
-    names, count = work.names[skipped:], work.count[skipped:]
-    groups = [part for group in _by_contents(lengths, names) for part in _by_length(group, lengths, int(lengths.sum()))]
+    names, count = work.names[skipped:], work.kernels[skipped:]
+    groups = [part for group in _by_contents(lengths, names) for part in _by_length(group, lengths)]
     groups = _join_nearest(groups, lengths)
     if len(groups) < 2:
         return ()
@@ -55,7 +55,7 @@ def iteration_kinds(lengths: Times, work: IterationWork, skipped: int) -> tuple[
 def _by_contents(lengths: Times, names: Times) -> list[Rows]:
     """Return the groups of iterations with different contents and lengths, each in ascending order."""
     everything = np.arange(len(lengths))
-    contents, group, count = np.unique(names, return_inverse=True, return_counts=True)
+    _, group, count = np.unique(names, return_inverse=True, return_counts=True)
     known = np.flatnonzero(count > 1)
     if len(known) < 2 or count[known].sum() < MIN_KNOWN * len(lengths):
         return [everything]
@@ -79,8 +79,11 @@ def _are_apart(shorter: Times, longer: Times) -> bool:
     return high.median >= MIN_DIFFERENCE * low.median and high.p5 > low.median and high.median > low.p95
 
 
-def _by_length(rows: Rows, lengths: Times, total: int) -> list[Rows]:
-    """Divide a group of iterations where its lengths leave the widest gap, again and again."""
+def _by_length(rows: Rows, lengths: Times) -> list[Rows]:
+    """Divide a group of iterations where its lengths leave the widest gap, again and again; a small one stays whole."""
+    if len(rows) < MIN_COUNT * len(lengths):
+        return [rows]
+    total = int(lengths.sum())
     order = rows[np.argsort(lengths[rows], kind="stable")]
     ordered = np.maximum(lengths[order], 1)
     gaps = ordered[1:] / ordered[:-1]
@@ -89,7 +92,7 @@ def _by_length(rows: Rows, lengths: Times, total: int) -> list[Rows]:
             break
         if _is_border(ordered, int(place) + 1, total):
             parts = (np.sort(order[: place + 1]), np.sort(order[place + 1 :]))
-            return [part for half in parts for part in _by_length(half, lengths, total)]
+            return [part for half in parts for part in _by_length(half, lengths)]
     return [rows]
 
 
@@ -126,10 +129,10 @@ def _join_nearest(groups: list[Rows], lengths: Times) -> list[Rows]:
 def _difference(rows: Rows, counted: int, launches: int, every: list[int]) -> str:
     """Return what is different in a kind: where its iterations are, and what they launch."""
     parts = [_places(rows, counted)]
-    if len(set(every)) > 1:
-        parts.append(quantity(launches, "kernel"))
-    else:
+    if len(set(every)) == 1:
         parts.append("the same kernels")
+    elif launches:
+        parts.append(quantity(launches, "kernel"))
     return ", ".join(part for part in parts if part)
 
 

@@ -34,7 +34,9 @@ MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern th
 PATTERN_SHIFT = 40
 MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
 MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
-DOUBT_OUTSIDE = 1.5  # weight of the work outside the repetitions
+# Repetitions that prove nothing, where these are whole passes, and where they are a few launches. Equal launches of one
+# kernel are often calls by hand. The weight of the work outside the repetitions.
+DOUBT, DOUBT_SHORT, DOUBT_OUTSIDE = 0.5, 1.5, 1.5
 MIN_PAUSE = 1000  # ns
 MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and share of groups of the typical size
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
@@ -104,9 +106,17 @@ def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last
     """
     short = level.length <= MAX_SHORT and not sequence.graph[first[0] : last[0]].any()
     outside = (1 - level.score) * DOUBT_OUTSIDE * (2 if short else 1)
-    doubt = (0.5 + outside) / max(len(first) - 1, 1)
+    few = DOUBT_SHORT if short and not _computes_and_talks(sequence, first, last) else DOUBT
+    doubt = (few + outside) / max(len(first) - 1, 1)
     confidence = (level.regularity + level.similarity) / 2 * max(1 - doubt, 0)
     return confidence * SHORT_CONFIDENCE if short else confidence
+
+
+def _computes_and_talks(sequence: LaunchSequence, first: Times, last: Times) -> bool:
+    """Return whether most repetitions copy more than once and compute: they are whole passes over some data."""
+    copies, computes = (np.append(0, np.cumsum(marks)) for marks in (sequence.talks, sequence.computes))
+    passes = (copies[last] - copies[first] > 1) & (computes[last] > computes[first]) & (last - first >= MAX_SHORT)
+    return bool(np.mean(passes) >= MIN_WHOLE)
 
 
 def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) -> bool:
@@ -122,6 +132,7 @@ def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) ->
     own = sequence.computes & ~np.isin(sequence.symbol, sequence.symbol[first : int(period.first[-1])])
     talks = np.flatnonzero(sequence.talks)
     before = int(talks[np.searchsorted(talks, first, side="right") - 1]) if len(talks) and talks[0] <= first else 0
+    before = 0 if first <= level.length else before  # the embedding may read a flag of the mask
     after = int(np.append(talks, len(own))[np.searchsorted(talks, last, side="right")])
     return bool(own[last:after].any()) or int(np.count_nonzero(own[before:first])) >= MIN_EXTRA
 

@@ -211,11 +211,22 @@ class IterationTimes(NamedTuple):
     def moments(self) -> Times:
         """The borders between counted iterations, at least two: from each to the next is the time of an iteration."""
         if self.finish is not None and self.runs_ahead:
-            # The end of the last skipped iteration begins the first counted one. Without one, that moment is unknown.
-            borders = self.finish[max(self.skipped - 1, 0) :]
+            borders = np.append(self.gpu_start[self.skipped], self.finish[self.skipped :])
         else:
             borders = np.append(self.start[self.skipped :], self.last_border)
-        return borders if len(borders) > 1 else np.array([self.start[-1], self.end[-1]])
+        return borders
+
+    @property
+    def gpu_start(self) -> Times:
+        """When the GPU begins each iteration: when it has finished the one before.
+
+        It begins the first one with the host, unless it still has other work then: the first takes the median at most.
+        """
+        assert self.finish is not None, "each iteration launches compute"
+        begin = int(self.start[0])
+        if len(self.finish) > 1:
+            begin = max(begin, int(self.finish[0] - np.median(np.diff(self.finish))))
+        return np.append(begin, self.finish[:-1])
 
     @property
     def last_border(self) -> int:
@@ -229,12 +240,7 @@ class IterationTimes(NamedTuple):
     @property
     def lengths(self) -> Times:
         """The time of each counted iteration."""
-        moments = self.moments
-        if len(moments) <= len(self.start) - self.skipped:
-            # The GPU begins the first iteration where the host does, unless it still had other work.
-            longest = int(np.diff(moments).max(initial=0))
-            moments = np.append(max(int(self.start[0]), int(moments[0]) - longest), moments)
-        return np.diff(moments)
+        return np.diff(self.moments)
 
     @property
     def time_ns(self) -> int:
@@ -252,20 +258,20 @@ def end_of_launches(start: Times, end: Times) -> int:
 class IterationWork(NamedTuple):
     """What each iteration launches; that of parts of a capture merges.
 
-    `last_end` is the last end of its compute and communication, BEFORE_ALL for none. `count` is the number of these
+    `last_end` is the last end of its compute and communication, BEFORE_ALL for none. `kernels` is the number of these
     operations, and `names` a sum of hashes of their names, so that iterations with the same contents have equal sums.
     Copies do not count, because a prefetched batch belongs to the next iteration.
     """
 
     last_end: Times
-    count: Times
+    kernels: Times
     names: Times
 
     @classmethod
     def from_trace(
         cls, trace: Trace, process: int, start: Times, until: int, devices: Collection[int]
     ) -> IterationWork:
-        """Return what the iterations of a process launch, from each of `start` to the next and from the last to `until`.
+        """Return what the iterations of a process launch: from each of `start` to the next, the last to `until`.
 
         `devices` are rows of Trace.devices.
         """
@@ -280,7 +286,9 @@ class IterationWork(NamedTuple):
         # Number the calls by iteration, so that an operation needs one look-up. The last entry stands for no iteration.
         borders = np.searchsorted(calls, np.append(start, until), side="left")
         numbers = np.append(np.arange(-1, len(start)), -1)
-        iteration = np.repeat(numbers, np.diff(borders, prepend=0, append=len(calls))).take(launched["launch"].to_numpy())
+        iteration = np.repeat(numbers, np.diff(borders, prepend=0, append=len(calls))).take(
+            launched["launch"].to_numpy()
+        )
         last_end, names = np.full(len(start) + 1, BEFORE_ALL), np.zeros(len(start) + 1, np.int64)
         np.maximum.at(last_end, iteration, launched["end"].to_numpy())
         np.add.at(names, iteration, _name_hashes(launched["name"]))
@@ -290,7 +298,7 @@ class IterationWork(NamedTuple):
     def merged(self, other: IterationWork) -> IterationWork:
         """Return the work of two parts together."""
         return IterationWork(
-            np.maximum(self.last_end, other.last_end), self.count + other.count, self.names + other.names
+            np.maximum(self.last_end, other.last_end), self.kernels + other.kernels, self.names + other.names
         )
 
     @property

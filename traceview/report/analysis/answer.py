@@ -71,6 +71,9 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
     counted = iterations.count - iterations.skipped
     skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
     time = f"{duration(iterations.time_ns)}{unprofiled_words(iterations.unprofiled)}"
+    if iterations.kinds:
+        kinds = "; ".join(f"{kind.words} ({kind.differs})" for kind in iterations.kinds)
+        return f"Iterations: {kinds}. Mean: {time} ({source}; {counted} counted{skipped})"
     return f"Iteration: {time} ({source}; {counted} counted{skipped})"
 
 

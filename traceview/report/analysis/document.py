@@ -10,6 +10,7 @@ from traceview.model.analysis import (
     DeviceUse,
     Gap,
     IterationCandidate,
+    IterationKind,
     Iterations,
     NotMeasured,
     SyncUse,
@@ -123,7 +124,7 @@ SHAPES: Shapes = {
         **UNPROFILED,
         **names("process_id", "count", "skipped", "skipped_why", "wall_ns"),
         MERGED: Value("spreads", lambda spreads, _: plain_values(spreads)),
-        **names("candidates", "per_iteration"),
+        **names("kinds", "candidates", "per_iteration"),
     },
     NotMeasured: {
         "range": Constant(None),
@@ -131,10 +132,16 @@ SHAPES: Shapes = {
         "confidence": Constant(0.0),
         **dict.fromkeys(("time_ns", *UNPROFILED), Constant(None)),
         **dict.fromkeys(("count", "skipped"), Constant(0)),
+        "kinds": Constant([]),
         "candidates": Constant([]),
         "wall_ns": Constant(dict.fromkeys(("median", "p5", "p95"))),
         "per_iteration": Constant([]),
         "not_measured": "reason",
+    },
+    IterationKind: {
+        "count": "count",
+        "share": rounded("share"),
+        **names("time_ns", "differs", "first", "longest"),
     },
     IterationCandidate: {**names("name", "source", "count", "time_ns"), "share_fraction": rounded("share_fraction")},
     Finding: {

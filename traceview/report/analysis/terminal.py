@@ -317,6 +317,8 @@ def _basis(analysis: Analysis) -> str:
     skipped = f", {known.skipped} skipped" if known.skipped else ""
     counted = f"{known.count - known.skipped} counted{skipped}"
     time = f"Iteration: {duration(known.time_ns)}{without}"
+    if known.kinds:
+        time = f"Iterations: {known.time_words} · mean {duration(known.time_ns)}{without}"
     return "  " + " · ".join((time, counted, plain(known.range, 40), *list(speed_lines(analysis))[:1]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traceview.model.analysis import kinds_words
 from traceview.model.comparison import (
     STATUSES,
     CaptureDifference,
@@ -138,7 +139,9 @@ def compared(capture: ComparedCapture, cut: str) -> str:
         return "as a whole"
     skipped = f", {capture.skipped} skipped" if capture.skipped else ""
     name = plain(capture.range or "", 40)
-    return f"{capture.count} iterations ({name if capture.iterations.source == 'period' else f'range {name}'}){skipped}"
+    kinds = kinds_words(capture.iterations.kinds)
+    source = name if capture.iterations.source == "period" else f"range {name}"
+    return f"{capture.count} iterations ({source}){skipped}{f': {kinds}' if kinds else ''}"
 
 
 def median_words(against: CaptureDifference) -> str:
