@@ -1,9 +1,9 @@
 """The GPU is idle before work whose launch is not in the capture.
 
 Symptom: idle time with the cause `unknown`.
-Cause: a migration of managed memory, which no call launches: the host touches its pages. A page fault is served in some
-tens of µs, so that in a longer gap the host works before it touches the page. Otherwise the export is a slice (see
-cut_capture) or has no API calls.
+Cause: a migration of managed memory, which no call launches: the host touches its pages. A migration moves at most
+2 MB, which the host reads or fills within MAX_FAULT; in a longer gap it works before it touches the memory. Otherwise
+the export is a slice (see cut_capture) or has no API calls.
 Remedy: for managed memory, copies of whole arrays instead of migrations, or less work of the host. Otherwise capture
 whole steps with `-t cuda,nvtx`; this is information.
 
@@ -19,9 +19,9 @@ import numpy as np
 from traceview.model.trace import KINDS
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
+MAX_FAULT = 1_000_000  # ns
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
@@ -29,7 +29,9 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
     kind = part.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
     operation = device.gap_operation
     migrates = np.isin(kind[operation] if len(kind) else kind, MIGRATIONS)
-    return Collected((), {"migrations": GapGroup(np.flatnonzero((operation >= 0) & migrates))})
+    ended = np.flatnonzero((operation >= 0) & migrates)
+    long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
+    return Collected((), {"migrations": GapGroup(ended[~long]), "host": GapGroup(ended[long])})
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
@@ -37,10 +39,10 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
     for device in facts.devices:
         if device.use.gaps.causes["unknown"] == 0:
             continue
-        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations", at_most=MAX_SHORT_GAP),))
+        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations"),))
         where = {"where": " before it touches managed memory"}
-        rest = IdleClaim(("unknown",), "migrations")
-        yield FindingDraft("host_bound", device, (rest,), where, "elsewhere", key="migrations")
+        host = IdleClaim(("unknown",), "host")
+        yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")
         yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
 
 
