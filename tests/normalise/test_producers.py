@@ -33,5 +33,5 @@ def test_wait_is_for_the_thread_that_runs() -> None:
     starts, ends = [0, 15 * MS, 15 * MS, 26 * MS], [10 * MS, 25 * MS, 25 * MS, 29 * MS]
     waits = pl.DataFrame({"start": starts, "end": ends, "name": names_of_calls, "thread": [0] * 4})
     result = waited_for(waits, tables, Threads(pl.Series("globalTid", [tid(7, 7)])))
-    # The process has the program's name; drivers and strangers do not count; a file is no thread.
+    # The process has the program's name; drivers and strangers do not count, nor do files.
     assert result.to_list() == ["process python", "thread pin_memory", "", ""]

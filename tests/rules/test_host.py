@@ -293,7 +293,7 @@ def loading_loop(size: int, read_back: int) -> Trace:
 
 
 def test_wait_before_the_copies_of_batches_is_data_loading() -> None:
-    """A scalar is no batch, and a host that reads back as much computes the next input from it."""
+    """A scalar does not count, and a host that reads back as much computes the next input from it."""
     first = [findings(loading_loop(*sizes), host_bound)[0] for sizes in ((10_000, 4), (100, 4), (10_000, 20_000))]
     assert [finding.id for finding in first] == ["data_loading", "host_bound", "host_bound"]
     assert first[0].cost_ns == 9 * 7 * MS and "before batches are copied" in first[0].title
