@@ -18,7 +18,7 @@ from tests.rules.helpers import (
     notes,
     with_calls,
 )
-from traceview.model.trace import Trace
+from traceview.model.trace import KINDS, Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
@@ -276,3 +276,25 @@ def test_profiler_is_a_note_queued_and_unknown_are_findings() -> None:
 def test_less_than_a_thousandth_has_no_finding() -> None:
     work = [(0, 1000 * MS, "compute", 0, None), (1000 * MS + 500 * US, 2000 * MS, "compute", 0, None)]
     assert findings(made_trace(work), unknown_launch) == ()
+
+
+def loading_loop(size: int, read_back: int) -> Trace:
+    """Ten steps of 10 ms: a pause of 7 ms, a copy of `size` bytes to the GPU, a kernel, a copy back of `read_back`."""
+    work, calls = [], []
+    for step in range(10):
+        begin, first = step * 10 * MS, len(calls)
+        for at, (start, kind) in enumerate(((7 * MS, "copy"), (8 * MS, "compute"), (9 * MS, "copy"))):
+            calls.append((begin + start, begin + start + US, "api", 0))
+            work.append((begin + start + US, begin + start + MS, kind, 0, first + at))
+    trace = made_trace(work, calls, iterations(10, 10 * MS))
+    kinds, sizes = ["h2d", None, "d2h"] * 10, [size, 0, read_back] * 10
+    own = [pl.Series("kind", kinds, dtype=pl.Enum(KINDS)), pl.Series("bytes", sizes, dtype=pl.Int64)]
+    return replace(trace, operations=trace.operations.with_columns(own))
+
+
+def test_wait_before_the_copies_of_batches_is_data_loading() -> None:
+    """A scalar does not count, and a host that reads back as much computes the next input from it."""
+    first = [findings(loading_loop(*sizes), host_bound)[0] for sizes in ((10_000, 4), (100, 4), (10_000, 20_000))]
+    assert [finding.id for finding in first] == ["data_loading", "host_bound", "host_bound"]
+    assert first[0].cost_ns == 9 * 7 * MS and "before batches are copied" in first[0].title
+    assert first[0].change == "load"

@@ -74,7 +74,7 @@ class _Names(NamedTuple):
         listed = tables.get(raw.PROCESSES, pl.DataFrame())
         if "name" in listed.columns:
             known = listed.drop_nulls().select("globalPid", "name").iter_rows()
-            mains = {(pid >> 24) & 0xFFFFFF: without_path(name) for pid, name in known} | mains
+            mains |= {(pid >> 24) & 0xFFFFFF: without_path(name) for pid, name in known}
         return cls(named, mains)
 
     def words(self, waiting: int, other: int) -> str:
@@ -84,7 +84,9 @@ class _Names(NamedTuple):
         if SYSTEM_THREAD.search(name):
             return ""
         if process != awaited:
-            related = program == self.processes.get(process) or loading_words(program) or loading_words(name)
+            if loading_words(name):
+                return f"process {name}"
+            related = program == self.processes.get(process) or loading_words(program)
             return f"process {program}" if program and related else ""
         return f"thread {name}" if name and name != program else "another thread"
 
