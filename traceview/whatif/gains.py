@@ -123,13 +123,14 @@ def _rank(findings: Sequence[Finding]) -> Callable[[Finding], tuple[float, float
     """Return the key of the order: findings of one kind on one device, which split one cause, count as one.
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
-    that gain less than captures of a program differ by, and after the others.
+    that gain less than captures of a program differ by, and after the others. One that takes most of the run is first:
+    the gains of the others are shares of an iteration, and the iterations are the smaller part of the run.
     """
     whole: dict[tuple[str, str | None], float] = {}
     for finding in findings:
         key, gain = (finding.id, finding.device), finding.gain
         behind = gain.source == "none" or (finding.once and gain.fraction <= MOSTLY)
-        own = min(MEDIUM_SHARE, finding.decisive_fraction) * BEHIND if behind else gain.fraction
+        own = min(MEDIUM_SHARE, finding.decisive_fraction) * BEHIND if behind else gain.fraction + finding.once
         joined = gain.source == "predicted" or behind
         whole[key] = max(whole.get(key, 0.0), own) if joined else whole.get(key, 0.0) + own
     return lambda finding: (-whole[finding.id, finding.device], -_unprofiled_cost(finding))
