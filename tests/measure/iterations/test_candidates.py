@@ -62,7 +62,7 @@ def test_ranges_must_launch_a_fifth_of_the_work(outside: int, name: str | None) 
     assert name_of(made(spans("step #", 10), launches)) == name
 
 
-@pytest.mark.parametrize(("steps", "name"), [(10, "step #"), (9, "epoch #")])
+@pytest.mark.parametrize(("steps", "name"), [(10, "step #"), (9, "step #")])
 def test_epochs_contain_iterations(steps: int, name: str) -> None:
     ranges: list[tuple[int, int, str]] = []
     for epoch in range(3):

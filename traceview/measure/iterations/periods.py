@@ -34,6 +34,7 @@ MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern th
 PATTERN_SHIFT = 40
 MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
 MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
+MIN_PASS = 3  # launches; fewer may be calls by hand
 # Repetitions that prove nothing, where these are whole passes, and where they are a few launches. Equal launches of one
 # kernel are often calls by hand. The weight of the work outside the repetitions.
 DOUBT, DOUBT_SHORT, DOUBT_OUTSIDE = 0.5, 1.5, 1.5
@@ -113,9 +114,9 @@ def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last
 
 
 def _computes_and_talks(sequence: LaunchSequence, first: Times, last: Times) -> bool:
-    """Return whether most repetitions copy more than once and compute: they are whole passes over some data."""
-    copies, computes = (np.append(0, np.cumsum(marks)) for marks in (sequence.talks, sequence.computes))
-    passes = (copies[last] - copies[first] > 1) & (computes[last] > computes[first]) & (last - first >= MAX_SHORT)
+    """Return whether most repetitions talk to the host and compute: they are whole passes over some data."""
+    talks, computes = (np.append(0, np.cumsum(marks)) for marks in (sequence.talks, sequence.computes))
+    passes = (talks[last] > talks[first]) & (computes[last] > computes[first]) & (last - first >= MIN_PASS)
     return bool(np.mean(passes) >= MIN_WHOLE)
 
 
