@@ -57,6 +57,7 @@ from traceview.pricing.describe import (
 )
 from traceview.pricing.ledger import Grant, largest_positions
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
+from traceview.pricing.stalls import with_stall
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
 
@@ -139,7 +140,8 @@ def merge_details(parts: Sequence[PartDetails], host_idle: HostIdle | None) -> D
     places = select_places(place for part in parts for place in part.places)
     hosts = [part.host for part in parts if part.host is not None]
     host = None if host_idle is None or not hosts else _merge_hosts(hosts, host_idle)
-    return Details(tuple(place for _, place in places), host, any(part.computes for part in parts))
+    costly = tuple(replace(place, cost_ns=cost) for cost, place in places)
+    return Details(costly, host, any(part.computes for part in parts))
 
 
 def _merge_hosts(hosts: Sequence[HostSums], host_idle: HostIdle) -> IdleHost:
@@ -256,7 +258,8 @@ def find(
     notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
     findings = _describe(request, parts, pricing, drafts, prices, in_order, host_idle)
-    return tuple(join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))), in_order
+    joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
+    return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
 
 
 def _decide(

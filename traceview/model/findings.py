@@ -20,6 +20,7 @@ class Place:
     device: str | None = None
     stream: int | None = None  # row of Trace.streams
     thread: int | None = None  # row of Trace.threads
+    cost_ns: int = 0  # what the finding is granted there
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,3 +120,37 @@ def test_compiled_graphs_are_no_iterations() -> None:
 def test_numbers_fold_where_they_count(names: list[str], phases: list[str]) -> None:
     column = pl.Series(names, dtype=pl.Enum(sorted(set(names))))
     assert phase_names(pl.DataFrame({"name": column, "thread": [0] * len(names)})).to_list() == phases
+
+
+def test_work_launched_after_the_last_range_is_not_its_own() -> None:
+    steps = spans("step #", 10)
+    work = [(at + 1, at + 81, "compute", 0, index) for index, at in enumerate([*range(10, 1010, 100), 1500])]
+    calls = [(at, at + 1, "api", 0) for at in [*range(10, 1010, 100), 1500]]
+    found = iterations_of(made_trace(work, calls, [(*span, 0) for span in steps]))
+    assert isinstance(found, Iterations)
+    assert (found.time_ns, found.steady.end, found.count) == (100, 990, 10)
+
+
+def test_ranges_of_a_thread_that_launches_nothing_lose() -> None:
+    """A data loader's thread has the most range time; the launches of autograd's thread have no range."""
+    steps = [(*span, 0) for span in spans("step #", 10, 60)]
+    loader = [(100 * at, 100 * at + 99, "run pipeline", 1) for at in range(10)]
+    executor = [(start, end, "[DALI][Executor] RunCPU", thread) for start, end, _, thread in loader]
+    calls = [
+        (100 * at + 10 * (1 + thread), 100 * at + 10 * (1 + thread) + 1, "api", thread)
+        for at in range(10)
+        for thread in (0, 2)
+    ]
+    work = [(start + 1, start + 6, "compute", 0, index) for index, (start, *_) in enumerate(calls)]
+    for others in (loader, executor):
+        found = iterations_of(made_trace(work, calls, [*steps, *others]))
+        assert isinstance(found, Iterations) and found.range == "step #"
+
+
+def test_steps_by_name_contain_layers() -> None:
+    ranges = [(2000 * at, 2000 * at + 1990, f"ProfilerStep#{at}") for at in range(3)]
+    ranges += [
+        (2000 * at + 150 * layer, 2000 * at + 150 * layer + 140, "attn(B)") for at in range(3) for layer in range(12)
+    ]
+    launches = [start + 10 for start, _, name in ranges if name == "attn(B)"]
+    assert name_of(made(ranges, launches)) == "ProfilerStep##"
