@@ -18,7 +18,7 @@ import numpy as np
 
 from traceview.errors import RequestError
 from traceview.intervals import Times
-from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes, IterationWork, end_of_launches
+from traceview.measure.iterations.times import MAX_GPU_LAG, IterationLaunches, IterationTimes, end_of_launches
 from traceview.model.analysis import Analysis, NotMeasured
 
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
@@ -52,7 +52,7 @@ def iteration_times(analysis: Analysis) -> IterationTimes | None:
     end = np.array([row.end_ns for row in iterations.per_iteration], np.int64)
     devices = [device.device for device in analysis.devices]
     until = end_of_launches(start, end)
-    work = IterationWork.from_trace(analysis.trace, iterations.process_id, start, until, devices)
+    work = IterationLaunches.from_trace(analysis.trace, iterations.process_id, start, until, devices)
     return IterationTimes(start, end, work.finish, iterations.skipped)
 
 

@@ -30,7 +30,7 @@ from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, compute_counts, join_launches, launch_part
 from traceview.measure.iterations.times import (
     Breakdown,
-    IterationWork,
+    IterationLaunches,
     MeasuredDevices,
     breakdown,
     end_of_launches,
@@ -131,7 +131,7 @@ def find_iterations_in_parts(
     *,
     pattern: str | None = None,
     skip: int | None = None,
-) -> tuple[IterationRanges, IterationWork] | NotMeasured:
+) -> tuple[IterationRanges, IterationLaunches] | NotMeasured:
     """Return where the iterations are, and what they launch.
 
     `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
@@ -156,15 +156,17 @@ def find_iterations_in_parts(
         until=end_of_launches(where.start, where.end),
         devices=devices,
     )
-    return with_last_work(where, reduce(IterationWork.merged, over_parts(function)))
+    return with_last_work(where, reduce(IterationLaunches.merged, over_parts(function)))
 
 
 def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPart:
     return launch_part(own_operations(part.trace), process, calls)
 
 
-def _work_in_part(part: PartTrace, process: int, start: Times, until: int, devices: Collection[int]) -> IterationWork:
-    return IterationWork.from_trace(own_operations(part.trace), process, start, until, devices)
+def _work_in_part(
+    part: PartTrace, process: int, start: Times, until: int, devices: Collection[int]
+) -> IterationLaunches:
+    return IterationLaunches.from_trace(own_operations(part.trace), process, start, until, devices)
 
 
 class IterationPart(NamedTuple):

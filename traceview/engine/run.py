@@ -28,7 +28,7 @@ from traceview.measure.activity import device_activity
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
-from traceview.measure.iterations.times import Breakdown, IterationWork
+from traceview.measure.iterations.times import Breakdown, IterationLaunches
 from traceview.measure.shared_work import started_beside
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.findings import Finding
@@ -177,7 +177,7 @@ def model_capture(
     return Modelled(analysis, changes_of_run(part, work))
 
 
-Located = tuple[IterationRanges, IterationWork] | NotMeasured  # the result of find_iterations_in_parts
+Located = tuple[IterationRanges, IterationLaunches] | NotMeasured  # the result of find_iterations_in_parts
 
 
 class AnalysisOptions(NamedTuple):
@@ -300,7 +300,7 @@ def _plan(
     )
 
 
-def _for_parts(where: IterationRanges, work: IterationWork, resident: Trace) -> Iterations:
+def _for_parts(where: IterationRanges, work: IterationLaunches, resident: Trace) -> Iterations:
     """Return the iterations that each part gets, without figures.
 
     A row takes 1 kB in each process, and GPU metrics alone need more than the first and the last counted one.

@@ -11,8 +11,8 @@ from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.findings import Finding
 from traceview.model.units import duration, plain, quantity
 
-MIN_SHARE = 0.1  # of the cost
-MIN_RATIO = 5  # cost of the iteration over that of each other one
+MIN_SHARE = 0.1  # share of the cost
+MIN_RATIO = 5  # the cost of the iteration over that of each other one
 MIN_COUNTED = 4
 
 

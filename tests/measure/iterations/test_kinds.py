@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.captures import analyzed, sample
 from traceview.intervals import Times
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.times import IterationWork
+from traceview.measure.iterations.times import IterationLaunches
 from traceview.model.analysis import IterationKind, Iterations, kinds_words
 
 MS = 1_000_000
@@ -18,7 +18,7 @@ MS = 1_000_000
 
 def kinds(lengths: Times, contents: list[int] | NDArray[np.int64] | None = None) -> tuple[IterationKind, ...]:
     names = np.zeros(len(lengths), np.int64) if contents is None else np.asarray(contents, np.int64)
-    return iteration_kinds(lengths, IterationWork(lengths, names + 10, names), 0)
+    return iteration_kinds(lengths, IterationLaunches(lengths, names + 10, names), 0)
 
 
 def lengths_of(name: str) -> Times:
@@ -46,7 +46,7 @@ def test_two_real_runs_joined_are_two_kinds() -> None:
     assert kinds(serial) == kinds(dual) == ()
 
 
-def test_a_stalled_step_is_a_kind_of_its_own() -> None:
+def test_stalled_step_is_its_own_kind() -> None:
     lengths = lengths_of("dual").copy()
     lengths[7] += 3300 * MS
     steps, stall = kinds(lengths)

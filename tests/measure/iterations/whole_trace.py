@@ -14,7 +14,7 @@ from traceview.measure.iterations import (
 )
 from traceview.measure.iterations.candidates import LaunchSums
 from traceview.measure.iterations.launches import launch_sequence
-from traceview.measure.iterations.times import IterationWork, MeasuredDevices, breakdown, end_of_launches
+from traceview.measure.iterations.times import IterationLaunches, MeasuredDevices, breakdown, end_of_launches
 from traceview.measure.nvtx import project_operations
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
@@ -49,5 +49,5 @@ def measure_iterations(
     if isinstance(where, NotMeasured):
         return where
     until = end_of_launches(where.start, where.end)
-    where, work = with_last_work(where, IterationWork.from_trace(trace, where.process, where.start, until, devices))
+    where, work = with_last_work(where, IterationLaunches.from_trace(trace, where.process, where.start, until, devices))
     return build_iterations(where, breakdown(trace, threads, measured, where.process, where.start, where.end), work)

@@ -31,7 +31,13 @@ from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
-from traceview.measure.iterations.times import Breakdown, IterationTimes, IterationWork, spread, unmeasured_processes
+from traceview.measure.iterations.times import (
+    Breakdown,
+    IterationLaunches,
+    IterationTimes,
+    spread,
+    unmeasured_processes,
+)
 from traceview.model.analysis import (
     CAUSES,
     ITERATION_FIGURES,
@@ -48,7 +54,7 @@ FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
 def build_iterations(
-    where: IterationRanges, parts: Breakdown, work: IterationWork, listed: Sequence[int] = ()
+    where: IterationRanges, parts: Breakdown, work: IterationLaunches, listed: Sequence[int] = ()
 ) -> Iterations:
     """Return the iterations at `where` with their figures; `work` is what they launch.
 
@@ -261,7 +267,7 @@ def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationR
     return where._replace(start=start, end=end, names=list(compress(where.names, inside)), clipped=True)
 
 
-def with_last_work(where: IterationRanges, work: IterationWork) -> tuple[IterationRanges, IterationWork]:
+def with_last_work(where: IterationRanges, work: IterationLaunches) -> tuple[IterationRanges, IterationLaunches]:
     """Return the iterations with the last period up to the end of its own work, and what they launch.
 
     Every other period lasts until the next one begins. The host leaves the last one when it has launched its work.

@@ -232,7 +232,7 @@ def choose_phase(phases: Sequence[Phase]) -> Phase | None:
 
 
 def _innermost(phases: Sequence[Phase], chosen: Phase | None) -> Phase | None:
-    """Return a phase, or the iterations of this loop of loops. Layers are no iterations of a step."""
+    """Return a phase, or the iterations of this loop of loops. The layers of a step do not count."""
     while chosen is not None:
         outer = chosen
         nested = (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.measure.iterations.times import IterationWork, spread
+from traceview.measure.iterations.times import IterationLaunches, spread
 from traceview.model.analysis import IterationKind
 from traceview.model.units import quantity
 
@@ -26,7 +26,7 @@ MIN_STALL, STALL_TIME = 2.0, 0.1  # length of a stall over the next longest iter
 Rows = NDArray[np.intp]
 
 
-def iteration_kinds(lengths: Times, work: IterationWork, skipped: int) -> tuple[IterationKind, ...]:
+def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tuple[IterationKind, ...]:
     """Return the kinds of the counted iterations in the order of their first ones; empty if all are of one kind.
 
     `lengths` are the times of the counted iterations, `work` is what all iterations launch.

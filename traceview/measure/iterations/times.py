@@ -255,7 +255,7 @@ def end_of_launches(start: Times, end: Times) -> int:
     return int(end[-1]) + max(pause, 0)
 
 
-class IterationWork(NamedTuple):
+class IterationLaunches(NamedTuple):
     """What each iteration launches; that of parts of a capture merges.
 
     `last_end` is the last end of its compute and communication, BEFORE_ALL for none. `kernels` is the number of these
@@ -270,7 +270,7 @@ class IterationWork(NamedTuple):
     @classmethod
     def from_trace(
         cls, trace: Trace, process: int, start: Times, until: int, devices: Collection[int]
-    ) -> IterationWork:
+    ) -> IterationLaunches:
         """Return what the iterations of a process launch: from each of `start` to the next, the last to `until`.
 
         `devices` are rows of Trace.devices.
@@ -295,9 +295,9 @@ class IterationWork(NamedTuple):
         count = np.bincount(iteration + 1, minlength=len(start) + 1)[1:]
         return cls(last_end[:-1], count, names[:-1])
 
-    def merged(self, other: IterationWork) -> IterationWork:
+    def merged(self, other: IterationLaunches) -> IterationLaunches:
         """Return the work of two parts together."""
-        return IterationWork(
+        return IterationLaunches(
             np.maximum(self.last_end, other.last_end), self.kernels + other.kernels, self.names + other.names
         )
 
