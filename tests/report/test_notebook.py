@@ -64,7 +64,7 @@ def test_fleet_figures() -> None:
 
 def test_html_states_the_answer(dual: Analysis) -> None:
     text = dual._repr_html_()
-    assert dual.answer in text and dual.findings[0].title in text
+    assert dual.answer.text in text and dual.findings[0].title in text
     assert "<th>bandwidth</th>" in dual.devices[0].tables["copies"]._repr_html_()
     reason = dual.tables["speed_of_light"].unmeasured("a <reason>")
     assert "a &lt;reason&gt;" in reason._repr_html_() and "<table" not in reason._repr_html_()

@@ -54,7 +54,7 @@ def test_first_screen_has_the_answer(
         assert page.page.locator("#devices .stack").count() == len(analysis.devices)
         assert page.page.locator("#cards .card").count() == min(3, len(analysis.findings))
         card, finding = page.page.locator("#cards .card").first, analysis.findings[0]
-        assert page.page.locator("#answer-title").inner_text() == analysis.answer
+        assert page.page.locator("#answer-title").inner_text() == analysis.answer.text
         assert finding.title.replace("`", "") in card.inner_text() and finding.remedy in card.inner_text()
         assert finding.code.splitlines()[0] not in card.inner_text()
         card.locator("summary").click()

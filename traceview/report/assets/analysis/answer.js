@@ -2,7 +2,7 @@
 import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
-import { countText, duration, percent, timeRange } from "../core/words.js";
+import { countText, duration, gainShare, percent, timeRange } from "../core/words.js";
 import { showPlace } from "./beside.js";
 import { afterCover, coveredView, showCovers } from "./cover.js";
 
@@ -170,12 +170,6 @@ function findingCard(finding, number) {
   );
 }
 
-// The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
-export function gainShare({ gain }) {
-  if (gain.source === "none") return "?";
-  return `${gain.source === "bound" ? "≤ " : "−"}${percent(gain.fraction, 1)}`;
-}
-
 function gainTitle({ gain }) {
   const base = `of ${duration(gain.of_ns)}`;
   if (gain.source === "predicted") return `${base}, from a replay of the capture (traceview whatif: ${gain.change})`;
@@ -197,7 +191,10 @@ export function findingTitle(finding, ...before) {
 
 export function findingCost(finding) {
   const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
-  parts.push(el("b", { title: gainTitle(finding), text: gainShare(finding) }), ` · it cost ${duration(finding.cost_ns)}`);
+  parts.push(
+    el("b", { title: gainTitle(finding), text: gainShare(finding) }),
+    ` · it cost ${duration(finding.cost_ns)}`,
+  );
   if (finding.per_iteration_ns !== null) parts.push(`, ${duration(finding.per_iteration_ns)} per iteration`);
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));

@@ -1,7 +1,7 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
 import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countText, duration } from "../core/words.js";
+import { countText, duration, gainShare } from "../core/words.js";
 import { leaveArea } from "../timeline/area.js";
 import { goTo } from "../timeline/go.js";
 import { showHint, showPanel } from "../timeline/panel.js";

@@ -160,3 +160,9 @@ export function fitted(context, text, room) {
   }
   return middle(text, low);
 }
+
+// The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
+export function gainShare({ gain }) {
+  if (gain.source === "none") return "?";
+  return `${gain.source === "bound" ? "≤ " : "−"}${percent(gain.fraction, 1)}`;
+}
