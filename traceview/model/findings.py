@@ -104,7 +104,7 @@ class Answer:
     """What the program is, where its time goes, and the change that gains most; `gain` is that of the first finding."""
 
     text: str
-    change: str  # of `traceview whatif`, or the id of the finding if there is none; "" without findings
+    change: str  # the change of `traceview whatif`, or the id of a finding without one; "" without findings
     gain: Gain
 
 

@@ -7,7 +7,7 @@ so that the bound of a finding on compute is a replay with as much less compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,13 +20,13 @@ from traceview.whatif.changes import shorter_compute
 from traceview.whatif.prediction import Changes
 
 MAX_REPLAYED = 75_000  # operations that an analysis replays, so that 1.0 million kernels take at most 5% longer
-REPLAYS = 3  # of each change: the prediction and its range
+REPLAYS = 3  # replays of each change: the prediction and its range
 NOT_REPLAYED = "the model is large, and its other changes are predicted by `traceview whatif` alone"
 NO_CHANGE = "no model of the remedy: at most what it costs without the profiler"
 NO_MODEL = "the run has no model that a change could be replayed in"
 ONCE = "it occurs once in a run, so that a longer run hides it"
-BEHIND = 0.999  # puts a finding without a known gain behind those that gain as much
-MIN_COMPUTE = 0.8  # share of the time from which kernels are what limits a device
+BEHIND = 0.999999  # puts a finding without a known gain behind those that gain as much
+NEARLY_ALL = 0.8  # share of the time from which a kernel is what limits a device
 MOST_FIRST = 2.0  # above every share of an iteration
 MOSTLY = 0.5  # share of the run from which what occurs once comes first
 
@@ -38,7 +38,7 @@ def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes
     """
     pricing = _Gains(analysis, changes)
     gained = [pricing.finding(finding) for finding in findings]
-    return tuple(sorted(gained, key=_rank(gained, _computing(analysis))))
+    return tuple(sorted(gained, key=_rank(gained)))
 
 
 class _Gains:
@@ -121,24 +121,18 @@ def base_ns(analysis: Analysis) -> int:
     return analysis.run.length
 
 
-def _computing(analysis: Analysis) -> set[str]:
-    """Return the devices that compute for most of the time that findings cover."""
-    parts = ((device, analysis.part(device).compute_ns) for device in analysis.devices)
-    return {device.id for device, ns in parts if ns > MIN_COMPUTE * analysis.covered_ns(device)}
-
-
-def _rank(findings: Sequence[Finding], computing: Collection[str | None]) -> Callable[[Finding], tuple[float, float]]:
+def _rank(findings: Sequence[Finding]) -> Callable[[Finding], tuple[float, float]]:
     """Return the key of the order: findings of one kind on one device, which split one cause, count as one.
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
-    that gain less than captures of a program differ by, and after the others. On a device of `computing`, the costliest
-    kernel comes before what gains less than HIGH_SHARE. What occurs once and takes most of the run comes first.
+    that gain less than captures of a program differ by, and after the others. A kernel that takes nearly all of the
+    time comes before what gains less than HIGH_SHARE. What occurs once and takes most of the run comes first.
     """
     whole: dict[tuple[str, str | None], float] = {}
     for finding in findings:
         key, gain = (finding.id, finding.device), finding.gain
         behind = gain.source == "none" or (finding.once and gain.fraction <= MOSTLY)
-        limit = HIGH_SHARE if finding.claims == "compute" and finding.device in computing else MEDIUM_SHARE
+        limit = HIGH_SHARE if finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
         own = min(limit, finding.decisive_fraction) * BEHIND if behind else gain.fraction
         own = MOST_FIRST if finding.once and not behind else own
         joined = gain.source == "predicted" or behind
