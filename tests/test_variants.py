@@ -32,9 +32,7 @@ def test_without_ranges_launches_give_the_iterations(tmp_path: Path) -> None:
 def test_stall_is_a_kind_of_its_own(tmp_path: Path) -> None:
     base = iterations(analyzed(DUAL))
     step = base.per_iteration[12]
-    stalled = iterations(
-        analyze(variants.with_stall(DUAL, tmp_path, (step.start_ns + step.end_ns) // 2, 300_000_000))
-    )
+    stalled = iterations(analyze(variants.with_stall(DUAL, tmp_path, (step.start_ns + step.end_ns) // 2, 300_000_000)))
     alone = [kind for kind in stalled.kinds if kind.count == 1]
     assert [kind.time_ns.median // 1_000_000 for kind in alone] == [(step.wall_ns + 300_000_000) // 1_000_000]
 
