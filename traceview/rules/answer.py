@@ -47,10 +47,8 @@ def _run(analysis: Analysis) -> str:
     iterations, program = analysis.iterations, program_words(analysis.program)
     if not isinstance(iterations, Iterations):
         return f"{program}, {duration(analysis.run.length)}"
-    kinds = getattr(iterations, "kinds", ())
-    if len(kinds) > 1:
-        several = join_words([f"{kind.count} of {duration(kind.time_ns.median)}" for kind in kinds])
-        time = f"{iterations.count} {_unit(analysis).split()[1]}s, {several}"
+    if iterations.kinds:
+        time = f"{iterations.counted:,} {_unit(analysis).split()[1]}s, {iterations.time_words}"
     else:
         time = f"{duration(iterations.time_ns)} {_unit(analysis)}"
     if iterations.unprofiled is None:
