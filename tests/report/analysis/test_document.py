@@ -191,6 +191,7 @@ def test_missing_measures_have_reasons() -> None:
         "unprofiled_source": None,
         "count": 0,
         "skipped": 0,
+        "kinds": [],
         "candidates": [],
         "wall_ns": {"median": None, "p5": None, "p95": None},
         "per_iteration": [],
