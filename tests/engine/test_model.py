@@ -12,6 +12,7 @@ from tests.whatif.test_unprofiled import unprofiled
 from traceview.engine import run
 from traceview.engine.run import Modelled, model_capture
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.findings import NO_GAIN
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
@@ -50,7 +51,8 @@ def test_small_capture_is_modelled_whole(name: str) -> None:
     assert [device.steady.gaps.profiler for device in whole.devices] == [
         device.steady.gaps.profiler for device in analysis.devices
     ]
-    gained = with_gains(whole, analysis.findings, result.changes)
+    found = [replace(each, gain=each.gain if each.gain.source == "none" else NO_GAIN) for each in analysis.findings]
+    gained = with_gains(whole, found, result.changes)
     assert [each.gain for each in gained] == [each.gain for each in analysis.findings]
     assert any(each.gain.source == "predicted" for each in gained)
 

@@ -104,7 +104,7 @@ class Answer:
     """What the program is, where its time goes, and the change that gains most; `gain` is that of the first finding."""
 
     text: str
-    change: str  # of `traceview whatif`, or the id of the finding if there is none; "" without findings
+    change: str  # name of the change in `traceview whatif`, or id of the finding without one; "" without findings
     gain: Gain
 
 

@@ -20,7 +20,7 @@ from traceview.whatif.changes import shorter_compute
 from traceview.whatif.prediction import Changes
 
 MAX_REPLAYED = 75_000  # operations that an analysis replays, so that 1.0 million kernels take at most 5% longer
-REPLAYS = 3  # of each change: the prediction and its range
+REPLAYS = 3  # replays of a change: the prediction and its range
 NOT_REPLAYED = "the model is large, and its other changes are predicted by `traceview whatif` alone"
 NO_CHANGE = "no model of the remedy: at most what it costs without the profiler"
 NO_MODEL = "the run has no model that a change could be replayed in"
@@ -34,10 +34,11 @@ MOSTLY = 0.5  # share of the run from which what occurs once comes first
 def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes | None) -> tuple[Finding, ...]:
     """Return the findings with their gains, the largest first.
 
-    `findings` are those of `analysis`, the costliest first. `changes` are None if the run has no model.
+    `findings` are those of `analysis`; the changes of the costliest are replayed first.
+    `changes` are None if the run has no model.
     """
     pricing = _Gains(analysis, changes)
-    gained = [pricing.finding(finding) for finding in findings]
+    gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -_unprofiled_cost(each))]
     return tuple(sorted(gained, key=_rank(gained, _computing(analysis))))
 
 

@@ -110,7 +110,7 @@ def changes_of_run(analysis: Analysis, work: LaunchedWork | None = None) -> Chan
 class Changes:
     """The changes that fit a program, and what each of them alone gives in a model of the run.
 
-    `analyze` and `whatif` share them. A change is predicted when it is asked for, once.
+    `analyze` and `whatif` share them. The first request for a change predicts it.
     """
 
     analysis: Analysis
