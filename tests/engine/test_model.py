@@ -53,8 +53,9 @@ def test_small_capture_is_modelled_whole(name: str) -> None:
     ]
     found = [replace(each, gain=each.gain if each.gain.source == "none" else NO_GAIN) for each in analysis.findings]
     gained = with_gains(whole, found, result.changes)
-    assert [each.gain for each in gained] == [each.gain for each in analysis.findings]
-    assert any(each.gain.source == "predicted" for each in gained)
+    gains = {each.change: each.gain for each in analysis.findings if each.gain.source == "predicted"}
+    again = {each.change: each.gain for each in gained if each.gain.source == "predicted"}
+    assert gains and gains.items() <= again.items()
 
 
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
