@@ -26,7 +26,7 @@ def test_page_is_written_beside_the_report(traceview: Command, report: Path) -> 
     assert names(report.parent) == ["report.overlap.html", "report.sqlite"]
     assert (report.parent / "report.overlap.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
     assert report.read_bytes() == before
-    assert out.startswith("report.sqlite · nsys 2024.2.3.38 · PyTorch training · NVIDIA H200\nThe GPU computes ")
+    assert out.startswith("report.sqlite · nsys 2024.2.3.38 · PyTorch training · NVIDIA H200\nPyTorch training, ")
     assert "\n  GPU 0 ███" in out and "\n1. " in out and "\n5. " in out
     page = f"Page: {report.parent / 'report.overlap.html'}"
     assert out.rstrip().endswith(page)

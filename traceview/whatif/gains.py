@@ -34,10 +34,11 @@ MOSTLY = 0.5  # share of the run from which what occurs once comes first
 def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes | None) -> tuple[Finding, ...]:
     """Return the findings with their gains, the largest first.
 
-    `findings` are those of `analysis`, the costliest first. `changes` are None if the run has no model.
+    `findings` are those of `analysis`; the changes of the costliest are replayed first.
+    `changes` are None if the run has no model.
     """
     pricing = _Gains(analysis, changes)
-    gained = [pricing.finding(finding) for finding in findings]
+    gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -_unprofiled_cost(each))]
     return tuple(sorted(gained, key=_rank(gained)))
 
 
@@ -95,8 +96,9 @@ class _Gains:
         """Return the most that a remedy without a replay can give."""
         cost = _unprofiled_cost(finding)
         most = min(cost if self._is_run else int(finding.decisive_fraction * self._base), self._base)
-        if finding.claims == "compute" and self._changes is not None and self._may_replay(1):
-            saved = self._changes.saved_by(shorter_compute(most))
+        changes = self._changes if finding.device in self._devices else None
+        if finding.claims == "compute" and changes is not None and self._may_replay(1):
+            saved = changes.saved_by(shorter_compute(most))
             if saved is not None and saved < most:
                 most, reason = saved, f"{reason}; while the host is on the critical path, faster kernels give less"
         return Gain(most, 0, most, "bound", reason, self._base)
