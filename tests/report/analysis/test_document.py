@@ -192,6 +192,7 @@ def test_missing_measures_have_reasons() -> None:
         "count": 0,
         "skipped": 0,
         "candidates": [],
+        "kinds": [],
         "wall_ns": {"median": None, "p5": None, "p95": None},
         "per_iteration": [],
         "not_measured": "no iterations",
