@@ -108,7 +108,8 @@ def test_place_among_findings() -> None:
             kinds[each.id] += each.gain.ns
         least = int(0.03 * found[0].gain.of_ns) - 1
         assert all(kinds[each.id] >= least for each in found[:place])
-        assert all(each.gain.ns <= least for each in found[place + 1 :])
+        most = 0.1 * found[0].gain.of_ns  # on a device that computes nearly all the time
+        assert all(each.gain.ns <= most for each in found[place + 1 :])
 
 
 def test_other_findings_on_compute_claim_first() -> None:
