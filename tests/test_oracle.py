@@ -44,7 +44,10 @@ def test_overlap_by_memory(measure: Figures, path: Path) -> None:
         devices__0__compute_ns=150,
         devices__0__communication_ns=100,
         devices__0__copies=[dict(zip(pair, row, strict=True)) for row in rows],
-        devices__0__communication={"count": 1, "busy_ns": 100, "overlapped_ns": 10, "exposed_ns": 90},
+        devices__0__communication__count=1,
+        devices__0__communication__busy_ns=100,
+        devices__0__communication__overlapped_ns=10,
+        devices__0__communication__exposed_ns=90,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 Document = dict[str, Any]
@@ -11,6 +10,7 @@ Document = dict[str, Any]
 CALL_FIGURES = ("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns")
 HIDDEN_COPIES = ("shared_stream", "exposed_h2d", "exposed_d2h", "exposed_p2p")
 SEVERITIES = ((0.1, "high"), (0.03, "medium"), (0.0, "low"))
+OUTSIDE = ("start_up", "after_loop", "before_loop")  # costs of a run, of which no gap has a part
 ROUNDING = 1e-6  # of a fraction in the document
 
 
@@ -120,8 +120,9 @@ def _iteration_rows(iterations: Document) -> Iterator[str]:
 
 def _findings(result: Document) -> Iterator[str]:
     findings, devices = result["findings"], {device["id"]: device for device in result["devices"]}
-    if any(_decisive(before) < _decisive(after) for before, after in pairwise(findings)):
-        yield "findings are not sorted by cost"
+    gains = list(_gains_by_kind(findings))
+    if gains != sorted(gains, reverse=True):
+        yield "findings are not sorted by gain"
     findings = [part for finding in findings for part in (finding, *finding["others"])]
     for finding in findings:
         for line in _finding(finding, devices.get(finding["device"]), result):
@@ -129,9 +130,33 @@ def _findings(result: Document) -> Iterator[str]:
     for name, device in devices.items():
         for claims, most in (("waiting", _lost(device)), ("compute", device["steady"]["compute_ns"])):
             own = [finding for finding in findings if finding["device"] == name and finding["claims"] == claims]
+            own = [finding for finding in own if finding["id"] not in OUTSIDE]  # time that no device has
             total = sum(finding["cost_ns"] for finding in own)
-            if total > most:
+            if total > most and not _covers_run(result):
                 yield f"findings of {name} about {claims} cost {total} of {most} ns"
+
+
+def _gains_by_kind(findings: list[Document]) -> Iterator[float]:
+    """Yield the share that each finding with a known gain saves, those of one kind on one device together.
+
+    What occurs once in a run has a place of its own.
+    """
+    gaining = [each for each in findings if each["gain"]["source"] != "none" and each["id"] not in OUTSIDE]
+    whole: dict[tuple[str, str], float] = {}
+    for finding in gaining:
+        key, share = (finding["id"], finding["device"]), _gained(finding)
+        joined = finding["gain"]["source"] == "predicted"
+        whole[key] = max(whole.get(key, 0.0), share) if joined else whole.get(key, 0.0) + share
+    yield from (whole[finding["id"], finding["device"]] for finding in gaining)
+
+
+def _gained(finding: Document) -> float:
+    return float(finding["gain"]["ns"] / max(finding["gain"]["of_ns"], 1))
+
+
+def _covers_run(result: Document) -> bool:
+    """Return whether findings cover the run, which begins before the GPU's first work and ends after its last."""
+    return bool(result["whole"] or not result["iterations"]["count"])
 
 
 def _decisive(finding: Document) -> int:
@@ -151,15 +176,18 @@ def _finding(finding: Document, device: Document | None, result: Document) -> It
         return
     start, end = device["steady"]["window_ns"]
     share = finding["cost_ns"] / (end - start) if end > start else 0.0
-    if finding["cost_ns"] <= 0 or abs(share - finding["cost_fraction"]) > ROUNDING:
+    of_run = _covers_run(result) or finding["id"] in OUTSIDE
+    if finding["cost_ns"] <= 0 or (abs(share - finding["cost_fraction"]) > ROUNDING and not of_run):
         yield f"it costs {finding['cost_ns']} ns, {finding['cost_fraction']} of the steady part"
     if not 0 <= _decisive(finding) <= finding["cost_ns"]:
         yield f"it costs {_decisive(finding)} ns without the profiler, {finding['cost_ns']} ns with it"
-    left = end - start - sum((device["steady"]["profiler_ns"] or {}).values())
-    decisive = _decisive(finding) / left if left > 0 else 0.0
-    borderline = any(abs(decisive - limit) < ROUNDING for limit, _ in SEVERITIES)
-    if finding["severity"] != next(name for limit, name in SEVERITIES if decisive >= limit) and not borderline:
-        yield f"severity {finding['severity']} for a share of {decisive:.3g}"
+    gain = finding["gain"]
+    if not 0 <= gain["low_ns"] <= gain["ns"] <= gain["high_ns"] or gain["ns"] > gain["of_ns"]:
+        yield f"its gain is out of order: {gain}"
+    saved = _gained(finding)
+    borderline = any(abs(saved - limit) < ROUNDING for limit, _ in SEVERITIES)
+    if finding["severity"] != next(name for limit, name in SEVERITIES if saved >= limit) and not borderline:
+        yield f"severity {finding['severity']} for a gain of {saved:.3g}"
     each, time = finding["cost_per_iteration_ns"], result["iterations"]["time_ns"]
     if each is not None and not 0 < each <= time:
         yield f"{each} ns per iteration of {time} ns"

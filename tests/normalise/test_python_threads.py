@@ -40,9 +40,11 @@ def owners(
     columns = ("start", "end", "globalTid", "category", "holdsGil", "stack")
     samples = pl.DataFrame(rows, schema={**dict.fromkeys(columns, pl.Int64), "root": pl.String}, orient="row")
     samples = samples.hstack(root_kinds(samples["root"]))
-    events = [(start, end, "running", "lock", thread) for start, end, thread in held]
+    events = [(start, end, "running", "lock", thread, "") for start, end, thread in held]
     known = ThreadEvidence(
-        pl.DataFrame(events, schema={**EVENTS, "name": pl.String}, orient="row"), callers, list(names) or ["python"] * 4
+        pl.DataFrame(events, schema={**EVENTS, "name": pl.String, "waits_for": pl.String}, orient="row"),
+        callers,
+        list(names) or ["python"] * 4,
     )
     rows_of_threads = _samples(samples, THREADS, known).sort("python_thread").select("python_thread", "thread").unique()
     return dict(zip(sorted(roots), [thread for _, thread in sorted(rows_of_threads.rows())], strict=True))

@@ -344,9 +344,7 @@ def annotating_threads(trace: Trace) -> Times:
 def _own_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges of each process without those of libraries, or all where it has no others."""
     own = without_library_ranges(ranges)
-    return (
-        own if own.is_empty() else pl.concat([own, ranges.filter(~pl.col("process").is_in(own["process"].implode()))])
-    )
+    return pl.concat([own, ranges.filter(~pl.col("process").is_in(own["process"].unique().implode()))])
 
 
 @once_per_frame
