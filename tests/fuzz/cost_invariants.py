@@ -181,13 +181,7 @@ def _finding(finding: Document, device: Document | None, result: Document) -> It
         yield f"it costs {finding['cost_ns']} ns, {finding['cost_fraction']} of the steady part"
     if not 0 <= _decisive(finding) <= finding["cost_ns"]:
         yield f"it costs {_decisive(finding)} ns without the profiler, {finding['cost_ns']} ns with it"
-    gain = finding["gain"]
-    if not 0 <= gain["low_ns"] <= gain["ns"] <= gain["high_ns"] or gain["ns"] > gain["of_ns"]:
-        yield f"its gain is out of order: {gain}"
-    saved = _gained(finding)
-    borderline = any(abs(saved - limit) < ROUNDING for limit, _ in SEVERITIES)
-    if finding["severity"] != next(name for limit, name in SEVERITIES if saved >= limit) and not borderline:
-        yield f"severity {finding['severity']} for a gain of {saved:.3g}"
+    yield from _gain(finding)
     each, time = finding["cost_per_iteration_ns"], result["iterations"]["time_ns"]
     if each is not None and not 0 < each <= time:
         yield f"{each} ns per iteration of {time} ns"
@@ -198,3 +192,13 @@ def _finding(finding: Document, device: Document | None, result: Document) -> It
     for place in finding["evidence"]:
         if place["end_ns"] < place["start_ns"]:
             yield "a place ends before it begins"
+
+
+def _gain(finding: Document) -> Iterator[str]:
+    gain = finding["gain"]
+    if not 0 <= gain["low_ns"] <= gain["ns"] <= gain["high_ns"] or gain["ns"] > gain["of_ns"]:
+        yield f"its gain is out of order: {gain}"
+    saved = _gained(finding)
+    borderline = any(abs(saved - limit) < ROUNDING for limit, _ in SEVERITIES)
+    if finding["severity"] != next(name for limit, name in SEVERITIES if saved >= limit) and not borderline:
+        yield f"severity {finding['severity']} for a gain of {saved:.3g}"

@@ -98,8 +98,6 @@ def _figures(result: Any, without_limits: bool = False) -> Any:
             set() if "domain" in result else {"name"}
         )
         gone |= BY_LIMITS if without_limits else set()
-        if "of_ns" in result:  # a gain: replays scale times as floating-point numbers
-            result = {name: float(f"{ns:.4g}") if isinstance(ns, int) else ns for name, ns in result.items()}
         return {name: _figures(inner, without_limits) for name, inner in result.items() if name not in gone}
     if isinstance(result, list):
         small = {"small_grid", "tail_wave", "costliest_kernel"} if without_limits else set()

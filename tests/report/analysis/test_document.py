@@ -193,7 +193,6 @@ def test_missing_measures_have_reasons() -> None:
         "skipped": 0,
         "kinds": [],
         "candidates": [],
-        "kinds": [],
         "wall_ns": {"median": None, "p5": None, "p95": None},
         "per_iteration": [],
         "not_measured": "no iterations",

@@ -225,7 +225,7 @@ class IterationTimes(NamedTuple):
         assert self.finish is not None, "each iteration launches compute"
         begin = int(self.start[0])
         if len(self.finish) > 1:
-            begin = max(begin, int(self.finish[0] - np.median(np.diff(self.finish))))
+            begin = max(begin, int(self.finish[0]) - int(np.median(np.diff(self.finish))))
         return np.append(begin, self.finish[:-1])
 
     @property
