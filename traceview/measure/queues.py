@@ -95,15 +95,22 @@ def _before_gaps(
 ) -> pl.DataFrame:
     """Return what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it."""
     before, after = before[chosen], after[chosen]
-    kinds = np.array([WAITED_FOR.get(code, CLASSES[code]) for code in operations.code[before].tolist()], object)
-    engine = (operations.code[before] == COPY) & (operations.kind[before] == operations.kind[after])
-    kinds = np.where(engine, "copy engine", kinds)
-    kinds = np.where(operations.stream[before] == operations.stream[after], "next operation", kinds)
-    kinds = np.where(operations.process[before] != operations.process[after], "process", kinds)
-    names = trace.operations["name"].cast(pl.String).gather(operations.row[before]).to_numpy()
-    names = np.where(kinds == "next operation", "", np.where(kinds == "process", operations.process[before], names))
-    texts = {"kind": kinds.tolist(), "name": [str(name) for name in names.tolist()]}
-    return pl.DataFrame({**texts, "ns": ns[chosen]}, schema=SCHEMA)
+    words = [WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)]
+    engine, following, process = range(len(words), len(words) + 3)
+    words += ["copy engine", "next operation", "process"]
+    names = trace.operations["name"]
+    kind, name = operations.code[before], names.to_physical().to_numpy()[operations.row[before]].astype(np.int64)
+    kind = np.where((kind == COPY) & (operations.kind[before] == operations.kind[after]), engine, kind)
+    kind = np.where(operations.stream[before] == operations.stream[after], following, kind)
+    kind = np.where(operations.process[before] != operations.process[after], process, kind)
+    name = np.where(kind == following, -1, np.where(kind == process, operations.process[before], name))
+    sums = pl.DataFrame({"kind": kind, "name": name, "ns": ns[chosen]}).group_by("kind", "name").agg(pl.col("ns").sum())
+    texts = enum_texts(names)
+    rows = [
+        (words[code], "" if code == following else str(of_name) if code == process else texts[of_name], total)
+        for code, of_name, total in sums.iter_rows()
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[pl.DataFrame]:

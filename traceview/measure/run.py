@@ -81,20 +81,20 @@ def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def with_kernels(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return calls with the columns of CALL as text: `kernel` is the full name of the kernel that a call launches."""
+    """Return calls with the columns of CALL: `kernel` is the full name of the kernel that a call launches, or null."""
     launch = launch_rows(trace.operations)
     launching = np.flatnonzero(launch >= 0)
     kernel = np.full(len(trace.api), -1, np.int64)
     kernel[launch[launching][::-1]] = launching[::-1]
     operation = kernel[calls["row"].to_numpy()]
     shape = trace.operations["shape"].gather(pl.Series(operation).replace(-1, None))
-    names = trace.shapes["demangled"].gather(shape).cast(pl.String)
-    return calls.with_columns(pl.col("name").cast(pl.String), kernel=names.fill_null(""))
+    return calls.with_columns(kernel=trace.shapes["demangled"].gather(shape))
 
 
 def first_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """Return when each of CALL occurs first: the result of with_kernels as (name, kernel, start)."""
-    return calls.group_by(CALL, maintain_order=True).agg(pl.col("start").min())
+    first = calls.group_by(CALL, maintain_order=True).agg(pl.col("start").min())
+    return first.with_columns(pl.col(*CALL).cast(pl.String).fill_null(""))
 
 
 def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times]:

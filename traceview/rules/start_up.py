@@ -110,13 +110,14 @@ def _work_time(analysis: Analysis, use: DeviceUse) -> Window:
 
 def _without_context(before: pl.DataFrame, run: Window) -> int:
     """Return the ns before the first context in which the host is in no call: libraries and the driver start."""
-    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
+    ready = before.filter(pl.col("name").cast(pl.String).str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
     calls = inside(before, Window(run.start, ready[0]))["ns"].sum() if ready else 0
     return ready[0] - run.start - int(calls) if ready else 0
 
 
 def _row() -> list[pl.Expr]:
-    return [pl.col(name).cast(kind) for name, kind in ROW.items()]
+    texts = {name: pl.col(name).cast(pl.String).fill_null("") for name in CALL}
+    return [texts.get(name, pl.col(name).cast(kind)) for name, kind in ROW.items()]
 
 
 def _by_name(calls: pl.DataFrame) -> dict[str, int]:
