@@ -15,7 +15,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.shared_work import launch_rows
-from traceview.model.trace import EVERYTHING, Trace, Window
+from traceview.model.trace import EVERYTHING, Trace, Window, enum_texts
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
@@ -29,8 +29,13 @@ def calls_of_processes(trace: Trace, processes: pl.Series) -> pl.DataFrame:
     window = trace.window or EVERYTHING
     first, last = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
     own = trace.api.with_row_index("row")[first:last]
-    of_program = ~pl.col("name").cast(pl.String).str.contains(OF_PROFILER)
-    return own.filter(pl.col("process").is_in(processes.implode()), of_program)
+    return own.filter(pl.col("process").is_in(processes.implode()), ~_names_match(own, OF_PROFILER))
+
+
+def _names_match(calls: pl.DataFrame, pattern: str) -> pl.Series:
+    """Return whether the name of each call matches a pattern, which is searched once in each distinct name."""
+    matches = enum_texts(calls["name"]).str.contains(pattern).to_numpy()
+    return pl.Series(matches[calls["name"].to_physical().to_numpy()], dtype=pl.Boolean)
 
 
 class CallsTime(NamedTuple):
@@ -46,9 +51,9 @@ def calls_time(trace: Trace) -> CallsTime | None:
     first, last = calls.select(first=pl.col("start").min(), last=pl.col("end").max()).row(0)
     if first is None:
         return None
-    name, length = pl.col("name").cast(pl.String), pl.col("end") - pl.col("start")
-    working = pl.col("role").is_in(WORKING_ROLES) & ~name.str.contains("Launch")
-    starting = calls.filter(name.str.contains(STARTS_UP) | (working & (length >= MIN_START_UP)))
+    working = pl.col("role").is_in(WORKING_ROLES) & ~_names_match(calls, "Launch")
+    long = pl.col("end") - pl.col("start") >= MIN_START_UP
+    starting = calls.filter(_names_match(calls, STARTS_UP) | (working & long))
     return CallsTime(Window(first, last), starting["start"].min())  # type: ignore[arg-type]
 
 
