@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from traceview.errors import RequestError
-from traceview.model import patterns
-from traceview.model.patterns import names_with_match
+from traceview.model import names as model_names
+from traceview.model.names import names_with_match
 
 PARTS = ("a", "b", "1", "_", ".", "a+", "b*", "(a|b)", "[ab]", "\\d+", "\\w", "^", "$", "(?i)A", "a{2}", "(a+)+", "|")
 NAMES = pl.Series(["", "a", "ab", "aab1", "b_", "1.5", "a b", "B", "step 12", None])
@@ -57,7 +57,7 @@ def test_search_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """An expression that takes long for each letter is searched in parts, until the time is over."""
     names = pl.Series([f"{number}{'a' * 30_000}" for number in range(40)])
     moments = iter(range(100))
-    monkeypatch.setattr(patterns, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(model_names, "monotonic", lambda: next(moments))
     with pytest.raises(RequestError, match=r"--iteration 'b' takes more than 10 s; simplify it"):
         names_with_match(names, "b", "--iteration")
     assert next(moments) == 12

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
-from traceview.model import display as _display
+from traceview.model import columns as _columns
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
@@ -57,7 +57,7 @@ _MODULES = {
 }
 
 
-_display.register(lambda: import_module("traceview.report.notebook"))
+_columns.register(lambda: import_module("traceview.report.notebook"))
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.intervals.pairs import PAIRS, arrays, moments, union_of_pairs
-from traceview.intervals import Coverage, algebra, covered_length
+from traceview import intervals
+from traceview.intervals import Coverage, covered_length
 
 
 @given(PAIRS, st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), max_size=8))
@@ -18,7 +19,7 @@ def test_covered_length(pairs: list[tuple[int, int]], queries: list[tuple[int, i
     assert covered_length(union_of_pairs(pairs), start, end).tolist() == expected
 
 
-@pytest.mark.parametrize("few", [0, algebra.MEMBER_SEARCH_RATIO])
+@pytest.mark.parametrize("few", [0, intervals.MEMBER_SEARCH_RATIO])
 @given(PAIRS, st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9)), max_size=8), st.booleans())
 def test_overlapping_rows(
     few: int, pairs: list[tuple[int, int]], queries: list[tuple[int, int]], in_order: bool
@@ -26,7 +27,7 @@ def test_overlapping_rows(
     start, end = arrays([(first, first + length) for first, length in (sorted(queries) if in_order else queries)])
     expected = [row for row in range(len(start)) if moments(pairs) & set(range(start[row], end[row]))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algebra, "MEMBER_SEARCH_RATIO", few)  # search members in queries
+        patch.setattr(intervals, "MEMBER_SEARCH_RATIO", few)  # search members in queries
         assert Coverage.from_union(union_of_pairs(pairs)).overlapping_rows(start, end).tolist() == expected
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.captures import sample
 from traceview.measure.gpu_metrics import metric_curves
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.counters import MetricMeans
+from traceview.model.sizes import MetricMeans
 from traceview.pipeline import analyze
 
 PERIOD = 20_000

@@ -8,7 +8,7 @@ import polars as pl
 
 from tests.made_trace import made_trace
 from traceview.measure.memory import memory_curves
-from traceview.model.counters import MEMORY, MemoryUse
+from traceview.model.sizes import MEMORY, MemoryUse
 from traceview.model.stacks import FRAMES, SAMPLES, STACKS, HostEvidence
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.model import counters
-from traceview.model.counters import CounterSeries, counter_steps
+from traceview.model import sizes
+from traceview.model.sizes import CounterSeries, counter_steps
 
 LENGTH = 200
 STARTS = st.lists(st.integers(-20, LENGTH + 20), unique=True, max_size=60).map(sorted)
@@ -20,7 +20,7 @@ def test_steps_agree_with_every_nanosecond(starts: list[int], seed: int) -> None
     counter = CounterSeries("memory", "bytes", np.array(starts, np.int64), value)
     for most in (4096, 7):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(counters, "MAX_STEPS", most)
+            patch.setattr(sizes, "MAX_STEPS", most)
             steps = counter_steps(counter, 0, LENGTH)
         each = {at: value[i] for i, start in enumerate(starts) for at in range(max(start, 0), LENGTH)}
         covered = [at for start, end in zip(steps.start, steps.end, strict=True) for at in range(start, end)]

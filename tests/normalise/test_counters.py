@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.model.counters import GPU_METRICS
+from traceview.model.sizes import GPU_METRICS
 from traceview.normalise.api import Links
 from traceview.normalise.counters import gpu_metric_frame, memory_frame, metric_column
 from traceview.normalise.devices import Devices

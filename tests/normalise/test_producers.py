@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.normalise.producers import waited_for
+from traceview.normalise.host_events import waited_for
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.captures import analyzed, sample
 from traceview.model.analysis import Iterations
 from traceview.model.findings import Place
-from traceview.pricing.stalls import with_stall
+from traceview.pricing.describe import with_stall
 
 MS = 1_000_000
 

@@ -13,8 +13,7 @@ from tests.rules.helpers import in_a_part
 from traceview.engine.findings import find
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
-from traceview.model.profilers import capture_advice
-from traceview.model.program import KINDS, PLAIN_CUDA, Program
+from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
 from traceview.pricing.texts import FOLDER, FindingTexts, read_entry, texts_for
 from traceview.pricing.texts import KINDS as TEXT_KINDS
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview import intervals
-from traceview.intervals import arrays
 from traceview.model.timeline.marks import Columns, Marks
 from traceview.model.timeline.merging import merged
 
@@ -97,9 +96,9 @@ def test_block_size_does_not_change_marks(pairs: list[tuple[int, int]], shift: i
     if alike:
         marks = replace(marks, name=marks.name * 0, look=marks.look * 0)
     found = []
-    for size in (arrays.BLOCK, block):
+    for size in (intervals.BLOCK, block):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrays, "BLOCK", size)
+            patch.setattr(intervals, "BLOCK", size)
             once = merged(marks, 0, shift)
             found += [repr(asdict(once)), repr(asdict(merged(once, 0, shift + 2)))]
     assert found[:2] == found[2:]

@@ -11,7 +11,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError
 from traceview.measure.devices import count_unmatched
-from traceview.model.profilers import capture_advice
+from traceview.model.program import capture_advice
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, plain, quantity
 from traceview.normalise import normalise

@@ -112,7 +112,7 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
     if not isinstance(iteration, str):
         raise RequestError(f"{file}: iteration must be a text, for example 'step'")
     if iteration:
-        from traceview.model.patterns import check_pattern
+        from traceview.model.names import check_pattern
 
         check_pattern(iteration, f"{file}: iteration")
     if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:

@@ -21,8 +21,7 @@ from traceview import intervals
 from traceview.engine.facts import FindingContext, capture_part
 from traceview.engine.iterations import own_operations
 from traceview.engine.part import PartTrace
-from traceview.intervals import EMPTY, Intervals, Rows, Times
-from traceview.intervals.arrays import Positions, first_equal_rows, number_distinct, row_hashes
+from traceview.intervals import EMPTY, Intervals, Positions, Rows, Times, first_equal_rows, number_distinct, row_hashes
 from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window

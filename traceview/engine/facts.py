@@ -25,9 +25,9 @@ from traceview.model.rows import StreamUse
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace, Window
+from traceview.pricing.accounts import steady_use
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart
 from traceview.pricing.packages import AnyRule
-from traceview.pricing.part import steady_use
 from traceview.pricing.speedups import KernelSequence
 
 

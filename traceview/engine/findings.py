@@ -54,10 +54,10 @@ from traceview.pricing.describe import (
     join_devices,
     stated_doubt,
     texts_of_draft,
+    with_stall,
 )
 from traceview.pricing.ledger import Grant, largest_positions
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
-from traceview.pricing.stalls import with_stall
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
 

@@ -39,7 +39,7 @@ from traceview.model.rows import StreamUse
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
-from traceview.pricing.part import streams_in_part
+from traceview.pricing.accounts import streams_in_part
 
 if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals

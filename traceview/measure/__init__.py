@@ -30,8 +30,8 @@ from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, Unit, columns
-from traceview.model.counters import CounterSeries
 from traceview.model.plugins import MEASURE_GROUP, Plugin, is_fault, plugins
+from traceview.model.sizes import CounterSeries
 from traceview.model.trace import Trace
 
 KINDS = (PartMeasure, DeviceMeasure, CaptureMeasure)

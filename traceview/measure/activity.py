@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.intervals import Intervals, Rows, Times
-from traceview.model.profilers import capture_advice
+from traceview.model.program import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")

@@ -16,7 +16,7 @@ from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, Pa
 from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Merge, Table
-from traceview.model.counters import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
+from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
 from traceview.model.trace import Trace
 
 FILLED = 0.9  # a sample counts for what fills this part of it

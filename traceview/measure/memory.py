@@ -10,7 +10,7 @@ import polars as pl
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.nvtx import annotating_threads, fold_numbers, innermost_ranges, without_library_ranges
 from traceview.model.columns import Table
-from traceview.model.counters import CounterSeries, MemoryUse
+from traceview.model.sizes import CounterSeries, MemoryUse
 from traceview.model.trace import Trace, Window
 
 KEY = ("device", "kind")

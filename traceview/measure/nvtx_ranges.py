@@ -18,7 +18,7 @@ from traceview.measure.shared_work import once_per_frame
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Merge, Table, field_names
-from traceview.model.profilers import capture_advice
+from traceview.model.program import capture_advice
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from traceview.model.columns import Table
-from traceview.model.display import Drawn
+from traceview.model.columns import Drawn, Table
 from traceview.model.findings import NO_ANSWER, Answer, Finding
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from traceview.model.analysis import IterationSummary
-from traceview.model.display import Displayed
+from traceview.model.columns import Displayed
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")

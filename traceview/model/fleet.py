@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.display import Drawn
+from traceview.model.columns import Drawn
 from traceview.model.program import Program
 from traceview.model.trace import Note
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceview.model.counters import GPU_METRICS, MEMORY
 from traceview.model.program import PLAIN_CUDA, Program
-from traceview.model.sizes import SIZES, WorkSizes, empty_frame
+from traceview.model.sizes import GPU_METRICS, MEMORY, SIZES, WorkSizes, empty_frame
 from traceview.model.stacks import CAPTURES, EVIDENCE, SCOPES, HostEvidence
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from traceview.model.counters import CLOCKS, GPU_METRICS, MEMORY, METRICS, SHARES
-from traceview.model.sizes import empty_frame
+from traceview.model.sizes import CLOCKS, GPU_METRICS, MEMORY, METRICS, SHARES, empty_frame
 from traceview.normalise.api import Links
 from traceview.normalise.devices import DEVICE_KEY, Devices
 from traceview.normalise.threads import Threads, process_of

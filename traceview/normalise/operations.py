@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
-from traceview.model.communication import COMMUNICATION, EXPERT_PARALLEL
+from traceview.model.names import COMMUNICATION, EXPERT_PARALLEL
 from traceview.model.sizes import empty_frame
 from traceview.model.stacks import CAPTURES
 from traceview.model.trace import (

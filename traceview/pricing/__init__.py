@@ -21,8 +21,8 @@ is a Note, which a rule yields beside its drafts.
     base.py         CapturePart and CaptureFacts (what a rule reads), and FindingDraft (what it yields)
     claims.py       groups that rules collect, and claims on them
     ledger.py       what is left of the accounts of a device, and grants
-    accounts.py     the accounts at first
+    accounts.py     the accounts at first, and the streams of a part
     texts.py        the entries of findings, for a program
-    describe.py     from drafts to findings, and where the host was
+    describe.py     from drafts to findings, where the host was, and stalls
     packages.py     rules of other packages
 """

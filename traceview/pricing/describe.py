@@ -6,6 +6,7 @@ A place in idle time is where the host was: a source line or a system call, with
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,13 +15,13 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, NotMeasured
+from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, Iterations, NotMeasured
 from traceview.model.findings import NO_GAIN, Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
-from traceview.model.units import SIZES, TIMES, duration, share
+from traceview.model.units import SIZES, TIMES, duration, plain, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
 from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
@@ -418,3 +419,41 @@ def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
             words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
     text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)
     return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]
+
+
+# A stall is a single iteration that holds much of the cost of a finding (docs/definitions.md "Iterations").
+MIN_STALL_SHARE = 0.1  # share of the cost
+MIN_RATIO = 5  # the cost of the iteration over that of each other one
+MIN_COUNTED = 4
+
+
+def with_stall(finding: Finding, iterations: Iterations | NotMeasured) -> Finding:
+    """Return a finding that names the iteration with a tenth or more of its cost, and says what the others cost."""
+    each = finding.cost_per_iteration_ns
+    if isinstance(iterations, NotMeasured) or each is None or iterations.counted < MIN_COUNTED:
+        return finding
+    costs = _costs_by_iteration(finding, iterations)
+    if not costs:
+        return finding
+    [(number, cost)] = costs.most_common(1)
+    others = max(each * iterations.counted - cost, 0) // (iterations.counted - 1)
+    if cost < MIN_STALL_SHARE * finding.cost_ns or cost < MIN_RATIO * others:
+        return finding
+    name = f"`{plain(iterations.per_iteration[number].name, 60)}`"
+    rest = quantity(iterations.counted - 1, "other iteration")
+    return replace(
+        finding,
+        title=f"{finding.title}; {duration(cost)} of it in {name}",
+        advice=f"{name} stalls: the {rest} cost {duration(others)} each. {finding.advice}",
+    )
+
+
+def _costs_by_iteration(finding: Finding, iterations: Iterations) -> Counter[int]:
+    """Return what the costliest places of a finding cost in ns, by the number of the counted iteration."""
+    start = np.array([iteration.start_ns for iteration in iterations.per_iteration], np.int64)
+    costs = Counter[int]()
+    for place in finding.evidence if finding.claims == "waiting" else ():
+        number = int(np.searchsorted(start, place.start_ns, side="right")) - 1
+        if number >= iterations.skipped and place.start_ns < iterations.steady.end:
+            costs[number] += place.cost_ns
+    return costs

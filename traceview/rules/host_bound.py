@@ -26,7 +26,7 @@ from traceview.intervals import Coverage, Intervals, Times, union, values_at
 from traceview.measure.loading import D2H, H2D, MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import NotMeasured
-from traceview.model.loading_words import loading_words
+from traceview.model.names import loading_words
 from traceview.model.sums import Counts
 from traceview.model.trace import Trace, enum_texts
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers

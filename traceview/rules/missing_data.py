@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from traceview.model.profilers import capture_advice
+from traceview.model.program import capture_advice
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, Rule
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from traceview.model.analysis import DeviceFigures
-from traceview.model.counters import MetricMeans
+from traceview.model.sizes import MetricMeans
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
 from traceview.pricing.base import CaptureFacts, Rule

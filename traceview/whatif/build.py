@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Intervals, Times, clip, covered_length, length, union
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
-from traceview.model.loading_words import loading_words
+from traceview.model.names import loading_words
 from traceview.model.peaks import pinned_rate
 from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts
 from traceview.whatif.constants import (

@@ -10,7 +10,7 @@ import pytest
 from tests.pages import inputs_of
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
-from traceview.model.counters import CounterSeries
+from traceview.model.sizes import CounterSeries
 from traceview.model.timeline.events import PageInputs
 
 

@@ -20,8 +20,7 @@ import polars as pl
 from traceview.captures.redact.keep import HOST_OR_USER_SETTINGS
 from traceview.captures.redact.shapes import SHAPES, Shape, values_that_are_set
 from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
-from traceview.model.communication import COMMUNICATION
-from traceview.model.loading_words import loading_words
+from traceview.model.names import COMMUNICATION, loading_words
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.model.units import quantity
 from traceview.normalise.codes import SHORT_NAME

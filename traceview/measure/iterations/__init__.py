@@ -47,7 +47,7 @@ from traceview.model.analysis import (
     NotMeasured,
     Spread,
 )
-from traceview.model.profilers import capture_advice
+from traceview.model.program import capture_advice
 from traceview.model.trace import Trace, Window
 
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)

@@ -16,7 +16,7 @@ from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.nvtx import STEP_WORDS, Projection, fold_numbers, phase_names, without_library_ranges
 from traceview.model.analysis import IterationCandidate
-from traceview.model.patterns import names_with_match
+from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
 
 MIN_REPEATS = 3

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.model.communication import communicates
+from traceview.model.names import communicates
 
 MAX_KEPT = 1 << 14  # names whose kinds are kept
 SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, DeviceUse, HostUse, SyncUse
 from traceview.model.charts import Charts
-from traceview.model.counters import CounterSeries
+from traceview.model.sizes import CounterSeries
 from traceview.model.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted, used, used_texts
 from traceview.model.timeline.rows import (
     LOOKS,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.analysis import DeviceUse, Iterations
-from traceview.model.counters import CounterSeries, counter_steps
 from traceview.model.rows import place_text
+from traceview.model.sizes import CounterSeries, counter_steps
 from traceview.model.stacks import HostEvidence, Numbers, node_levels
 from traceview.model.timeline.events import Owners, PageInputs, call_id, idle_id, overlap_ids, stream_id
 from traceview.model.timeline.marks import ALL, NO_MARKS, Marks, NameColumn, Names, Rows

@@ -1,9 +1,8 @@
 """Chrome traces of torch.profiler (Kineto), converted to the tables that nsys exports.
 
 pieces.py      cuts the text into pieces of complete events, because a trace may be larger than memory,
-               and reads the JSON of events
+               reads the JSON of events, and names processes and threads
 events.py      decodes the pieces into frames of integers, each name once
-identity.py    processes and threads
 trace_file.py  the whole conversion to nsys's tables, and the notes on what such a trace does not record
 """
 

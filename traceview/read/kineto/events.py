@@ -11,8 +11,7 @@ import polars as pl
 
 from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
 from traceview.read import raw
-from traceview.read.kineto.identity import TraceIdentity
-from traceview.read.kineto.pieces import QUOTED, SEPARATOR, TIME, decode_quoted, decoded, nanoseconds
+from traceview.read.kineto.pieces import QUOTED, SEPARATOR, TIME, TraceIdentity, decode_quoted, decoded, nanoseconds
 from traceview.read.kineto.sizes import (
     MATH,
     MATH_COLUMNS,

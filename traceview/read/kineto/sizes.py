@@ -20,8 +20,7 @@ from math import prod
 import polars as pl
 
 from traceview.read import raw
-from traceview.read.kineto.identity import TraceIdentity
-from traceview.read.kineto.pieces import decode_quoted, nanoseconds
+from traceview.read.kineto.pieces import TraceIdentity, decode_quoted, nanoseconds
 from traceview.read.source import MAX_NAME
 
 MAX_FLOPS = 1 << 62

@@ -14,8 +14,7 @@ import polars as pl
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import raw
 from traceview.read.kineto.events import METADATA, SCOPE, TraceEvents, relative_times, scope_table, trace_events
-from traceview.read.kineto.identity import TraceIdentity
-from traceview.read.kineto.pieces import GPU_LIMITS, NotJsonError, Pieces, TraceGpu, read_document
+from traceview.read.kineto.pieces import GPU_LIMITS, NotJsonError, Pieces, TraceGpu, TraceIdentity, read_document
 from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE, math_table, memory_table, message_table
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name

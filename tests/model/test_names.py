@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceview.model.loading_words import loading_words
+from traceview.model.names import loading_words
 
 
 @pytest.mark.parametrize(

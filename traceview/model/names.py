@@ -1,0 +1,112 @@
+"""Names: what they mean, and the regular expressions of users and settings that are searched in them.
+
+Names of ranges, threads and processes show what loads data, and names of kernels show communication between GPUs.
+
+The engine of expressions does not backtrack: an expression takes time in proportion to the length of the names. A large
+one takes long for each character, so the search stops after MAX_SECONDS.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from time import monotonic
+
+import numpy as np
+import polars as pl
+
+from traceview.errors import RequestError
+
+WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+# Words in names of ranges, threads and processes. traceview.captures.redact keeps them, so that a redacted capture has
+# the same findings. The first ones mean loading whatever else the name says.
+LOADER = re.compile(
+    r"\b(?:data ?loaders?|data ?sets?|data ?(?:iter|module|pipe)|pt data|pin memory|mini ?batch(?:es)?|get ?item"
+    r"|collat(?:e|es|or|ion|ing)|augment(?:s|er|ation|ations|ing)?|tokeniz(?:e|er|ers|ation|ing)|dali)\b"
+)
+LOADING = re.compile(
+    r"\b(?:loaders?|load(?:s|ing)?|read(?:s|ing|ers?)?|prefetch(?:er|ing)?|fetch(?:er|es|ing)?|next|samplers?"
+    r"|sampl(?:e|es|ing)|pre ?process(?:ing|or)?|batch(?:es)?(?! (?:norm|mat|gemm|mul|size))|data|input pipeline"
+    r"|(?:get|prepare|make|next|wait) (?:for )?(?:inputs?|images?|frames?)"
+    r"|decod(?:e|er|ing) (?:images?|jpegs?|videos?|frames?|audio)|(?:images?|jpegs?|videos?|audio) decod(?:e|er|ing))\b"
+)
+# What is loaded or read is not the input: parameters, code, results of the GPU.
+NOT_INPUT = re.compile(
+    r"\b(?:weights?|models?|checkpoints?|ckpt|states?|modules?|ptx|kernels?|librar\w+|param\w*|config\w*|engines?"
+    r"|plugins?|kv|cache|layers?|h d|d h|hto?d|dto?h|parallel|balanc\w*|fusion|tokens?|logits|graphs?|threads?|locks?"
+    r"|pools?|enter data|exit data|data (?:ptr|pointer|type|race|region|transfer))\b"
+)
+
+
+@lru_cache(maxsize=4096)
+def loading_words(name: str) -> str:
+    """Return the words of a name that mean that data are loaded, such as "data loader"; "" if none do.
+
+    Words count, not letters: `dataLoader` and `load_batch` have such words, `thread_pool` and `offload` have none.
+    """
+    words = " ".join(WORD.findall(name)).lower()
+    match = LOADER.search(words) or (None if NOT_INPUT.search(words) else LOADING.search(words))
+    return match[0] if match else ""
+
+
+# Beginnings of short names: NCCL and its relatives, custom all-reduce of vLLM and SGLang, symmetric memory of PyTorch,
+# fused all-reduce of TensorRT-LLM and FlashInfer, all-to-all and expert parallelism of MoE libraries.
+COMMUNICATION = (
+    r"(?i)^(?:nccl|rccl|nvshmem|mscclpp|cross_device_reduce|multimem_|(?:lamport_style_)?(?:one|two)_?shot_?all_?reduce|"
+    "hybridCubeMeshAllReduce|allreduce_fusion_kernel|allreduce_prototype|(?:moe_?)?all_?to_?all|"
+    "notify_dispatch|cached_notify|ep_?(?:dispatch|combine)_?(?:inter|intra)_?node)"
+)
+# Namespaces of libraries of expert parallelism, whose kernels have ordinary short names: dispatch, combine, notify.
+EXPERT_PARALLEL = r"\b(?:deep_ep|dpsk::ep|hybrid_ep)::|\b(?:internode|intranode)(?:_ll)?::"
+
+
+def communicates(short: pl.Series, full: pl.Series) -> pl.Series:
+    """Return which kernels communicate, from their short and full names."""
+    return short.str.contains(COMMUNICATION) | full.str.contains(EXPERT_PARALLEL)
+
+
+MAX_LENGTH = 1_000  # characters of an expression
+MAX_SHOWN = 80  # characters of an expression in an error
+MAX_SECONDS = 10.0
+SEARCHED_AT_ONCE = 1 << 16  # bytes of names between two looks at the clock
+REASON = re.compile(r"^error: (.*)$", re.MULTILINE)
+
+
+def check_pattern(pattern: str, where: str) -> None:
+    """Check that a regular expression can be searched. Raises RequestError, which begins with `where`."""
+    _search(pl.Series([""]), pattern, where)
+
+
+def names_with_match(names: pl.Series, pattern: str, where: str) -> pl.Series:
+    """Return the distinct names that contain a match of a regular expression.
+
+    Raises RequestError, which begins with `where`, if it cannot be searched.
+    """
+    distinct = names.drop_nulls().unique(maintain_order=True)
+    part = distinct.str.len_bytes().cum_sum() // SEARCHED_AT_ONCE
+    edges = np.flatnonzero(np.diff(part.to_numpy(), prepend=-1, append=-1)).tolist()
+    began, matches = monotonic(), [distinct.clear()]
+    for first, last in pairwise(edges):
+        if monotonic() - began > MAX_SECONDS:
+            raise RequestError(f"{where} {_shown(pattern)} takes more than {MAX_SECONDS:.0f} s; simplify it")
+        searched = distinct[first:last]
+        matches.append(searched.filter(_search(searched, pattern, where)))
+    return pl.concat(matches)
+
+
+def _search(names: pl.Series, pattern: str, where: str) -> pl.Series:
+    if len(pattern) > MAX_LENGTH:
+        raise RequestError(f"{where} has {len(pattern)} characters; an expression has at most {MAX_LENGTH}")
+    try:
+        return names.str.contains(pattern)
+    except pl.exceptions.ComputeError as error:
+        reason = REASON.findall(str(error)) or ["it is too large"]
+        raise RequestError(
+            f"{where} {_shown(pattern)} is not a regular expression that can be searched ({reason[-1]}); put a "
+            "backslash before a character with a special meaning, and use neither look-around nor backreferences"
+        ) from None
+
+
+def _shown(pattern: str) -> str:
+    return repr(pattern if len(pattern) <= MAX_SHOWN else f"{pattern[:MAX_SHOWN]}…")
