@@ -156,7 +156,7 @@ def test_baseline_does_not_replace_its_report(world: World) -> None:
 def test_default_name_is_never_written_through_a_link(
     world: World, monkeypatch: pytest.MonkeyPatch, command: str, is_dangling: bool
 ) -> None:
-    monkeypatch.setattr("traceview.captures.record.installed_nsys", lambda: "/bin/false")
+    monkeypatch.setattr("traceview.captures.record.required_nsys", lambda: "/bin/false")
     link = world.folder / DEFAULTS[command]
     link.parent.mkdir(parents=True, exist_ok=True)
     target = world.outside / ("new" if is_dangling else "precious")

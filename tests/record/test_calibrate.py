@@ -16,6 +16,7 @@ from traceview.captures.microbenchmark import Nvtx
 from traceview.cli.calibrate import calibrate as command
 from traceview.cli.schemas import SCHEMAS
 from traceview.errors import TraceviewError
+from traceview.read import nsys_rep
 from traceview.read.calibration import read_calibration
 
 CALLS = {"cuGraphLaunch": 1_400, "event query": 400, "cuLaunchKernel": 4_000}  # ns without nsys
@@ -65,7 +66,7 @@ def test_calls_that_nsys_does_not_slow_down_cost_nothing() -> None:
 
 def test_written_calibration_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter([run(0, 5336), run(1, 5680)])
-    monkeypatch.setattr(module, "installed_nsys", lambda: "/bin/true")
+    monkeypatch.setattr(nsys_rep, "installed_nsys", lambda: "/bin/true")
     monkeypatch.setattr(module, "_run", lambda _folder, _before: next(runs))
     output = tmp_path / "calibration.json"
     result = CliRunner().invoke(command, ["--output", str(output), "--rounds", "1"])
@@ -78,13 +79,13 @@ def test_written_calibration_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_errors_name_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed_nsys", lambda: None)
+    monkeypatch.setattr(nsys_rep, "installed_nsys", lambda: None)
     with pytest.raises(TraceviewError, match="nsys is not on PATH"):
         module.calibrate(1, lambda _step, _done: None)
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        monkeypatch.setattr(module, "installed_nsys", lambda: "/bin/true")
+        monkeypatch.setattr(nsys_rep, "installed_nsys", lambda: "/bin/true")
         with pytest.raises(TraceviewError, match=r"no CUDA calls can be timed on this machine: libcuda\.so\.1"):
             module.calibrate(1, lambda _step, _done: None)
 

@@ -11,9 +11,9 @@ from statistics import median, quantiles
 from typing import Any
 
 from traceview.captures.record import TRACED, WITHOUT_CPU
-from traceview.errors import ReportError, RequestError
+from traceview.errors import ReportError
 from traceview.read.calibration import FORMAT, VERSION
-from traceview.read.nsys_rep import installed_nsys, version_of_nsys
+from traceview.read.nsys_rep import required_nsys, version_of_nsys
 from traceview.workers.python_process import python_command
 
 # The argument is the folder of the package: where it is not installed, the new Python does not find it by itself.
@@ -45,9 +45,7 @@ def calibrate(rounds: int, progress: Callable[[str, float], None]) -> dict[str, 
 
     Raises RequestError without nsys, and ReportError if the benchmark fails, for example without a GPU.
     """
-    nsys = installed_nsys()
-    if nsys is None:
-        raise RequestError("nsys is not on PATH; install Nsight Systems, or name the program with --nsys")
+    nsys = required_nsys()
     version = version_of_nsys(nsys)
     plain, traced = [], []
     with tempfile.TemporaryDirectory(prefix="traceview-") as name:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceview.errors import ReportError, RequestError
-from traceview.read.nsys_rep import installed_nsys, version_of_nsys
+from traceview.read.nsys_rep import installed_nsys, required_nsys, version_of_nsys
 from traceview.read.source import display_name
 from traceview.report.files import refuse_link
 from traceview.workers.python_process import python_command
@@ -104,9 +104,7 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
 
     `steady` returns the iterations of a report. Raises RequestError or ReportError if it cannot record.
     """
-    nsys = installed_nsys()
-    if nsys is None:
-        raise RequestError("nsys is not on PATH; install Nsight Systems, or name the program with --nsys")
+    nsys = required_nsys()
     if shutil.which(recording.command[0]) is None:
         raise RequestError(f"{recording.command[0][:80]!r} is not a program; write it as in the shell, after --")
     for written in (recording.report, *map(recording.report.with_suffix, (".qdstrm", PART))):

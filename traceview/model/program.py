@@ -9,32 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 ARRAYS = ("cupy", "numba", "warp", "taichi", "pycuda")  # libraries of Python whose programs write kernels and arrays
-KINDS = (
-    *("pytorch", "jax", "tensorflow", "tensorrt", "onnx", "triton"),
-    *ARRAYS,
-    *("julia", "rust", "physx", "openacc", "openmp", "mpi", "cuda"),
-)
-
-PROGRAM_NAMES = {
+PROGRAM_NAMES = {  # by kind, in the order in which evidence decides
     "pytorch": "PyTorch",
     "jax": "JAX",
+    "tensorflow": "TensorFlow",
     "tensorrt": "TensorRT",
     "onnx": "ONNX Runtime",
-    "tensorflow": "TensorFlow",
     "triton": "Triton",
     "cupy": "CuPy",
     "numba": "Numba",
     "warp": "Warp",
     "taichi": "Taichi",
     "pycuda": "PyCUDA",
+    "julia": "Julia",
     "rust": "Rust",
     "physx": "PhysX",
-    "julia": "Julia",
     "openacc": "OpenACC",
     "openmp": "OpenMP",
     "mpi": "MPI",
     "cuda": "CUDA",
 }
+KINDS = tuple(PROGRAM_NAMES)
 
 
 @dataclass(frozen=True, slots=True)

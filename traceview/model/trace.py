@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.sizes import GPU_METRICS, MEMORY, SIZES, WorkSizes, empty_frame
@@ -207,6 +209,12 @@ def enum_texts(column: pl.Series) -> pl.Series:
     """Return the texts of an Enum column, by code."""
     assert isinstance(column.dtype, pl.Enum)
     return column.dtype.categories
+
+
+def names_match(column: pl.Series, pattern: str) -> NDArray[np.bool_]:
+    """Return which texts of an Enum column contain a match of a pattern, searched once in each distinct text."""
+    matches: NDArray[np.bool_] = enum_texts(column).str.contains(pattern).to_numpy()[column.to_physical().to_numpy()]
+    return matches
 
 
 _checked: dict[tuple[str, int], weakref.ref[pl.DataFrame]] = {}

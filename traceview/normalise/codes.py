@@ -106,6 +106,11 @@ def enum_column(codes: NDArray[np.unsignedinteger[Any]], kind: pl.Enum) -> pl.Se
     return (texts.extend_constant(None, 1) if (codes == null_code).any() else texts)[codes]
 
 
+def text_enum(texts: pl.Series) -> pl.Series:
+    """Return texts as an Enum column, whose categories are in the order of their first occurrence."""
+    return texts.cast(pl.Enum(texts.unique(maintain_order=True)))
+
+
 def code_type(categories: int) -> type[np.unsignedinteger[Any]]:
     """Return the type of the codes of an Enum with this many categories."""
     return np.uint8 if categories < 256 else np.uint16 if categories < 65536 else np.uint32
@@ -131,6 +136,20 @@ def texts_of(ids: pl.Series, tables: Mapping[str, pl.DataFrame]) -> list[str]:
     strings = tables[raw.STRINGS].unique("id", keep="first")
     joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")
     return joined["value"].fill_null(UNNAMED).to_list()
+
+
+def event_texts(events: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> pl.Series:
+    """Return the text of each row of NVTX_EVENTS: its own, else that of its string id; null if it has neither."""
+    no_text, no_id = pl.lit(None, pl.String), pl.lit(None, pl.Int64)
+    texts = events.select(
+        pl.col("text") if "text" in events.columns else no_text.alias("text"),
+        pl.col("textId") if "textId" in events.columns else no_id.alias("textId"),
+    )
+    used = texts["textId"].unique().drop_nulls()
+    registered = pl.Series("registered", texts_of(used, tables), dtype=pl.String)
+    named = pl.DataFrame({"textId": used}).with_columns(registered)
+    joined = texts.join(named, on="textId", how="left", maintain_order="left")
+    return joined.select(pl.coalesce("text", "registered")).to_series()
 
 
 def short_names(texts: pl.Series) -> pl.Series:

@@ -13,8 +13,8 @@ from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.model.names import loading_words
 from traceview.model.stacks import EVENTS, HostEvidence
-from traceview.model.trace import Window, enum_texts
-from traceview.normalise.codes import texts_of
+from traceview.model.trace import Window, names_match
+from traceview.normalise.codes import event_texts, text_enum, texts_of
 from traceview.normalise.stacks import (
     StackedCalls,
     ThreadEvidence,
@@ -79,8 +79,8 @@ def host_evidence(
     if not events:
         return evidence
     table = pl.concat(events).sort("start", "end")
-    distinct = [pl.col(name).cast(pl.Enum(table[name].unique(maintain_order=True))) for name in ("name", "waits_for")]
-    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.with_columns(distinct))
+    table = table.with_columns(text_enum(table[name]) for name in ("name", "waits_for"))
+    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table)
 
 
 def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -98,15 +98,9 @@ def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.
     if not scheduling.is_empty():
         yield from _scheduling(_with_thread(scheduling, threads))
     yield from _lock_events(tables, threads)
-    collections = [name for name in _collection_names(ranges) if name]
-    if collections:
-        own = ranges.filter(pl.col("name").is_in(collections)).with_columns(pl.col("name").cast(pl.String))
-        yield _events(own, "garbage_collection")
-
-
-def _collection_names(ranges: pl.DataFrame) -> list[str]:
-    names = enum_texts(ranges["name"])
-    return names.filter(names.str.contains(COLLECTION)).to_list()
+    collections = ranges.filter(names_match(ranges["name"], COLLECTION))
+    if not collections.is_empty():
+        yield _events(collections.with_columns(pl.col("name").cast(pl.String)), "garbage_collection")
 
 
 def _with_thread(frame: pl.DataFrame, threads: Threads) -> pl.DataFrame:
@@ -165,8 +159,7 @@ def _lock_events(tables: dict[str, pl.DataFrame], threads: Threads) -> Iterator[
     own = nvtx.filter(
         pl.col("domainId").is_in(created["domainId"].implode()) & pl.col("eventType").is_in(raw.RANGE_TYPES)
     )
-    texts = pl.Series(texts_of(own["textId"], tables), dtype=pl.String) if "textId" in own.columns else own["text"]
-    named = _with_thread(own, threads).with_columns(pl.coalesce("text", pl.lit(texts)).alias("label"))
+    named = _with_thread(own, threads).with_columns(event_texts(own, tables).alias("label"))
     for word, state, name in (("Waiting", "waiting", "GIL"), ("Holding", "running", HOLDS_LOCK)):
         chosen = named.filter(pl.col("label").str.starts_with(word))
         yield _events(chosen.with_columns(pl.lit(name).alias("name")), state)

@@ -17,7 +17,7 @@ import polars as pl
 from traceview.model.sizes import empty_frame
 from traceview.model.stacks import MODULE, OP, SCOPE_KINDS, SCOPES
 from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES, TORCH_OPS
-from traceview.normalise.codes import UNNAMED, categories, enum_column, name_column, texts_of
+from traceview.normalise.codes import UNNAMED, categories, enum_column, event_texts, name_column, text_enum
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME, sort_by_time
 from traceview.read import raw
@@ -70,8 +70,8 @@ def range_scopes(ranges: pl.DataFrame, in_category: pl.Series) -> NamedRanges:
         return NamedRanges(ranges, empty_frame(SCOPES))
     parts = texts[ranges["name"].to_physical()].with_columns(pl.col("is_module") | in_category)
     domain = pl.when(parts["is_op"]).then(pl.lit(TORCH_OPS)).otherwise(ranges["domain"].cast(pl.String))
-    named = ranges.with_columns(_as_enum(parts["range_name"]).alias("name"), domain.alias("domain"))
-    return NamedRanges(named.with_columns(_as_enum(named["domain"])), _scopes(ranges.drop("name"), parts))
+    named = ranges.with_columns(text_enum(parts["range_name"]).alias("name"), domain.alias("domain"))
+    return NamedRanges(named.with_columns(text_enum(named["domain"])), _scopes(ranges.drop("name"), parts))
 
 
 def _names(texts: list[str]) -> pl.DataFrame:
@@ -109,11 +109,7 @@ def _scopes(ranges: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
             pl.col("range").cast(pl.Int32),
         )
     )
-    return scopes.with_columns(_as_enum(scopes["name"]))
-
-
-def _as_enum(texts: pl.Series) -> pl.Series:
-    return texts.cast(pl.Enum(texts.unique(maintain_order=True)))
+    return scopes.with_columns(text_enum(scopes["name"]))
 
 
 class EventLibrary(NamedTuple):
@@ -156,8 +152,8 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
     frame = ranges.select(
         "start",
         "end",
-        _text_enum(ranges["name"]),
-        _text_enum(ranges["domain"]),
+        text_enum(ranges["name"]),
+        text_enum(ranges["domain"]),
         threads.rows(ranges["globalTid"]),
         "process",
         "open",
@@ -185,30 +181,17 @@ def _are_modules(ranges: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
 
 
 def _with_names(nvtx: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    text = pl.col("text") if "text" in nvtx.columns else pl.lit(None, pl.String)
-    ids = nvtx["textId"] if "textId" in nvtx.columns else pl.Series([None] * len(nvtx), dtype=pl.Int64)
-    used = ids.unique().drop_nulls().sort()
-    registered = pl.DataFrame({"textId": ids}).join(
-        pl.DataFrame({"textId": used, "registered": pl.Series(texts_of(used, tables), dtype=pl.String)}),
-        on="textId",
-        how="left",
-        maintain_order="left",
-    )["registered"]
     domain = pl.col("domainId").fill_null(0) if "domainId" in nvtx.columns else pl.lit(0, pl.Int64)
     return nvtx.select(
         "start",
         "end",
         "eventType",
         pl.col("globalTid").fill_null(0),
-        pl.coalesce(text, pl.lit(registered), pl.lit(UNNAMED)).alias("name"),
+        event_texts(nvtx, tables).fill_null(UNNAMED).alias("name"),
         domain.alias("domainId"),
         (pl.col("category") if "category" in nvtx.columns else pl.lit(None, pl.Int64)).alias("category"),
         process_of("globalTid").alias("process"),
     )
-
-
-def _text_enum(texts: pl.Series) -> pl.Series:
-    return texts.cast(pl.Enum(texts.unique(maintain_order=True)))
 
 
 def with_library_calls(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:

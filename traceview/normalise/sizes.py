@@ -11,7 +11,7 @@ import polars as pl
 
 from traceview.model.sizes import CALLS, COLLECTIVES, FLOPS, MARKS, MESSAGES, WorkSizes, empty_frame
 from traceview.model.trace import CLASSES, Note
-from traceview.normalise.codes import texts_of
+from traceview.normalise.codes import event_texts, texts_of
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -114,11 +114,7 @@ def flops_marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     marks = nvtx.filter(pl.col("eventType") == raw.MARKED, pl.any_horizontal(texts) if texts else pl.lit(False))
     if marks.is_empty():
         return empty_frame(MARKS)
-    text = marks["text"] if "text" in marks.columns else pl.Series([None] * len(marks), dtype=pl.String)
-    if "textId" in marks.columns:
-        registered = pl.Series(texts_of(marks["textId"].fill_null(-1), tables), dtype=pl.String)
-        text = text.zip_with(text.is_not_null(), registered)
-    number = text.str.extract(MARK).cast(pl.Float64, strict=False)
+    number = event_texts(marks, tables).str.extract(MARK).cast(pl.Float64, strict=False)
     return (
         marks.select(pl.col("start").alias("time"), process_of("globalTid").alias("process"), number.alias("flops"))
         .filter(pl.col("flops").is_between(1, MAX_FLOPS), pl.col("time").is_between(-MAX_TIME, MAX_TIME))

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.normalise.codes import distinct_rows, positions, texts_of
+from traceview.normalise.codes import distinct_rows, event_texts, positions, texts_of
 from traceview.read import raw
 
 MAX_THREAD_NAME = 40  # characters
@@ -79,14 +79,7 @@ def _annotated_names(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """Return the names that a program gives its threads with NVTX."""
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     named = nvtx.filter(pl.col("eventType") == raw.THREAD_NAMED) if not nvtx.is_empty() else nvtx
-    if named.is_empty():
-        return _short_names(named, [])
-    empty = pl.lit(None, pl.String)
-    text = named.select(pl.col("text") if "text" in named.columns else empty).to_series()
-    if "textId" in named.columns:
-        registered = pl.Series(texts_of(named["textId"], tables), dtype=pl.String)
-        text = text.zip_with(named["textId"].is_null() | text.is_not_null(), registered)
-    return _short_names(named, text.fill_null("").to_list())
+    return _short_names(named, [] if named.is_empty() else event_texts(named, tables).fill_null("").to_list())
 
 
 def _short_names(named: pl.DataFrame, texts: list[str]) -> pl.DataFrame:

@@ -109,6 +109,14 @@ def installed_nsys() -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
+def required_nsys() -> str:
+    """Return the nsys to record with. Raises RequestError."""
+    nsys = installed_nsys()
+    if nsys is None:
+        raise RequestError("nsys is not on PATH; install Nsight Systems, or name the program with --nsys")
+    return nsys
+
+
 def find_nsys(name: str) -> str:
     """Return the nsys to run; `name` is the report that needs it. Raises ReportError, RequestError."""
     path = installed_nsys()

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, distinct_rows
 from traceview.read.raw import SHAPE
 from traceview.read.sqlite_pages import ALL_ROWS, IntegerColumn, RowIds, TableDecoder
 
@@ -124,13 +124,8 @@ class StoredTable(NamedTuple):
         frames = [group.groups for group in stored if group.groups is not None]
         if not frames:
             return cls(folder, columns, tuple(parts), None, ())
-        every = pl.concat(frames)
-        distinct = every.unique(maintain_order=True)
-        rows = every.join(distinct.with_row_index("row"), on=every.columns, nulls_equal=True, maintain_order="left")
-        edges = np.cumsum([len(frame) for frame in frames])[:-1]
-        return cls(
-            folder, columns, tuple(parts), distinct, tuple(np.split(rows["row"].cast(pl.Int64).to_numpy(), edges))
-        )
+        distinct, rows = distinct_rows(frames)
+        return cls(folder, columns, tuple(parts), distinct, tuple(rows))
 
     def no_rows(self) -> pl.DataFrame:
         """Return a frame with the table's columns and without rows."""
