@@ -20,7 +20,7 @@ from tests.captures import sample
 from tests.cli.command import Command
 from traceview.export import FORMATS
 from traceview.pipeline import analyze
-from traceview.read.python_stacks import DOMAIN
+from traceview.read.payloads import STACK_DOMAIN
 
 HOME = "/home/secretuser/projects/run7"
 INSTALLED = "/home/secretuser/venv/lib/python3.11/site-packages/fancy/io/reader.py"
@@ -69,7 +69,7 @@ def nsys_export(folder: Path) -> Path:
         export.executemany("INSERT INTO StringIds VALUES (?, ?)", [(first + at, text) for at, text in enumerate(texts)])
         export.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData BLOB")
         columns = "INSERT INTO NVTX_EVENTS (start, eventType, category, text, globalTid, domainId, binaryData) VALUES "
-        export.execute(f"{columns} (0, 75, NULL, ?, ?, 77, NULL)", (DOMAIN, thread))
+        export.execute(f"{columns} (0, 75, NULL, ?, ?, 77, NULL)", (STACK_DOMAIN, thread))
         for place, moment in enumerate(range(begin, end, 1_000_000)):
             stack = STACKS[place % len(STACKS)][::-1]
             words = [word for frame in stack for word in (first + 2 * frame, first + 2 * frame + 1, FRAMES[frame][1])]

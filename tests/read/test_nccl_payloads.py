@@ -12,7 +12,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.read import nsys_json, raw
-from traceview.read.nccl_payloads import calls_from_json
+from traceview.read.payloads import calls_from_json
 from traceview.read.sqlite.reader import read_sqlite
 
 HASHES = (0xE28245B602972177, 0x7BC02F7CA124B812)

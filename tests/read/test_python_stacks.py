@@ -19,7 +19,7 @@ from tests.profiling import profiled, run
 from traceview.model.stacks import CallTree, node_levels
 from traceview.normalise import normalise
 from traceview.read import nsys_json, raw, read_capture
-from traceview.read.python_stacks import DOMAIN, json_samples, stack_tables
+from traceview.read.payloads import STACK_DOMAIN, json_samples, stack_tables
 from traceview.read.source import DecodedSize
 
 Frame = tuple[int, int, int]
@@ -115,7 +115,9 @@ def test_stacks_of_a_sqlite_export_with_blobs(as_text: bool, tmp_path: Path) -> 
             "globalTid INTEGER, textId INTEGER, domainId INTEGER, binaryData TEXT)"
         )
         thread = 5 << 24 | 9
-        export.execute("INSERT INTO NVTX_EVENTS VALUES (0, NULL, 75, NULL, ?, ?, NULL, 1, NULL)", (DOMAIN, thread))
+        export.execute(
+            "INSERT INTO NVTX_EVENTS VALUES (0, NULL, 75, NULL, ?, ?, NULL, 1, NULL)", (STACK_DOMAIN, thread)
+        )
         for at, blob in enumerate(blobs):
             value = base64.b64encode(blob).decode() if as_text else blob
             for domain in (1, 2):  # the other domain has marks with payloads too

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
-from traceview.read import nccl_payloads, python_stacks, raw
+from traceview.read import payloads, raw
 from traceview.read.nsys_json import is_export
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, private_folder, read_head
@@ -66,13 +66,13 @@ class NsysReportReader:
         with private_folder(path) as folder:
             capture = read_sqlite(export_report(path, folder))
             tables, nvtx = capture.tables, capture.tables.get(raw.NVTX)
-            with_stacks = raw.PYTHON_SAMPLES not in tables and raw.has_domain(nvtx, python_stacks.DOMAIN)
-            with_calls = raw.NCCL_CALLS not in tables and raw.has_domain(nvtx, nccl_payloads.DOMAIN)
+            with_stacks = raw.PYTHON_SAMPLES not in tables and raw.has_domain(nvtx, payloads.STACK_DOMAIN)
+            with_calls = raw.NCCL_CALLS not in tables and raw.has_domain(nvtx, payloads.NCCL_DOMAIN)
             if not with_stacks and not with_calls:
                 return capture
             export = export_report(path, folder, "json")
-            stacks = python_stacks.json_samples(export) if with_stacks else {}
-            calls = nccl_payloads.calls_from_json(export, tables, display_name(path)) if with_calls else {}
+            stacks = payloads.json_samples(export) if with_stacks else {}
+            calls = payloads.calls_from_json(export, tables, display_name(path)) if with_calls else {}
             return capture._replace(tables={**tables, **stacks, **calls})
 
     @contextmanager

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.errors import ReportError
-from traceview.read import kineto, nccl_payloads, python_stacks
+from traceview.read import kineto, payloads
 from traceview.read.raw import (
     CATEGORICAL,
     CUDA_STACKS,
@@ -200,10 +200,10 @@ def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int
         problems = export.unread_tables(TABLES)
         names = [table for table in TABLES if table in export.tables and not _is_too_long(export, table, problems)]
         tables, shapes, in_parts = _read_tables(export, path, names, problems, dict.fromkeys(parted, pages_per_part))
-        if has_domain(tables.get(NVTX), python_stacks.DOMAIN):
-            tables |= python_stacks.sqlite_samples(export, tables[NVTX])
-        if has_domain(tables.get(NVTX), nccl_payloads.DOMAIN) or nccl_payloads.PAYLOAD_SCHEMAS in export.tables:
-            tables |= nccl_payloads.nccl_calls(export, tables[STRINGS])
+        if has_domain(tables.get(NVTX), payloads.STACK_DOMAIN):
+            tables |= payloads.sqlite_samples(export, tables[NVTX])
+        if has_domain(tables.get(NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
+            tables |= payloads.nccl_calls(export, tables[STRINGS])
         version, schema = export.versions()
     return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
 

@@ -1,16 +1,22 @@
-"""Decodes the payloads of NCCL's NVTX ranges: communicator, size of the message and number of ranks of each call.
+"""Decodes binary payloads of NVTX events: NCCL's calls with communicator, message size and ranks, and Python stacks.
 
-nsys exports payloads only on request: `nsys export --include-blobs true` writes blobs to NVTX_EVENTS.binaryData (a
-header of 32 bytes with domain and schema, then the payload in the layout of NVTX_PAYLOAD_SCHEMA_ENTRIES), and
-`--include-json true` writes JSON to jsonText. nsys 2024.2 exports them only with `--type json`: the payload alone,
+nsys exports payloads only on request: `nsys export --include-blobs true` writes blobs to NVTX_EVENTS.binaryData, for
+NCCL a header of 32 bytes with domain and schema, then the payload in the layout of NVTX_PAYLOAD_SCHEMA_ENTRIES, and
+`--include-json true` writes JSON to jsonText. nsys 2024.2 exports NCCL's only with `--type json`: the payload alone,
 without its layout. There all calls begin with the communicator, which is a hash of 64 bits; then come the number of
 ranks in ncclCommInit..., and the size of the message in calls that send.
+
+A sample of a Python stack (`--python-sampling=true`) is a mark of the domain `Python Backtrace`. Its payload has
+little-endian words: flags (32 bits; 2: the thread holds the interpreter lock), 32 bits, the number of frames (64 bits),
+then function, file and line of each frame (64 bits each), the innermost frame first. Function and file are ids of
+StringIds. The mark belongs to the sampling thread; its category numbers the sampled Python thread.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +24,130 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.model.stacks import CallTree, Numbers
 from traceview.read import raw
 from traceview.read.nsys_json import records
-from traceview.read.source import DecodedSize
+from traceview.read.source import DecodedSize, display_name
 
 if TYPE_CHECKING:
     from traceview.read.sqlite.database import Export
+
+BATCH_ROWS = 20_000  # payloads of about 1 kB
+PAYLOAD = "binaryData"
+# The numbers of an event in a JSON export, which writes them as texts.
+JSON_NUMBERS = {"Timestamp": "start", "GlobalTid": "globalTid", "Category": "category"}
+JSON_FIELDS = {
+    **dict.fromkeys(JSON_NUMBERS, pl.String()),
+    "Payload": pl.Struct({"BinaryData": pl.List(pl.Struct({"Data": pl.String()}))}),
+}
+
+
+def _json_payloads(path: Path) -> Iterator[pl.DataFrame]:
+    """Yield the events of a JSON export with a payload: start, globalTid, category, and payload in base64."""
+    for events in records(path, "NvtxEvent", JSON_FIELDS, '"BinaryData"'):
+        data = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
+        yield events.select(
+            *(pl.col(field).cast(pl.Int64, strict=False).alias(name) for field, name in JSON_NUMBERS.items()),
+            data.alias("payload"),
+        )
+
+
+STACK_DOMAIN = "Python Backtrace"
+HOLDS_GIL = 2
+HEAD_WORDS, FRAME_WORDS = 2, 3
+MIN_BYTES = 8 * (HEAD_WORDS + FRAME_WORDS)
+MAX_FRAMES = 1 << 10  # Python's default recursion limit is 1000
+COLUMNS = ("start", "globalTid", "category")
+BASE64 = r"([A-Za-z0-9+/]{40,}={0,2})"
+Block = tuple[pl.DataFrame, pl.Series]  # marks with COLUMNS, and the payload of each: Binary, or String in base64
+
+
+def sqlite_samples(export: Export, nvtx: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the Python samples of a SQLite export as tables; {} if it was made without their payloads.
+
+    `nvtx` is the table as it was read, in the order of its rows.
+    """
+    if PAYLOAD not in export.columns(raw.NVTX) or not {*COLUMNS, "domainId"} <= set(nvtx.columns):
+        return {}
+    domain = nvtx.filter(raw.creates_domain(STACK_DOMAIN))["domainId"]
+    marks = nvtx.filter(pl.col("eventType") == raw.MARKED).select(*COLUMNS, pl.col("domainId").is_in(domain.implode()))
+    return stack_tables(_mark_blocks(export, marks), DecodedSize(export.name))
+
+
+def _mark_blocks(export: Export, marks: pl.DataFrame) -> Iterator[Block]:
+    """Yield marks with their payloads: blobs, or texts that contain them in base64. An export has one of both.
+
+    `marks` has COLUMNS and, as `domainId`, whether a mark is a sample.
+    """
+    is_mark = f"WHERE CASE typeof(eventType) WHEN 'integer' THEN eventType END = {raw.MARKED}"
+    first = export.select(f"typeof({PAYLOAD})", raw.NVTX, f"{is_mark} AND {PAYLOAD} IS NOT NULL").fetchone()
+    if first not in (("blob",), ("text",)):
+        return
+    is_blob = first == ("blob",)
+    cursor = export.select(f"CASE typeof({PAYLOAD}) WHEN '{first[0]}' THEN {PAYLOAD} END", raw.NVTX, is_mark)
+    for block in marks.iter_slices(BATCH_ROWS):
+        values = [export.counted(value) for (value,) in islice(cursor, len(block))]
+        payloads = pl.Series(values, dtype=pl.Binary) if is_blob else pl.Series(values, dtype=pl.String)
+        if not is_blob:
+            payloads = payloads.str.extract(BASE64)
+        own = block["domainId"][: len(payloads)]
+        yield block.head(len(payloads)).select(COLUMNS).filter(own), payloads.filter(own)
+
+
+def json_samples(path: Path) -> dict[str, pl.DataFrame]:
+    """Return the Python samples of a JSON export as tables. Raises DamagedExportError or ReportError."""
+    events = (events.drop_nulls("category") for events in _json_payloads(path))  # NCCL's payloads have none
+    return stack_tables(((own.select(COLUMNS), own["payload"]) for own in events), DecodedSize(display_name(path)))
+
+
+def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.DataFrame]:
+    """Return PYTHON_SAMPLES, PYTHON_STACKS and PYTHON_FRAMES of blocks of marks.
+
+    Payloads with an equal hash of 64 bits are equal, and are decoded once. Payloads of another form are left out.
+    Raises ReportError above the limit of `size`.
+    """
+    samples, distinct = [], []
+    seen = pl.Series("hash", [], dtype=pl.UInt64)
+    for marks, payloads in blocks:
+        hashes = payloads.hash().alias("hash")
+        rows = hashes.arg_unique()
+        rows = rows.filter(~hashes.gather(rows).is_in(seen.implode()))
+        seen = pl.concat([seen, hashes.gather(rows)])
+        samples.append(marks.with_columns(hashes))
+        distinct.append(payloads.gather(rows))
+        size.add(8 * 6 * len(marks) + 2 * int(distinct[-1].cast(pl.Binary).bin.size().sum()))
+    stacks = pl.concat(distinct) if distinct else pl.Series(dtype=pl.Binary)
+    stacks = stacks if stacks.dtype == pl.Binary else stacks.str.decode("base64", strict=False)
+    good = ((stacks.bin.size() >= MIN_BYTES) & (stacks.bin.size() % 8 == 0)).fill_null(False)
+    if not good.any():
+        return {}
+    tree, flags = _decoded(stacks.filter(good))
+    known = {"hash": seen.filter(good), "holdsGil": (flags & HOLDS_GIL) // HOLDS_GIL, "stack": tree.leaf}
+    table = pl.concat(samples).filter(pl.col("start").is_not_null())
+    table = table.join(pl.DataFrame(known), on="hash", maintain_order="left")
+    return {
+        raw.PYTHON_SAMPLES: table.select(*COLUMNS, pl.col("start").alias("end"), "holdsGil", "stack"),
+        raw.PYTHON_STACKS: pl.DataFrame({"parent": tree.parent, "frame": tree.frame}).cast(pl.Int64),
+        raw.PYTHON_FRAMES: pl.DataFrame(tree.frames, schema=list(raw.TABLES[raw.PYTHON_FRAMES].needed)),
+    }
+
+
+def _decoded(stacks: pl.Series) -> tuple[CallTree, Numbers]:
+    """Return the tree of distinct payloads, and the flags of each."""
+    words = np.frombuffer(b"".join(stacks.to_list()), "<u8")
+    count = (stacks.bin.size().to_numpy() // 8).astype(np.int64)
+    first = np.cumsum(count) - count
+    # nsys 2023.4 leaves other data in the upper half of numbers that have 32 bits.
+    low = (words & 0xFFFFFFFF).astype(np.int64)
+    depth = np.minimum(low[first + 1], (count - HEAD_WORDS) // FRAME_WORDS).clip(1, MAX_FRAMES)
+    triples = np.repeat(first + HEAD_WORDS, depth) + FRAME_WORDS * _counts_from_zero(depth)
+    frames = np.stack([low[triples], low[triples + 1], low[triples + 2]], axis=1)
+    return CallTree.from_chains(frames, depth), low[first]
+
+
+def _counts_from_zero(lengths: Numbers) -> Numbers:
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
 
 # The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
 ENTRIES = {"NCCL communicator ID": "communicator", "Message size [bytes]": "bytes", "No. of ranks": "ranks"}
@@ -32,15 +156,10 @@ HEADER_BYTES = 32
 DOMAIN_AT, SCHEMA_AT = 0, 8
 MAX_PAYLOADS = 2_000_000
 MAX_PAYLOAD_BYTES = 4096
-BATCH_ROWS = 20_000
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
-DOMAIN = "NCCL"
+NCCL_DOMAIN = "NCCL"
 NEEDED = {"start", "end", "globalTid"}
 NUMBER = r'"\s*:\s*"?([0-9][0-9,]{0,25})"?\s*[,}]'
-JSON_FIELDS = {
-    **dict.fromkeys(("Timestamp", "GlobalTid"), pl.String()),
-    "Payload": pl.Struct({"BinaryData": pl.List(pl.Struct({"Data": pl.String()}))}),
-}
 INIT = "^ncclCommInit"
 SENDS = "^nccl(?:All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)"
 # Older versions of NCCL write the message size first, and omit the communicator. One hash in 16 million is below HASH.
@@ -54,7 +173,7 @@ def nccl_calls(export: Export, strings: pl.DataFrame) -> dict[str, pl.DataFrame]
     if raw.NVTX not in export.tables or not set(export.columns(raw.NVTX)) >= NEEDED:
         return {}
     offsets = _offsets(export)
-    blobs = _blob_calls(_rows(export, strings, "binaryData"), offsets) if offsets else ()
+    blobs = _blob_calls(_rows(export, strings, PAYLOAD), offsets) if offsets else ()
     texts = _json_calls(_rows(export, strings, "jsonText")) if _may_hold_json(export) else ()
     size = DecodedSize(export.name)
     frames = []
@@ -70,7 +189,7 @@ def calls_from_json(path: Path, tables: Mapping[str, pl.DataFrame], name: str) -
     Raises DamagedExportError or ReportError.
     """
     nvtx, size, frames = tables[raw.NVTX], DecodedSize(name), []
-    domains = nvtx.filter(raw.creates_domain(DOMAIN))["domainId"]
+    domains = nvtx.filter(raw.creates_domain(NCCL_DOMAIN))["domainId"]
     texts = tables[raw.STRINGS].select(pl.col("id").alias("textId"), pl.col("value").alias("registered"))
     named = (
         nvtx.filter(pl.col("domainId").is_in(domains.implode()))
@@ -78,13 +197,8 @@ def calls_from_json(path: Path, tables: Mapping[str, pl.DataFrame], name: str) -
         .select("start", "end", "globalTid", pl.coalesce("text", "registered").alias("name"))
         .unique(("start", "globalTid"), keep="first", maintain_order=True)
     )
-    for events in records(path, "NvtxEvent", JSON_FIELDS, '"BinaryData"'):
-        data = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
-        payloads = events.select(
-            pl.col("Timestamp").cast(pl.Int64, strict=False).alias("start"),
-            pl.col("GlobalTid").cast(pl.Int64, strict=False).alias("globalTid"),
-            data.str.decode("base64", strict=False).alias("payload"),
-        )
+    for events in _json_payloads(path):
+        payloads = events.select("start", "globalTid", pl.col("payload").str.decode("base64", strict=False))
         known = pl.col("payload").bin.size().is_between(BOTH_WORDS, MAX_PAYLOAD_BYTES)
         calls = payloads.filter(known).join(named, on=("start", "globalTid"), maintain_order="left")
         size.add(8 * calls.width * calls.height)
