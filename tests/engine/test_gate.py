@@ -40,7 +40,7 @@ SMALL_LIMITS = {
     "model.timeline.stored.MIN_LEVEL_MARKS": 50,
     "model.timeline.levels.MAX_MARKS_WITHOUT_LEVELS": 500,
     "model.timeline.sums.MAX_SUMMED_MARKS": 2000,
-    "model.timeline.index.MAX_PLACES_OF_NAME": 5,
+    "model.timeline.rows.MAX_PLACES_OF_NAME": 5,
     "engine.run.MAX_MODELLED": 2000,
 }
 LOSSES = ("lost_launches", "cuda_ends_early")

@@ -23,11 +23,10 @@ from traceview.errors import OutputError, RequestError
 from traceview.intervals import EMPTY, Times
 from traceview.model.analysis import CAUSES
 from traceview.model.timeline.events import PageInputs, TimelineEvents
-from traceview.model.timeline.index import SEARCHED
 from traceview.model.timeline.levels import Lane, merged_lanes
 from traceview.model.timeline.marks import MAX_NAME_LENGTH, Columns, Marks
 from traceview.model.timeline.merging import merged
-from traceview.model.timeline.rows import Group, TimelineRow
+from traceview.model.timeline.rows import SEARCHED, Group, TimelineRow
 from traceview.model.timeline.stored import StoredMarks
 from traceview.model.timeline.sums import (
     DeviceLanes,

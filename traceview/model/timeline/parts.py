@@ -31,10 +31,9 @@ from traceview.model.timeline.events import (
     stream_id,
     worst_calls,
 )
-from traceview.model.timeline.index import NamePlaces
 from traceview.model.timeline.marks import NO_MARKS, Marks, Names, Numbers, concatenated, used
 from traceview.model.timeline.merging import GroupCounts
-from traceview.model.timeline.rows import IDLE_LOOK, OVERLAP_LANES, TimelineRow, bands, largest
+from traceview.model.timeline.rows import IDLE_LOOK, OVERLAP_LANES, NamePlaces, TimelineRow, bands, largest
 from traceview.model.timeline.stored import (
     AllMarks,
     LanePart,

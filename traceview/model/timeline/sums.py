@@ -13,9 +13,8 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times, blocks
-from traceview.model.timeline.index import NamePlaces
 from traceview.model.timeline.marks import Columns, Marks, Packed, used
-from traceview.model.timeline.rows import LOOKS, Group, TimelineRow, unions
+from traceview.model.timeline.rows import LOOKS, Group, NamePlaces, TimelineRow, unions
 from traceview.model.timeline.stored import AllMarks
 from traceview.model.trace import Window
 

@@ -17,10 +17,9 @@ import numpy as np
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.model.timeline.events import PageInputs, TimelineEvents
 from traceview.model.timeline.groups import annotating_threads
-from traceview.model.timeline.index import Index
 from traceview.model.timeline.levels import Lane, Level, coarser, kept_marks, merged_lanes, places
 from traceview.model.timeline.marks import Columns, Marks, Names, used
-from traceview.model.timeline.rows import LOOKS, Group
+from traceview.model.timeline.rows import LOOKS, Group, Index
 from traceview.model.timeline.sums import (
     bin_shift,
     device_lanes,
