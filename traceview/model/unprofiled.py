@@ -36,7 +36,7 @@ SLOW_HOST = Bounds(0.35, 0.7, 1.0)
 class ProfilerCosts:
     """What the profiler adds on a machine.
 
-    `scale` is a factor of the constants above, 1 on the reference machine (record/calibrate.py), and `kernel_gap` the
+    `scale` is a factor of the constants above, 1 on the reference machine (captures/calibrate.py), and `kernel_gap` the
     ns between two kernels of a GPU that is behind.
     A host that runs slower than at its best in the capture takes slowdown ** `slow_host` of its time longer than in
     other runs. `source` is "estimate" for another machine's figures and "calibration" for those of `traceview
