@@ -32,8 +32,7 @@ from traceview.fleet.partials import FleetReports
 from traceview.fleet.worker import Job, Report
 from traceview.intervals import Times
 from traceview.model.fleet import COLLECTIVE_COLUMNS, PackedColumn, ReportResult
-from traceview.report.fleet import render
-from traceview.report.fleet.document import to_json
+from traceview.report.fleet import render, to_json
 from traceview.workers import Workers
 from traceview.workers.cluster import DaskWorkers
 from traceview.workers.processes import Processes

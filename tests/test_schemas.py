@@ -14,7 +14,7 @@ from jsonschema.exceptions import ValidationError
 from tests.captures import SAMPLES
 from tests.cli.command import Command
 from traceview.cli import COMMANDS, cli
-from traceview.cli.schema import DOCUMENTS
+from traceview.cli.info import DOCUMENTS
 from traceview.cli.schemas import SCHEMAS
 
 CASES = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview.model.units import TIMES, duration, exact_duration, in_one_unit, quantity, signed_duration, time_range
-from traceview.report.format import figure, figures
+from traceview.report.screen import figure, figures
 
 EXAMPLES = json.loads(Path(__file__).with_name("units.json").read_text("utf-8"))
 UNITS = {unit: scale for scale, unit in TIMES}

@@ -26,7 +26,7 @@ from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
 from traceview.model.trace import Note
 from traceview.model.units import plain
-from traceview.report.comparison.document import to_json
+from traceview.report.comparison import to_json
 from traceview.report.comparison.tables import part_words, shown_parts
 from traceview.report.comparison.terminal import render, render_brief, to_markdown
 from traceview.report.screen import MAX_LINES, Screen, width

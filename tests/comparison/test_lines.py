@@ -13,13 +13,12 @@ from tests.made_trace import made_trace
 from tests.measure.host.test_host_time import evidence, random_trace
 from traceview.comparison import compare
 from traceview.comparison.align import AlignedIterations
-from traceview.comparison.lines import Line, line_changes, sample_lines
-from traceview.comparison.throughput import Series
+from traceview.comparison.change import Series
+from traceview.comparison.kernels import Line, line_changes, sample_lines
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.comparison.document import document
-from traceview.report.comparison.page import render
+from traceview.report.comparison import document, render
 from traceview.report.comparison.tables import line_name, line_table, shown_lines
 from traceview.report.comparison.terminal import render as render_text
 from traceview.report.comparison.terminal import to_markdown

@@ -15,10 +15,9 @@ from tests.captures import analyzed, sample
 from tests.comparison.made_samples import made_samples
 from tests.made_trace import made_trace
 from traceview import compare
-from traceview.comparison import throughput
-from traceview.comparison.change import RESAMPLES
-from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
-from traceview.comparison.throughput import (
+from traceview.comparison import change
+from traceview.comparison.change import (
+    RESAMPLES,
     Series,
     block_length,
     mean_change,
@@ -26,6 +25,7 @@ from traceview.comparison.throughput import (
     resampled_deviations,
     time_shape,
 )
+from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import CaptureDifference
@@ -34,7 +34,7 @@ from traceview.report.comparison.tables import notes
 from traceview.report.comparison.terminal import render
 
 MS = 1_000_000
-VALUES = st.lists(st.integers(0, 1 << 50), min_size=throughput.MIN_PERIODS, max_size=40).map(
+VALUES = st.lists(st.integers(0, 1 << 50), min_size=change.MIN_PERIODS, max_size=40).map(
     lambda each: np.array(each, np.int64)
 )
 
@@ -57,8 +57,8 @@ def test_deviations_match_a_plain_loop(values: Times, length: int) -> None:
     deviations = resampled_deviations(Series(values, length))
     blocks = max(2, len(values) // length)
     for which, fast in enumerate(deviations):
-        starts = throughput._block_starts(len(values), blocks, which)
-        factor = throughput._small_sample_factor(blocks, which)
+        starts = change._block_starts(len(values), blocks, which)
+        factor = change._small_sample_factor(blocks, which)
         for row in (0, 1, RESAMPLES - 1):
             drawn = [int(values[(start + at) % len(values)]) for start in starts[row].tolist() for at in range(length)]
             mean = math.fsum(drawn) / len(drawn) - math.fsum(values.tolist()) / len(values)
@@ -274,7 +274,7 @@ def test_shapes(values: list[int], form: str) -> None:
 @settings(max_examples=30)
 @given(VALUES.filter(lambda values: len(values) >= 8))
 def test_best_split_matches_every_split(values: Times) -> None:
-    from traceview.comparison.throughput import _best_split
+    from traceview.comparison.change import _best_split
 
     ordered = sorted(values.tolist())
     removed = 0.0

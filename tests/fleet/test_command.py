@@ -22,7 +22,7 @@ from tests.cli.command import HEARS_CTRL_C, Command
 from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.merge import merge
 from traceview.model.fleet import Fleet
-from traceview.report.fleet.document import to_json
+from traceview.report.fleet import to_json
 from traceview.report.fleet.terminal import render, render_brief
 from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen
 

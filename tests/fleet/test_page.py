@@ -20,8 +20,7 @@ from traceview.fleet.merge import MAX_SHOWN_BINS, merge_reports
 from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.model.fleet import Fleet, Skipped
 from traceview.model.trace import Note
-from traceview.report.fleet import render
-from traceview.report.fleet.page import content
+from traceview.report.fleet import content, render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
 

@@ -21,8 +21,7 @@ from traceview.fleet.merge import merge, merge_reports
 from traceview.fleet.partials import FleetReports, Work, header
 from traceview.fleet.worker import Job, Report, loaded
 from traceview.model.fleet import Fleet, ReportResult
-from traceview.report.fleet import render
-from traceview.report.fleet.document import to_json
+from traceview.report.fleet import render, to_json
 
 MS = 1_000_000
 STEPS = range(4)

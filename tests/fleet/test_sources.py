@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from traceview.errors import NotFoundError
-from traceview.fleet.sources import find_reports, report_names
+from traceview.fleet.analyze_reports import find_reports, report_names
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_proc_has_no_report() -> None:
     program = """if True:
         import os
         from traceview.errors import NotFoundError
-        from traceview.fleet.sources import find_reports
+        from traceview.fleet.analyze_reports import find_reports
         if os.geteuid() == 0:
             os.setuid(65534)
         try:

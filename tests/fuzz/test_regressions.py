@@ -26,7 +26,7 @@ from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.parquet import suppressed_stderr
 from traceview.report.analysis.document import document
 from traceview.report.analysis.page import render
-from traceview.report.comparison.document import document as compare_document
+from traceview.report.comparison import document as compare_document
 from traceview.whatif.prediction import predict
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -21,7 +21,7 @@ from traceview.comparison import compare_analyses
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
-from traceview.report.comparison.document import document as comparison_document
+from traceview.report.comparison import document as comparison_document
 from traceview.report.whatif import document as whatif_document
 from traceview.serve.agents import NAMES
 from traceview.whatif.prediction import whatif

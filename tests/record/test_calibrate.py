@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from traceview.captures import calibrate as module
 from traceview.captures.microbenchmark import Nvtx
-from traceview.cli.calibrate import calibrate as command
+from traceview.cli.record import calibrate as command
 from traceview.cli.schemas import SCHEMAS
 from traceview.errors import TraceviewError
 from traceview.read import nsys_rep

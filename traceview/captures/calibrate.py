@@ -14,7 +14,7 @@ from traceview.captures.record import TRACED, WITHOUT_CPU
 from traceview.errors import ReportError
 from traceview.read.calibration import FORMAT, VERSION
 from traceview.read.nsys_rep import required_nsys, version_of_nsys
-from traceview.workers.python_process import python_command
+from traceview.workers import python_command
 
 # The argument is the folder of the package: where it is not installed, the new Python does not find it by itself.
 MICROBENCHMARK = (

@@ -1,4 +1,4 @@
-"""The `baseline` commands: stored captures that later ones are compared with."""
+"""The `redact` and `baseline` commands: copies of captures to share, and to compare later captures with."""
 
 from __future__ import annotations
 
@@ -15,21 +15,59 @@ from traceview.cli import examples
 from traceview.cli.options import (
     BASELINES,
     DEVICE,
+    FILE,
     ITERATION,
     JSON,
     QUIET,
     REPORT,
+    SILENT,
     SKIP,
     baseline_path,
     reading_options,
 )
 from traceview.cli.outputs import check_outputs, print_out, progress, write_document
-from traceview.cli.redact import NAMES
 from traceview.errors import OutputError, ReportError, RequestError
 from traceview.report.files import check_different, check_file, refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.comparison import StoredBaseline
+
+
+NAMES = click.option(
+    "--names",
+    type=click.Choice(("keep", "hash")),
+    default="keep",
+    show_default=True,
+    help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
+)
+
+
+@click.command()
+@REPORT
+@click.argument("out", type=FILE)
+@NAMES
+@JSON
+@reading_options
+@SILENT
+@examples(
+    "traceview redact report.sqlite shared.sqlite",
+    "traceview redact report.nsys-rep shared.sqlite --names hash",
+)
+def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: bool) -> None:
+    """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
+
+    Every figure of an analysis stays the same. In names, tokens, keys, e-mail addresses and paths are replaced.
+    The command prints what it removed and leaves REPORT as it is.
+    """
+    from traceview.captures.redact import redact as write_copy
+    from traceview.captures.redact import summary_lines
+
+    check_outputs((report,), (out, json_path))
+    with progress(quiet) as step:
+        redacted = write_copy(report, out, hash_names=names == "hash", progress=step)
+    if not write_document(json_path, redacted) and not quiet:
+        print_out("".join(f"{line}\n" for line in summary_lines(redacted)))
+
 
 BLOCK = 1 << 20  # bytes that are compressed at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")

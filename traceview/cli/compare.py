@@ -185,7 +185,7 @@ def _write(
     comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, verbose: bool, quiet: bool
 ) -> None:
     """Write the documents; print the summary unless a document goes to standard output."""
-    from traceview.report.comparison.document import to_json
+    from traceview.report.comparison import to_json
     from traceview.report.comparison.terminal import render, render_brief, to_markdown
 
     printed = [

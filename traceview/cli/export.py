@@ -85,7 +85,7 @@ def export(
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
     from traceview.export import FORMATS, FileFormat, Written
-    from traceview.fleet.sources import find_reports
+    from traceview.fleet.analyze_reports import find_reports
 
     form = next(form for form in FORMATS if form.name == format_name)
     paths = find_reports(reports)

@@ -136,13 +136,11 @@ def fleet(
     if opened and no_html:
         raise RequestError("--open needs the page and does not go with --no-html")
     from traceview.cli.conditions.fleet import failures, parse
-    from traceview.fleet.analyze_reports import analyze_reports
-    from traceview.fleet.sources import find_reports
+    from traceview.fleet.analyze_reports import analyze_reports, find_reports
     from traceview.fleet.worker import Job
     from traceview.read.nsys_rep import CHOSEN
     from traceview.read.source import MAX_DECODED
-    from traceview.report.fleet import render
-    from traceview.report.fleet.document import to_json
+    from traceview.report.fleet import render, to_json
 
     checks = tuple(parse(condition) for condition in conditions)
     paths = find_reports(reports)

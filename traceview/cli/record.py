@@ -1,7 +1,8 @@
-"""The `record` and `doctor` commands: record a program with nsys, and check whether that is possible here."""
+"""The `record`, `doctor` and `calibrate` commands: programs under nsys on this machine."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceview.cli import examples
-from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_error, print_out, write_document
+from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
+from traceview.cli.outputs import check_outputs, print_error, print_out, progress, write_document, write_output
 from traceview.errors import RequestError, TraceviewError
-from traceview.report.files import is_stdout
+from traceview.model.unprofiled import CALIBRATION
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.captures.record import Recording, SteadyIterations
+
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 DELAY = click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
@@ -144,3 +147,37 @@ def doctor(json_path: Path | None) -> None:
     write_document(json_path, Checks(can_record, tuple(done)))
     if not can_record:
         sys.exit(1)
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    "--json",
+    "output",
+    type=OUTPUT,
+    help=f'The file to write; "-" is standard output.  [default: {CALIBRATION}]',
+)
+@click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs with and without nsys.")
+@reading_options
+@QUIET
+@examples(
+    "traceview calibrate",
+    "traceview calibrate -o runs/traceview-calibration.json --rounds 10",
+)
+def calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
+    """Time CUDA calls with and without nsys, and write what it adds to them.
+
+    Captures in the folder of the file then get the time without the profiler from it. The GPU should do nothing else
+    meanwhile.
+    """
+    from traceview.captures.calibrate import calibrate as run
+
+    if output is None:
+        refuse_link(output := Path(CALIBRATION), "--output")
+    check_outputs((), (output,))
+    with progress(quiet) as step:
+        document = run(rounds, step)
+    text = json.dumps(document, indent=1) + "\n"
+    if not write_output(output, lambda: text) and not quiet:
+        print_out(f"{output.name}: nsys costs {document['scale']} times as much here as on the reference machine\n")

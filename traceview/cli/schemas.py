@@ -27,10 +27,8 @@ from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
 from traceview.model.whatif import WhatIf
 from traceview.read.calibration import FORMAT, VERSION
-from traceview.report import ledger, whatif
+from traceview.report import comparison, fleet, ledger, whatif
 from traceview.report.analysis import document as analysis
-from traceview.report.comparison import document as comparison
-from traceview.report.fleet import document as fleet
 from traceview.report.json import (
     MERGED,
     SCHEMA_VERSION,

@@ -2,10 +2,8 @@
 
 align.py       start and end of the iterations
 sample.py      the figures of each iteration, or of a capture without iterations
-throughput.py  the time per iteration: block bootstrap of its mean, verdict, and peaks and tails of its distribution
-change.py      medians per iteration and their bootstrap intervals
-lines.py       source lines that made the GPU wait, per iteration
-kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
+change.py      medians and means per iteration, their bootstrap intervals, the verdict, and peaks and tails of the times
+kernels.py     kernels and lines that made the GPU wait, and whether the iterations of two captures do the same work
 notes.py       other differences between the captures
 ledger.py      predictions of changes beside what the recordings after them show
 
@@ -24,9 +22,17 @@ import numpy as np
 import polars as pl
 
 from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
-from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between
-from traceview.comparison.kernels import iteration_work, kernel_changes
-from traceview.comparison.lines import LineSamples, line_changes, sample_lines
+from traceview.comparison.change import (
+    LEVEL,
+    MIN_CHANGE,
+    Series,
+    block_length,
+    change_between,
+    judge_time,
+    mean_change,
+    time_shape,
+)
+from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
 from traceview.comparison.sample import (
     COUNTS,
@@ -34,10 +40,10 @@ from traceview.comparison.sample import (
     PARTS,
     Sample,
     align_capture,
+    mean_parts,
     sample_capture,
     sample_iterations,
 )
-from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts, time_shape
 from traceview.errors import RequestError
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, IterationSummary

@@ -1,22 +1,35 @@
-"""Changes of figures, their confidence intervals, and the verdict on the wall time.
+"""Changes of figures, their confidence intervals, the verdict on the time per iteration, and the shape of its times.
 
-The interval is a percentile bootstrap of the difference of medians: it resamples the iterations of each capture with
-replacement, and the spread of the resampled differences shows what chance alone can do. The method makes no
-assumption on the distribution of iterations (it may have tails and two modes), allows captures with different
-lengths and spreads, and applies to the reported figure itself. Three choices make it exact, reproducible and fast:
+The interval is a percentile bootstrap: it resamples the iterations of each capture with replacement, and the spread of
+the resampled differences shows what chance alone can do. The method makes no assumption on the distribution of
+iterations (it may have tails and two modes), allows captures with different lengths and spreads, and applies to the
+reported figure itself. Three choices make it exact, reproducible and fast:
 
-- The seed is fixed, and the draws depend only on the number of iterations.
+- The seed is fixed, and the draws depend only on the numbers of iterations and blocks.
 - The median of a resample is an order statistic of the sample at a random rank. The rank is drawn directly from
   the order statistics of uniform numbers (a beta distribution), so the cost does not depend on the number of
   iterations.
 - Each of two sets of draws is used once for each capture, so swapping the captures negates the interval.
 
+Iterations are autocorrelated: a loader with two workers delivers every second batch late, a clock falls for many
+iterations. The bootstrap of a mean therefore resamples blocks of consecutive iterations, which wrap around at the end,
+so that each iteration occurs equally often. Their length follows from the autocorrelation (Politis and White 2004, with
+the correction of Patton, Politis and White 2009). A resampled mean of few blocks varies too little; its deviation from
+the mean is scaled by sqrt(k / (k - 1)) and a random factor that turns the normal distribution into Student's t with
+k - 1 degrees of freedom for k blocks. So few iterations give a wide interval.
+
 The interval covers the variation between the iterations of these runs. Two runs of the same program also differ by
 clocks, neighbours and placement, which the iterations of one run do not show. MIN_CHANGE covers that.
+
+The shape of a distribution (docs/compare.md "Shape") is one peak, two peaks or a tail. The values are split at the
+threshold that leaves the least variance inside both parts. They have two peaks if the split removes most of the
+variance, both parts hold a fair share of the iterations, and their means are far apart. A tail is a few iterations that
+are much longer than the median and hold a fair share of the time.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.comparison import FigureChange
+from traceview.model.comparison import FigureChange, IterationWork, TimeShape
 
 SEED = 20_260_101
 RESAMPLES = 4_000
@@ -133,3 +146,202 @@ def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, 
         below=float(np.count_nonzero(ordered < -shift * parts)) / len(ordered),
         above=float(np.count_nonzero(ordered > -shift * parts)) / len(ordered),
     )
+
+
+Floats = NDArray[np.float64]
+MIN_PERIODS = 5  # times from one iteration to the next; fewer have no interval
+PERIODIC = 0.6  # correlation of values one period apart
+MIN_BLOCKS = 5  # fewer do not show how they vary
+MAX_BLOCKS = 200  # blocks in a resample; more do not change the distribution of its mean
+
+
+class Series(NamedTuple):
+    """A figure of consecutive iterations, and the length of blocks to resample it with."""
+
+    values: Times
+    length: int
+
+    @property
+    def mean(self) -> int:
+        """The mean, rounded down."""
+        return int(self.values.sum()) // len(self.values)
+
+    def with_values(self, values: Times) -> Series:
+        """Return another figure of the same iterations."""
+        return Series(values, self.length)
+
+
+class TimeVerdict(NamedTuple):
+    """A word of VERDICTS, the reason in a sentence, and the probability of the difference's sign."""
+
+    word: str
+    why: str
+    probability: float | None
+
+
+def block_length(values: Times) -> int:
+    """Return the length of blocks for the mean of a series.
+
+    It is the cube root of the number of values, more if they are correlated, and a multiple of the period if every p-th
+    value is like the one before.
+    """
+    count = len(values)
+    least = round(count ** (1 / 3)) if count >= 2 * MIN_BLOCKS else 1
+    centred = values - values.mean()
+    if count >= MIN_PERIODS and np.any(centred):
+        size = 1 << (2 * count - 1).bit_length()
+        spectrum = np.fft.rfft(centred, size)
+        covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[:count] / count
+        least = max(least, min(count // MIN_BLOCKS, _optimal_length(covariance)))
+        least = _multiple_of_period(least, covariance)
+    return max(least, math.ceil(count / MAX_BLOCKS))
+
+
+def _optimal_length(covariance: Floats) -> int:
+    """Return the length with the least error of the variance of the mean; 1 if values are not correlated."""
+    count = len(covariance)
+    most = math.floor(3 * math.sqrt(count))
+    reach = _last_correlated_lag(covariance)
+    if not reach:
+        return 1
+    used = np.arange(min(2 * reach + 1, count))
+    weight = np.clip(2 * (1 - used / (2 * reach)), 0, 1) * np.where(used, 2, 1)
+    at_zero = float((weight * covariance[used]).sum())
+    slope = float((weight * used * covariance[used]).sum())
+    return min(most, round((1.5 * count * (slope / at_zero) ** 2) ** (1 / 3))) if at_zero > 0 else most
+
+
+def _last_correlated_lag(covariance: Floats) -> int:
+    """Return the lag after which the next correlations are all insignificant; 0 if there is none before."""
+    count = len(covariance)
+    run = max(5, math.ceil(math.sqrt(math.log10(count))))
+    significant = np.abs(covariance / covariance[0]) >= 2 * math.sqrt(math.log10(count) / count)
+    most = math.ceil(math.sqrt(count))
+    return next((lag for lag in range(most) if not significant[lag + 1 : lag + 1 + run].any()), most)
+
+
+def _multiple_of_period(length: int, covariance: Floats) -> int:
+    lags = np.arange(1, len(covariance) // 3 + 1)
+    if not len(lags):
+        return length
+    # Fewer products enter the covariance of a longer lag.
+    correlation = covariance[lags] / covariance[0] * len(covariance) / (len(covariance) - lags)
+    period = int(lags[np.argmax(correlation)])
+    return max(length // period, 1) * period if period > 1 and correlation.max() >= PERIODIC else length
+
+
+def resampled_deviations(series: Series) -> tuple[Floats, Floats]:
+    """Return RESAMPLES resampled means of a series, less its mean, for each of two sets of draws."""
+    values, length = series.values - series.mean, series.length
+    count = len(values)
+    blocks = max(2, count // length)
+    running = np.concatenate([[0], np.cumsum(np.concatenate([values, values[:length]]), dtype=np.int64)])
+    sums = running[length : length + count] - running[:count]
+    rest = int(values.sum()) / count
+    first, second = (
+        (sums[_block_starts(count, blocks, which)].sum(axis=1) / (blocks * length) - rest)
+        * _small_sample_factor(blocks, which)
+        for which in (0, 1)
+    )
+    return first, second
+
+
+@lru_cache(maxsize=32)
+def _block_starts(count: int, blocks: int, which: int) -> NDArray[np.int64]:
+    draws = np.random.Generator(np.random.PCG64([SEED, which, count, blocks]))
+    return draws.integers(0, count, (RESAMPLES, blocks))
+
+
+@lru_cache(maxsize=32)
+def _small_sample_factor(blocks: int, which: int) -> Floats:
+    draws = np.random.Generator(np.random.PCG64([SEED, 2 + which, blocks]))
+    spread: Floats = np.sqrt(blocks / draws.chisquare(blocks - 1, RESAMPLES))
+    return spread
+
+
+def mean_change(name: str, before: Series, after: Series) -> FigureChange:
+    """Compare the means of a figure. If the interval of the difference contains zero, the change is noise."""
+    means = before.mean, after.mean
+    return figure_change(name, "ns", means, means, mean_interval(before, after))
+
+
+def mean_interval(before: Series, after: Series) -> DifferenceInterval | None:
+    """Return the interval of the difference of means, rounded outwards; None below MIN_PERIODS values."""
+    if min(len(before.values), len(after.values)) < MIN_PERIODS:
+        return None
+    old, new = resampled_deviations(before), resampled_deviations(after)
+    moved = np.concatenate([new[1] - old[0], new[0] - old[1]])
+    return percentile_interval(moved, after.mean - before.mean)
+
+
+def judge_time(
+    time: FigureChange, before: Series, after: Series, min_change: float, work: IterationWork
+) -> TimeVerdict:
+    """Return whether the mean time per iteration became shorter or longer, or whether the change is noise.
+
+    `min_change` is a share of the base's time. Iterations that do different work are not judged.
+    """
+    if work.multiple is not None:
+        more = work.multiple if work.multiple > 1 else 1 / work.multiple
+        which = "second" if work.multiple > 1 else "first"
+        why = f"an iteration of the {which} capture launches each kernel {more:.3g} times as often: the work differs"
+        return TimeVerdict("unjudged", why, None)
+    interval = mean_interval(before, after)
+    if interval is None:
+        fewest = min(len(before.values), len(after.values))
+        values = "one value is" if fewest == 1 else f"{fewest + 1} iterations are"
+        why = f"{values} too few to tell a change from noise: at least {MIN_PERIODS + 1} are needed"
+        return TimeVerdict("unjudged", why, None)
+    probability = interval.below if time.difference < 0 else interval.above if time.difference > 0 else 0.0
+    if interval.low <= 0 <= interval.high:
+        return TimeVerdict("noise", f"the {100 * LEVEL:g}% interval of the difference contains zero", probability)
+    if abs(time.difference) < min_change * time.before:
+        why = f"the change is below {100 * min_change:g}%, which runs of the same program also differ by"
+        return TimeVerdict("noise", why, probability)
+    word = "faster" if time.difference < 0 else "slower"
+    return TimeVerdict(word, f"the {100 * LEVEL:g}% interval of the difference does not contain zero", probability)
+
+
+MIN_SHAPE_VALUES = 8
+# A uniform distribution loses 75% of its variance by the best split, a normal one 64%.
+MIN_REMOVED_VARIANCE = 0.85
+MIN_PEAK_SHARE = 0.1  # share of the iterations in each of two peaks
+MIN_DISTANCE = 0.2  # distance between two peaks, as a share of the mean
+TAIL_FACTOR = 1.5  # an iteration longer than this times the median is in the tail; warm-up has the same limit
+MIN_TAIL_TIME = 0.05  # share of the time that the tail takes beyond the median
+QUANTILES = (5, 25, 50, 75, 95)
+
+
+def time_shape(values: Times) -> TimeShape:
+    """Return the shape of the distribution of iteration times, in any order."""
+    ordered = np.sort(values)
+    quantiles = {f"p{q}": int(np.percentile(ordered, q, method="lower")) for q in QUANTILES}
+    if len(ordered) < MIN_SHAPE_VALUES:
+        return TimeShape("unknown", quantiles)
+    low, high, share, removed = _best_split(ordered)
+    if (
+        removed >= MIN_REMOVED_VARIANCE
+        and MIN_PEAK_SHARE <= share <= 1 - MIN_PEAK_SHARE
+        and high - low >= MIN_DISTANCE * ordered.mean()
+    ):
+        return TimeShape("two peaks", quantiles, low, high, round(share, 3))
+    middle = quantiles["p50"]
+    late = ordered[ordered > TAIL_FACTOR * middle]
+    if late.sum() - middle * len(late) >= MIN_TAIL_TIME * ordered.sum() and len(late):
+        return TimeShape("tail", quantiles, middle, int(late.mean()), round(len(late) / len(ordered), 3))
+    return TimeShape("one peak", quantiles)
+
+
+def _best_split(ordered: Times) -> tuple[int, int, float, float]:
+    """Return the means of both parts, the share of values in the upper one, and the share of the variance removed."""
+    count = len(ordered)
+    values = (ordered - ordered[0]).astype(np.float64)
+    lower = np.arange(1, count)
+    sums = np.cumsum(values)
+    below, above = sums[:-1] / lower, (sums[-1] - sums[:-1]) / (count - lower)
+    between = lower * (count - lower) / count**2 * (above - below) ** 2
+    at = int(np.argmax(between))
+    variance = float(values.var())
+    start = int(ordered[0])
+    removed = float(between[at]) / variance if variance else 0.0
+    return start + int(below[at]), start + int(above[at]), (count - at - 1) / count, removed

@@ -1,4 +1,7 @@
-"""Compare kernels, per call and per iteration, matched by name and launch shape first, then by name.
+"""Compare kernels, per call and per iteration, and the source lines that made the GPU wait.
+
+Kernels are matched by name and launch shape first, then by name; lines by file, function and line, then by file and
+function.
 
 A change of precision, library or fusion changes the kernels of a step, but not its work. If one capture launches all
 kernels that both captures have k times as often, an iteration of this capture is k iterations of the other.
@@ -16,11 +19,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.comparison.align import AlignedIterations
-from traceview.comparison.change import change_between
+from traceview.comparison.change import Series, change_between, mean_change
 from traceview.intervals import Times
+from traceview.measure.gaps import ThreadStates
+from traceview.measure.host import HostIdle
 from traceview.measure.kernels.families import KernelKind, shape_kinds
-from traceview.model.analysis import Analysis
-from traceview.model.comparison import FigureChange, IterationWork, KernelChange
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.comparison import FigureChange, IterationWork, KernelChange, LineChange
 from traceview.model.trace import SOURCES
 
 Floats = NDArray[np.float64]
@@ -122,13 +127,15 @@ def kernel_changes(before: KernelSamples, after: KernelSamples, min_change: floa
     """
     changes = [
         _kernel_change(shape, (before.samples(old), after.samples(new)), min_change)
-        for shape, old, new in _matches(before, after)
+        for shape, old, new in _matching_kernels(before, after)
     ]
     changes.sort(key=lambda kernel: (-abs(kernel.cost_ns), -abs(kernel.count.difference), kernel.label, kernel.name))
     return tuple(changes)
 
 
-def _matches(before: KernelSamples, after: KernelSamples) -> Iterator[tuple[KernelShape, list[int], list[int]]]:
+def _matching_kernels(
+    before: KernelSamples, after: KernelSamples
+) -> Iterator[tuple[KernelShape, list[int], list[int]]]:
     """Yield pairs of shapes to compare; the sizes of several shapes together are ()."""
     old_names, new_names = before.by_name(), after.by_name()
     for name, label in sorted({*old_names, *new_names}):
@@ -208,3 +215,87 @@ def _multiple(old: Floats, new: Floats, common: float) -> float | None:
     agreeing = float(weight[np.abs(ratio - middle) <= SAME * middle].sum()) / float(weight.sum())
     far = middle >= MIN_MULTIPLE or middle <= 1 / MIN_MULTIPLE
     return round(middle, 2) if far and agreeing >= MIN_AGREEING else None
+
+
+MAX_LINES = 200
+
+
+class Line(NamedTuple):
+    """A source line; 0 stands for native code, which has functions alone."""
+
+    file: str
+    function: str
+    line: int
+
+
+LineSamples = Mapping[Line, Times]  # idle ns of each iteration
+LineMatch = tuple[Line | None, Line | None]
+
+
+def sample_lines(analysis: Analysis, at: AlignedIterations) -> LineSamples | None:
+    """Return the idle time of each line in each iteration, the mean over the GPUs; None without stacks.
+
+    Time belongs to the iteration in which its sample was due, or in which its exactly known call began.
+    """
+    trace = analysis.trace
+    host_idle = None if trace.evidence.samples.is_empty() else HostIdle.build(trace, ThreadStates.from_trace(trace))
+    if host_idle is None:
+        return None
+    iterations, devices = analysis.iterations, analysis.devices
+    if isinstance(iterations, Iterations):
+        devices = tuple(device for device in devices if iterations.process_id in device.process_ids)
+    cells = host_idle.line_cells([device.gaps.frame for device in devices])
+    placed = cells.with_columns(place=at.places(cells["moment"].to_numpy())).filter(pl.col("place") >= 0)
+    sums = placed.group_by("file", "function", "line", "place").agg(pl.col("idle_ns").sum())
+    lines: dict[Line, Times] = defaultdict(lambda: np.zeros(len(at.start), np.int64))
+    for file, function, line, iteration, ns in sums.iter_rows():
+        lines[Line(file, function, line)][iteration] += ns // len(devices)
+    return lines
+
+
+def line_changes(
+    before: LineSamples | None, after: LineSamples | None, base: Series, other: Series, min_change: float
+) -> tuple[LineChange, ...]:
+    """Compare lines, the largest change first. `base` and `other` are the times of the iterations.
+
+    A change below the share `min_change` of the base's time is noise.
+    """
+    if before is None or after is None:
+        return ()
+    least = min_change * base.mean
+    changes = [
+        LineChange(
+            file=(new or old or Line("", "", 0)).file,
+            function=(new or old or Line("", "", 0)).function,
+            line=new.line if new else None,
+            line_before=old.line if old else None,
+            idle=_judged(mean_change("idle", _line_times(base, before, old), _line_times(other, after, new)), least),
+        )
+        for old, new in _matching_lines(before, after)
+    ]
+    changes.sort(key=lambda change: (-abs(change.idle.difference), change.file, change.function, change.line or 0))
+    return tuple(changes[:MAX_LINES])
+
+
+def _line_times(times: Series, lines: LineSamples, line: Line | None) -> Series:
+    return times.with_values(np.zeros(len(times.values), np.int64) if line is None else lines[line])
+
+
+def _judged(change: FigureChange, least: float) -> FigureChange:
+    return replace(change, verdict="noise") if abs(change.difference) < least else change
+
+
+def _matching_lines(before: LineSamples, after: LineSamples) -> Iterator[LineMatch]:
+    """Yield pairs of lines; the only other line of a function in both captures is one that moved."""
+    same = before.keys() & after.keys()
+    yield from ((line, line) for line in sorted(same))
+    moved: dict[tuple[str, str], tuple[list[Line], list[Line]]] = defaultdict(lambda: ([], []))
+    for side, lines in enumerate((before, after)):
+        for line in sorted(lines.keys() - same):
+            moved[line.file, line.function][side].append(line)
+    for old, new in moved.values():
+        if len(old) == len(new) == 1:
+            yield old[0], new[0]
+        else:
+            yield from ((line, None) for line in old)
+            yield from ((None, line) for line in new)

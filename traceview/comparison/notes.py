@@ -11,7 +11,7 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
 from traceview.model.units import share
-from traceview.report.format import confidence_word
+from traceview.report.screen import confidence_word
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from traceview.comparison.align import AlignedIterations
+from traceview.comparison.change import Series, mean_change
 from traceview.comparison.kernels import KernelSamples, sample_kernels
 from traceview.errors import RequestError
 from traceview.intervals import Intervals, Times, covered_length, length, union
@@ -16,6 +17,7 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, SyncUse
+from traceview.model.comparison import FigureChange
 from traceview.model.trace import KINDS, SOURCES, Trace
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
@@ -190,3 +192,23 @@ def _launch_totals(analysis: Analysis) -> dict[str, int]:
     kernel, graph, copy = (source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy"))
     calls = np.unique(launch[(kernel | graph) & (launch >= 0)])
     return {"launches": len(calls), "kernels": int(np.count_nonzero(kernel)), "copies": int(np.count_nonzero(copy))}
+
+
+def mean_parts(
+    time: FigureChange, old: Series, new: Series, before: Mapping[str, Times], after: Mapping[str, Times]
+) -> tuple[FigureChange, ...]:
+    """Compare the means of the figures that add up to the time. What rounding leaves over is in "other"."""
+    parts = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in PARTS}
+    rest_before = time.before - sum(part.before for part in parts.values())
+    rest_after = time.after - sum(part.after for part in parts.values())
+    other = parts["other"]
+    old_other, new_other = other.before + rest_before, other.after + rest_after
+    parts["other"] = replace(
+        other,
+        before=old_other,
+        after=new_other,
+        mean_before=old_other,
+        mean_after=new_other,
+        difference=new_other - old_other,
+    )
+    return tuple(parts.values())

@@ -1,7 +1,6 @@
 """Analysis of many reports: workers measure each report and keep the small results, which merge into one Fleet.
 
-sources.py            expands folders and patterns to reports
-analyze_reports.py    sends reports to workers: processes of this machine, or those of a Dask cluster
+analyze_reports.py    finds reports and sends them to workers: processes of this machine, or those of a Dask cluster
 worker.py             runs in a worker: measure_report.py makes one ReportResult, which is kept in a file
 partials.py           sends work to the results and merges partial measures
 merge.py              merges reports: iterations, match, clocks, waits, rank_figures, stragglers

@@ -15,9 +15,9 @@ import numpy as np
 from traceview.errors import RequestError
 from traceview.export import ExportContents, collect
 from traceview.export.perfetto import PlacedCapture, merged_pieces
+from traceview.fleet.analyze_reports import report_names
 from traceview.fleet.measure_report import measure_trace
 from traceview.fleet.merge import merge, report_label
-from traceview.fleet.sources import report_names
 from traceview.intervals import Times
 from traceview.model.fleet import Clock, Fleet
 from traceview.pipeline import open_trace

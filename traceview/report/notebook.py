@@ -25,8 +25,8 @@ from traceview.report.analysis.terminal import heading
 from traceview.report.comparison.tables import headline as comparison_headline
 from traceview.report.comparison.tables import part_table, sentence
 from traceview.report.fleet import terminal
-from traceview.report.format import CAUSE_WORDS
-from traceview.report.format import figures as column_texts
+from traceview.report.screen import CAUSE_WORDS
+from traceview.report.screen import figures as column_texts
 
 MAX_ROWS = 20
 MAX_FINDINGS = 5

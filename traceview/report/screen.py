@@ -1,4 +1,4 @@
-"""Text for terminals: a terminal's width, letters and colours, and texts that fit into its columns.
+"""Figures and names as text for people, on a terminal of any width, letters and colours.
 
 East Asian letters take two columns. The colours are those of the page.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from traceview.model.units import durations, share
+from traceview.model.columns import Unit
+from traceview.model.units import RATES, SIZES, TIMES, Scales, count, durations, in_one_unit, operations, ratio, share
 
 WIDTH = 80
 MAX_LINES = 25  # length of a summary without --verbose
@@ -86,7 +87,7 @@ def short_names(names: Sequence[str], columns: int) -> list[str]:
 def _distinct_forms(names: list[str], columns: int, hidden: int = 0) -> dict[str, str]:
     """Return a short form of each name without its first `hidden` characters, which are the same in all."""
     short = {name: middle(("…" if hidden else "") + name[hidden:], columns) for name in names}
-    for form in [form for form, count in Counter(short.values()).items() if count > 1]:
+    for form in [form for form, times in Counter(short.values()).items() if times > 1]:
         alike = [name for name in names if short[name] == form]
         start = _common_length(alike) - columns // 4
         if start > hidden:
@@ -205,3 +206,51 @@ def _spaced(parts: Iterable[Sequence[str]]) -> list[str]:
 
 
 PLAIN = Screen()
+
+
+SCALES: dict[str, Scales] = {"ns": TIMES, "bytes": SIZES, "bytes_per_ns": RATES}
+WRITERS: dict[str, Callable[[Any], str]] = {
+    "fraction": share,
+    "ratio": ratio,
+    "count": count,
+    "flag": lambda value: "yes" if value else "no",
+    "flops": operations,
+    "flops_per_s": lambda value: f"{operations(value)}/s",
+}
+CAUSE_WORDS = {
+    "profiler": "profiler overhead",
+    "queued": "launched, waiting in the queue or for a dependency",
+    "launch": "host in the launch call",
+    "sync": "host in a synchronize call",
+    "blocking_copy": "host in a blocking copy",
+    "memory": "host in CUDA allocation or free",
+    "api": "host in another CUDA call",
+    "host": "host code outside CUDA (Python, data loading)",
+    "unknown": "launch not in the capture",
+}
+STATE_WORDS = {
+    "garbage_collection": "garbage collection",
+    "compiling": "compiling, or loading code",
+    "waiting": "waiting in a system call or for Python's lock",
+    "off_cpu": "not scheduled on a CPU",
+    "running": "running",
+    "unattributed": "unknown",
+}
+
+
+def confidence_word(confidence: float) -> str:
+    """Return how sure a result from 0 to 1 is, as a word."""
+    return "high" if confidence >= 0.9 else "medium" if confidence >= 0.8 else "low"
+
+
+def figure(value: Any, unit: Unit) -> str:
+    """Return a figure of a declared column as text; `-` where it is undefined."""
+    return figures([value], unit)[0]
+
+
+def figures(values: Sequence[Any], unit: Unit) -> list[str]:
+    """Return the texts of a declared column: times, bytes and rates in one unit (model/units.py), `-` if undefined."""
+    if unit in SCALES:
+        return in_one_unit(values, SCALES[unit])
+    write = WRITERS.get(unit, str)
+    return ["-" if value is None else write(value) for value in values]

@@ -8,9 +8,8 @@ from traceview.model.analysis import kinds_words
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
-from traceview.report.format import confidence_word
 from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
-from traceview.report.screen import PLAIN, Screen, left, part_lines, wrap
+from traceview.report.screen import PLAIN, Screen, confidence_word, left, part_lines, wrap
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names

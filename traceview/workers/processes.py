@@ -25,8 +25,15 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn
 
-from traceview.workers import POLL_SECONDS, Job, Result, WorkerDiedError, Workers
-from traceview.workers.python_process import NO_WORKING_FOLDER, limit_memory_and_threads
+from traceview.workers import (
+    NO_WORKING_FOLDER,
+    POLL_SECONDS,
+    Job,
+    Result,
+    WorkerDiedError,
+    Workers,
+    limit_memory_and_threads,
+)
 
 THREADS = "POLARS_MAX_THREADS"
 HAS_FORK_SERVER = "forkserver" in get_all_start_methods()

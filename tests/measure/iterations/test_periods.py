@@ -21,7 +21,7 @@ from traceview.measure.iterations.periods import Period, find_periods
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
-from traceview.report.format import confidence_word
+from traceview.report.screen import confidence_word
 
 US = 1000
 LONG_PAUSE = 50 * US

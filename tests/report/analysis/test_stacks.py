@@ -13,7 +13,7 @@ from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
-from traceview.report.format import STATE_WORDS
+from traceview.report.screen import STATE_WORDS
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from traceview.model.findings import Finding, Gain
 from traceview.model.rows import SpeedOfLight
 from traceview.model.units import duration, plain, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
-from traceview.report.format import confidence_word, figure
+from traceview.report.screen import confidence_word, figure
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words

@@ -29,8 +29,8 @@ from traceview.report.analysis.answer import (
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
-from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word
 from traceview.report.json import plain_values
+from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
 from traceview.report.whatif import change_words
 
 if TYPE_CHECKING:

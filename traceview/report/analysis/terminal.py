@@ -27,15 +27,17 @@ from traceview.report.analysis.answer import (
     price,
     speed_lines,
 )
-from traceview.report.format import CAUSE_WORDS, confidence_word, figures
 from traceview.report.screen import (
+    CAUSE_WORDS,
     MAX_LINES,
     PAGE_LINES,
     PLAIN,
     WIDTH,
     Screen,
     code_lines,
+    confidence_word,
     cut,
+    figures,
     left,
     part_lines,
     short_names,

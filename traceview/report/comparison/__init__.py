@@ -1,7 +1,161 @@
-"""Reports of a comparison: page, terminal, Markdown and JSON."""
+"""A comparison as JSON (docs/compare.md "JSON"), and as one HTML page that needs no other file and no network."""
 
 from __future__ import annotations
 
-from traceview.report.comparison.page import render
+from collections.abc import Mapping
 
-__all__ = ["render"]
+from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline, KernelChange, LineChange
+from traceview.model.units import plain
+from traceview.report.assets import COMPARISON, escaped_json
+from traceview.report.comparison.tables import (
+    ComparisonTable,
+    Time,
+    accounts,
+    compared,
+    headline,
+    notes,
+    part_words,
+    sentence,
+    tables,
+    unprofiled_words,
+)
+from traceview.report.json import (
+    ByName,
+    Json,
+    Keys,
+    Shapes,
+    Variants,
+    indented_text,
+    names,
+    ns,
+    result_document,
+    rounded,
+)
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return the document as text."""
+    return indented_text(document(comparison))
+
+
+def document(comparison: Comparison) -> dict[str, Json]:
+    """Return the document as plain values (docs/compare.md "JSON")."""
+    return result_document(comparison, SHAPES)
+
+
+FIGURES = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
+COUNT = names(*FIGURES, "verdict")
+TIME = {**ns(*FIGURES), "verdict": "verdict"}
+
+
+def _change(attribute: str, keys: Mapping[str, str] = TIME) -> Keys:
+    return {key: f"{attribute}.{name}" for key, name in keys.items()}
+
+
+SHAPES: Shapes = {
+    Comparison: {
+        **names("cut", "cut_why", "level"),
+        "min_change_fraction": "min_change",
+        **names("base", "against", "notes"),
+    },
+    CaptureDifference: {
+        **names("capture", "verdict", "why"),
+        **{name: rounded(name) for name in ("confidence", "ratio", "ratio_low", "ratio_high", "unprofiled_ratio")},
+        "time": _change("time"),
+        "mean_parts": ByName("mean_parts", TIME),
+        "work": "work",
+        "wall": _change("wall"),
+        "parts": ByName("parts", TIME),
+        "left_over_ns": "left_over_ns",
+        "idle": _change("idle"),
+        "host": ByName("host", Variants("unit", {"ns": TIME, "count": COUNT})),
+        **names("kernels", "lines", "notes"),
+    },
+    KernelChange: {
+        **names("name", "label", "grid", "block", "status", "cost_ns"),
+        "count": _change("count", COUNT),
+        "time": _change("time"),
+        "per_call": _change("per_call"),
+    },
+    LineChange: {**names("file", "function", "line", "line_before"), "idle": _change("idle")},
+}
+
+
+MAX_ROWS = 400  # lines and kernels in a table
+PART_LOOKS = {"compute": "compute", "other": "d2d", "no_gpu": "idle_unknown", "twice": "memset"}
+
+
+def content(comparison: Comparison) -> dict[str, object]:
+    """Return the values of the page's script, without the timelines."""
+    captures = [comparison.base, *(against.capture for against in comparison.against)]
+    return {
+        "base": plain(comparison.base.file, 200),
+        "how": " · ".join(f"{plain(capture.file, 60)}: {compared(capture, comparison.cut)}" for capture in captures),
+        "bars": [_bar(comparison.base.file, comparison.against[0], after=False)]
+        + [_bar(against.capture.file, against, after=True) for against in comparison.against],
+        "against": [_against(comparison, against) for against in comparison.against],
+        "notes": [plain(note, 2000) for note in notes(comparison)],
+    }
+
+
+def _bar(file: str, against: CaptureDifference, *, after: bool) -> dict[str, object]:
+    """Return the mean time of a capture and its parts."""
+    parts = [(part.name, int(part.mean_after if after else part.mean_before)) for part in against.mean_parts]
+    return {
+        "file": plain(file, 200),
+        "ns": against.time.after if after else against.time.before,
+        "parts": [{"look": _part_look(name), "word": part_words(name), "ns": ns} for name, ns in parts if ns > 0],
+    }
+
+
+def _part_look(name: str) -> str:
+    return PART_LOOKS.get(name) or name.removeprefix("exposed_").replace("idle.", "idle_")
+
+
+def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, object]:
+    causes = (unprofiled_words(comparison.base, against), accounts(against))
+    return {
+        "file": plain(against.capture.file, 200),
+        "verdict": against.verdict,
+        "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
+        "accounts": " ".join(map(sentence, filter(None, causes))),
+        "tables": [_table(table) for table in tables(against, MAX_ROWS)],
+    }
+
+
+def _table(table: ComparisonTable) -> dict[str, object]:
+    return {
+        "title": table.title,
+        "columns": [{"title": title, "unit": unit} for title, unit in table.columns],
+        "rows": [[cell.ns if isinstance(cell, Time) else cell for cell in row] for row in table.rows],
+        "events": table.events,
+    }
+
+
+def render(comparison: Comparison) -> str:
+    """Return one HTML document; the same comparison gives the same bytes."""
+    timelines = comparison.timelines() if comparison.timelines else ()
+    names = [comparison.base.file, *(against.capture.file for against in comparison.against)]
+    parts = {
+        "content": [escaped_json(content(comparison))],
+        "timelines": [
+            escaped_json([_timeline(name, timeline) for name, timeline in zip(names, timelines, strict=False)])
+        ],
+    }
+    return "".join(COMPARISON.document(" → ".join(names), parts))
+
+
+def _timeline(name: str, timeline: IterationTimeline) -> dict[str, object]:
+    looks = sorted({event[3] for event in timeline.events})
+    place = {look: index for index, look in enumerate(looks)}
+    return {
+        "file": name,
+        "lanes": timeline.lanes,
+        "names": timeline.names,
+        "looks": looks,
+        "events": [[lane, start, length, place[look], text] for lane, start, length, look, text in timeline.events],
+        "iterations": timeline.iterations,
+        "first": timeline.first,
+        "middle": timeline.middle,
+        "leftOut": timeline.left_out,
+    }
