@@ -12,7 +12,7 @@ import pytest
 from tests.oracle import figures
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 Figures = Callable[..., dict[str, Any]]
 

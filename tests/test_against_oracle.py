@@ -11,7 +11,7 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 
 def compare(path: Path, window: Window | None = None, **options: int) -> None:

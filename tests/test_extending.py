@@ -15,8 +15,7 @@ from tests.pages import inputs_of
 from tests.rules.helpers import US, findings
 from traceview import measure
 from traceview.pipeline import analyze
-from traceview.report.analysis import page, terminal
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import page, terminal, to_json
 from traceview.whatif import changes, prediction
 from traceview.whatif.prediction import measured, predict
 

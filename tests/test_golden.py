@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.captures import analyzed, sample, shared
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 NAMES = ["h200_serial", "h200_dual", "h200_quad", "h200_ddp2", "h200_cudagraph"]

@@ -20,8 +20,7 @@ from traceview.model import plugins
 from traceview.model.analysis import Analysis
 from traceview.model.columns import columns
 from traceview.pipeline import analyze
-from traceview.report.analysis import page, terminal
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document, page, terminal
 
 EXAMPLE = ROOT / "docs" / "example_package"
 FAULTY = """

@@ -13,7 +13,7 @@ from tests import test_scenarios
 from tests.captures import analyzed, original, sample
 from traceview.captures.redact import redact
 from traceview.model.analysis import Iterations
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]
 SHARED = ["serial", "dual", "quad", "ddp2", "cudagraph"]

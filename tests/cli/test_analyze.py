@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command import Command
 from traceview import analyze
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 from traceview.report.analysis.terminal import render
 from traceview.report.screen import Screen, width
 

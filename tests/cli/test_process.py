@@ -132,7 +132,7 @@ def test_out_of_memory_names_the_capture(
     def too_large(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", too_large)
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis"), "to_json", too_large)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     remedy = "use a machine with more memory, or a shorter capture"
     assert (code, out, err) == (2, "", f"traceview: error: {report.name}: not enough memory; {remedy}\n")
@@ -153,7 +153,7 @@ def test_internal_error_is_one_line(traceview: Command, report: Path, monkeypatc
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret from the capture")
 
-    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", broken)
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis"), "to_json", broken)
     monkeypatch.delenv("TRACEVIEW_DEBUG", raising=False)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     assert (code, out) == (2, "")
@@ -187,7 +187,7 @@ def test_full_folder_for_temporary_files_is_one_line(
         with open("/dev/full", "wb") as file:  # noqa: PTH123 - as tempfile opens it
             file.write(b"x")
 
-    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", full)
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis"), "to_json", full)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     remedy = "set TMPDIR to a folder with more room"
     assert (code, out) == (2, "")

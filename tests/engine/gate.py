@@ -21,8 +21,7 @@ from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze_trace, open_trace
-from traceview.report.analysis import page
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import page, to_json
 
 PAGES_PER_PART = 2
 

@@ -17,7 +17,7 @@ from traceview.model.analysis import Analysis
 from traceview.model.findings import NO_ANSWER
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 from traceview.workers.processes import Processes
 
 

@@ -15,7 +15,7 @@ from traceview.engine.limited import plan_parts
 from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 EXPORTS = ["ddp2", "cudagraph", "scenarios/many_streams"]  # two processes, CUDA graphs, many streams
 STORED = "ddp2"  # read from a compact copy

@@ -11,7 +11,7 @@ from tests.fuzz.invariants import broken, miscounted, parsed
 from tests.oracle.export import KINDS
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 

@@ -16,7 +16,7 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.captures.redact import redact
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 
 def odd_folder(report: Path, table: str, column: str) -> Path:

@@ -21,7 +21,7 @@ from tests.fuzz.ended import run
 from tests.fuzz.invariants import parsed
 from traceview.errors import ReportError
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 OLD = b"what was there before"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}

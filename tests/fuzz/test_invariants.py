@@ -13,7 +13,7 @@ import pytest
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from tests.fuzz.check_capture import violations
 from tests.fuzz.invariants import broken
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 NAMES = sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*/*.sqlite"))  # the others are in ALL
 

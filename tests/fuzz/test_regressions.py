@@ -24,7 +24,7 @@ from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.parquet import suppressed_stderr
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 from traceview.report.analysis.page import render
 from traceview.report.comparison import document as compare_document
 from traceview.whatif.prediction import predict

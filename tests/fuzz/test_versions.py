@@ -17,7 +17,7 @@ import pytest
 from tests.captures import change, sample
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 K = "CUPTI_ACTIVITY_KIND_"
 GPU = (f"{K}KERNEL", f"{K}MEMCPY", f"{K}MEMSET")

@@ -16,7 +16,7 @@ from tests.captures import SAMPLES, sample
 from tests.cli.command import Command
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 from traceview.serve.agents import MAX_BYTES, NAMES, Tools, to_text
 from traceview.serve.captures import Captures
 

@@ -12,7 +12,7 @@ from traceview import analyze, intervals
 from traceview.measure import devices, streams, sums
 from traceview.pricing import ledger
 from traceview.pricing.ledger import largest_positions
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30)
 

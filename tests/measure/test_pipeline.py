@@ -14,7 +14,7 @@ import pytest
 
 from tests.build_export import Call, CudaDevice, Gpu, Kernel, Nvtx, build_export
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 MICRO_BATCHES, STAGES, STEPS = 4, 2, 3
 FORWARD, BACKWARD = 1_000_000, 2_000_000  # ns

@@ -18,8 +18,8 @@ from traceview.measure.rates import NO_FLOPS, NO_SHAPES, bus_factor, parallelism
 from traceview.model.sizes import FLOPS, MARKS, MESSAGES, WorkSizes
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
+from traceview.report.analysis import document
 from traceview.report.analysis.answer import speed_lines
-from traceview.report.analysis.document import document
 
 H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "computeMajor": 9, "computeMinor": 0}
 GEMM = "nvjet_tst_128x64_64x9_2x1_v_bz_TNT"  # bfloat16 on tensor cores

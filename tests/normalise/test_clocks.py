@@ -16,7 +16,7 @@ from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
 from traceview.model.analysis import CAUSES, Analysis
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 GPU_TABLES = [f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")]
 API_TABLES = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "PROFILER_OVERHEAD"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.captures import analyzed, sample
 from traceview.pricing.describe import PricedFinding, join_devices
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 from traceview.report.analysis.terminal import render
 
 

@@ -19,7 +19,7 @@ from traceview.errors import (
     TraceviewError,
 )
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 CAPTURE = "cudagraph.sqlite"
 

@@ -27,7 +27,7 @@ from traceview.read.nsys_rep import NsysReportReader
 from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import STRINGS, TABLES
 from traceview.read.source import read_head
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 # The first bytes of a report of nsys; the rest is not a report.
 REPORT = b"NVIDIA Tegra Profiler Report 2026@1@0@1-0v0." + bytes(200)

@@ -14,7 +14,7 @@ import polars as pl
 
 from traceview.model.stacks import HostEvidence
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis.document import to_json
+from traceview.report.analysis import to_json
 
 
 def figures(path: Path) -> dict[str, Any]:

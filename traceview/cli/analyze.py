@@ -21,14 +21,17 @@ from traceview.cli.options import (
     REPORT,
     VERBOSE,
     analysis_options,
+    check_window,
     fail_if_option,
     given_ns,
+    narrowed,
+    page_path,
     parse_size,
     profiler_costs,
 )
 from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
 from traceview.errors import RequestError
-from traceview.report.files import is_stdout, refuse_link
+from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
     from traceview.engine.limited import LimitedCapture
@@ -114,11 +117,9 @@ def analyze(
     REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
     torch.profiler.
     """
-    page = None if no_html else html or report.with_name(f"{report.stem}.overlap.html")
-    if html is not None and (no_html or is_stdout(html)):
-        raise RequestError("--html needs a file name and does not go with --no-html")
-    if page is None and (opened or detail is not None):
-        raise RequestError("--open and --detail need the page and do not go with --no-html")
+    page = page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))
+    if page is None and detail is not None:
+        raise RequestError("--detail needs the page and does not go with --no-html")
     if page is not None:
         from traceview.report.assets import library
 
@@ -131,7 +132,7 @@ def analyze(
         refuse_link(page, "--html")
     check_outputs((report, options["calibration"]), (page, json_path))
     from traceview.cli.conditions.analysis import failures, parse
-    from traceview.report.analysis.document import to_json
+    from traceview.report.analysis import to_json
 
     checks = tuple(parse(condition) for condition in conditions)
     with progress(quiet) as step:
@@ -167,12 +168,9 @@ def measure_report(
 
     Raises TraceviewError.
     """
-    if range_name is not None and (start, end) != (None, None):
-        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    check_window(start, end, range_name)
     from traceview.engine.memory import fits_memory, memory_limit
     from traceview.engine.run import AnalysisOptions
-    from traceview.measure.activity import window_of_range
-    from traceview.model.times import window_of_times
     from traceview.pipeline import analyze_trace, open_trace
 
     costs = profiler_costs(report, calibration)
@@ -191,9 +189,9 @@ def measure_report(
                 return capture.analyze(chosen, page=page)
             return analyze_trace(capture.part(window), chosen)
     trace = open_trace(report)
-    window = window_of_times(trace, start, end) if range_name is None else window_of_range(trace, range_name)
+    trace = narrowed(trace, start, end, range_name)
     step("measure", 0.35)
-    return analyze_trace(trace if window is None else trace.with_window(window), chosen)
+    return analyze_trace(trace, chosen)
 
 
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:

@@ -10,14 +10,22 @@ import click
 
 from traceview.cli import examples
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
-from traceview.cli.options import CAPTURE, JSON_BESIDE_OUTPUT, OUTPUT, SILENT, reading_options, window_options
+from traceview.cli.options import (
+    CAPTURE,
+    JSON_BESIDE_OUTPUT,
+    OUTPUT,
+    SILENT,
+    check_window,
+    narrowed,
+    reading_options,
+    window_options,
+)
 from traceview.cli.outputs import check_outputs, print_bytes, print_out, progress, write_document
 from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.export import Format
-    from traceview.model.trace import Trace
 
 ALL_RANKS = "all-ranks.pftrace"
 NAMES = ("perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
@@ -82,8 +90,7 @@ def export(
     Several reports, a folder or a quoted pattern become one Perfetto trace on one clock, with arrows between the ranks
     of a collective.
     """
-    if range_name is not None and (start, end) != (None, None):
-        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    check_window(start, end, range_name)
     from traceview.export import FORMATS, FileFormat, Written
     from traceview.fleet.analyze_reports import find_reports
 
@@ -107,7 +114,7 @@ def export(
         step("read", 0.0)
         trace = open_trace(report)
         step("collect", 0.3)
-        contents = collect(_in_window(trace, start, end, range_name), device)
+        contents = collect(narrowed(trace, start, end, range_name), device)
         if form.name == "perfetto":
             from traceview.fleet.merged_trace import with_collectives
 
@@ -182,13 +189,3 @@ def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_pa
         return
     form.check(target)
     check_outputs(reports, (json_path,), exported=target)
-
-
-def _in_window(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
-    from traceview.measure.activity import window_of_range
-    from traceview.model.times import window_of_times
-
-    if range_name is not None:
-        return trace.with_window(window_of_range(trace, range_name))
-    window = window_of_times(trace, start, end)
-    return trace if window is None else trace.with_window(window)

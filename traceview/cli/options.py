@@ -13,9 +13,10 @@ import click
 
 from traceview.cli.settings import CAPTURES
 from traceview.errors import RequestError
-from traceview.report.files import named_output
+from traceview.report.files import is_stdout, named_output
 
 if TYPE_CHECKING:
+    from traceview.model.trace import Trace
     from traceview.model.unprofiled import ProfilerCosts
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -256,6 +257,30 @@ _RANGE = click.option(
     metavar="NVTX",
     help="Use the window from the first start to the last end of the NVTX ranges of this name.",
 )
+
+
+def narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
+    """Return the trace in the window of `window_options`. Raises RequestError."""
+    from traceview.measure.activity import window_of_range
+    from traceview.model.times import window_of_times
+
+    window = window_of_times(trace, start, end) if range_name is None else window_of_range(trace, range_name)
+    return trace if window is None else trace.with_window(window)
+
+
+def check_window(start: str | None, end: str | None, range_name: str | None) -> None:
+    """Raise RequestError if the options narrow the window twice."""
+    if range_name is not None and (start, end) != (None, None):
+        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+
+
+def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> Path | None:
+    """Return the path of the page, or None without one. Raises TraceviewError if the options contradict each other."""
+    if html is not None and (no_html or is_stdout(html)):
+        raise RequestError("--html needs a file name and does not go with --no-html")
+    if no_html and opened:
+        raise RequestError("--open needs the page and does not go with --no-html")
+    return None if no_html else html or default
 
 
 def window_options(command: Decorated) -> Decorated:

@@ -27,8 +27,7 @@ from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
 from traceview.model.whatif import WhatIf
 from traceview.read.calibration import FORMAT, VERSION
-from traceview.report import comparison, fleet, ledger, whatif
-from traceview.report.analysis import document as analysis
+from traceview.report import analysis, comparison, fleet, ledger, whatif
 from traceview.report.json import (
     MERGED,
     SCHEMA_VERSION,

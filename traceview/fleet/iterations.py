@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,52 +131,29 @@ def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TimeParts:
-    """The parts of a rank's time, in ns."""
+def time_parts(rank: RankResult, steady: Times) -> dict[str, Any]:
+    """Return the fields of Rank that add up to its wall time, in ns, and its kernels.
 
-    wall: int
-    compute: int
-    exposed_communication: int
-    idle: int
-    causes: tuple[int, ...]
-    kernels: int
-
-    @property
-    def copies(self) -> int:
-        """The rest of the wall time, in which only copies and memsets run."""
-        return self.wall - self.compute - self.exposed_communication - self.idle
-
-
-def time_parts(rank: RankResult, steady: Times) -> TimeParts:
-    """Return the means over a rank's steady iterations, or the sums over its window if it has no iterations.
-
-    `steady` are the numbers of the steady iterations. Means add up to the wall time; medians would not.
+    They are means over its steady iterations, or sums over its window if it has no iterations. `steady` are the numbers
+    of the steady iterations. Means add up to the wall time; medians would not.
     """
     steps = rank.steps
     rows = np.isin(EMPTY if steps is None else steps.number, steady)
     if steps is None or not rows.any():
-        return TimeParts(
-            wall=rank.end - rank.start,
-            compute=rank.compute,
-            exposed_communication=rank.exposed_communication,
-            idle=sum(rank.idle),
-            causes=rank.idle,
-            kernels=rank.kernels,
-        )
+        figures = {"wall": rank.end - rank.start}
+        figures |= {name: getattr(rank, name) for name in ("compute", "exposed_communication", "kernels")}
+        causes = rank.idle
+    else:
 
-    def mean(values: Times) -> int:
-        return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
+        def mean(values: Times) -> int:
+            return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
 
-    causes = tuple(mean(column.values()) for column in steps.idle)
-    return TimeParts(
-        wall=mean(steps.figure("wall")),
-        compute=mean(steps.figure("compute")),
-        exposed_communication=mean(steps.figure("exposed_communication")),
-        idle=sum(causes),
-        causes=causes,
-        kernels=mean(steps.figure("kernels")),
-    )
+        names = ("wall", "compute", "exposed_communication", "kernels")
+        figures = {name: mean(steps.figure(name)) for name in names}
+        causes = tuple(mean(column.values()) for column in steps.idle)
+    own, idle = figures["wall"] - figures["exposed_communication"], sum(causes)
+    copies = own - figures["compute"] - idle  # the rest, in which only copies and memsets run
+    return figures | {"own": own, "idle": idle, "copies": copies, "causes": causes}
 
 
 NUMBER = re.compile(r"(?:(?<![\w.])-)?\d+")

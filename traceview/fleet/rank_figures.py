@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import EMPTY
-from traceview.fleet.iterations import TimeParts, merge_bins, time_parts, with_counted_iterations
+from traceview.fleet.iterations import merge_bins, time_parts, with_counted_iterations
 from traceview.fleet.partials import ByKey, NumberedReports, ranks_of
 from traceview.fleet.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
 from traceview.intervals import Times
@@ -72,12 +72,12 @@ class FigurePlan:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: its mean times, a value for each iteration of the fleet (HEAT_FIGURES), and its part of the timeline.
+    """One rank: its time_parts(), a value for each iteration of the fleet (HEAT_FIGURES), and its part of the timeline.
 
     `shown` has the start and the length of the shown collectives of each group of the rank.
     """
 
-    parts: TimeParts
+    parts: Mapping[str, Any]
     heat: tuple[PackedColumn, ...]
     work: RankWork | None
     shown: Mapping[int, tuple[PackedColumn, PackedColumn]]
@@ -209,7 +209,7 @@ class RankTable:
     heat: Heat | None
     lags: Lags | None
 
-    def row(self, index: int, rank: RankResult, parts: TimeParts) -> Rank:
+    def row(self, index: int, rank: RankResult, parts: Mapping[str, Any]) -> Rank:
         """Return the row of a rank; `parts` are those of time_parts()."""
         lags, heat, report = self.lags, self.heat, self.reports[index]
         steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
@@ -223,14 +223,7 @@ class RankTable:
             gpu=rank.gpu,
             iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
             time=None if rank.steps is None else rank.steps.time,
-            wall=parts.wall,
-            compute=parts.compute,
-            exposed_communication=parts.exposed_communication,
-            copies=parts.copies,
-            idle=parts.idle,
-            causes=parts.causes,
-            kernels=parts.kernels,
-            own=parts.wall - parts.exposed_communication,
+            **parts,
             lag=int(judged.lag[index]) if judged else None,
             noise=int(judged.noise[index]) if judged else None,
             wait=wait,

@@ -23,22 +23,7 @@ SEVERITY_COLOURS = {"high": "#b3261e", "medium": "#9a5b00"}  # "low" has none
 CUBE = (0, 95, 135, 175, 215, 255)  # the steps of red, green and blue in colours 16 to 231 of 256
 RUNS = re.compile("|".join(f"{mark}+" for mark in CLASS_COLOURS))
 SEVERITY = re.compile(rf"(?<=^   )({'|'.join(SEVERITY_COLOURS)})\b")
-IN_ASCII = str.maketrans(
-    {
-        "█": "#",
-        "▓": "C",
-        "▒": "c",
-        "░": ".",
-        "·": "-",
-        "…": "~",
-        "µ": "u",
-        "×": "x",
-        "–": "-",
-        "—": "-",
-        "→": ">",
-        "±": "+-",
-    }
-)
+IN_ASCII = str.maketrans("█▓▒░·…µ×–—→", "#Cc.-~ux-->") | str.maketrans({"±": "+-"})
 LETTERS = "█▓▒░·…µ→±"  # what a summary writes beside ASCII
 
 

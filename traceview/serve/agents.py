@@ -23,7 +23,7 @@ from traceview.comparison import compare_analyses
 from traceview.errors import RequestError, TraceviewError, is_out_of_memory
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.units import plain
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 from traceview.report.comparison import document as comparison_document
 from traceview.report.whatif import document as whatif_document
 from traceview.serve.captures import Captures

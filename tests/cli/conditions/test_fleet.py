@@ -6,7 +6,7 @@ import pytest
 
 from tests.captures import sample
 from tests.fleet.reports import merged
-from traceview.cli.conditions.fleet import failures, parse
+from traceview.cli.fleet import failures, parse
 from traceview.errors import RequestError
 from traceview.model.fleet import Fleet
 

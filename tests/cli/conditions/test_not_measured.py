@@ -12,7 +12,8 @@ import pytest
 from tests.captures import analyzed, change, sample
 from tests.fleet.reports import merged
 from tests.report.made_analysis import bare_analysis
-from traceview.cli.conditions import analysis, comparison, fleet
+from traceview.cli import fleet
+from traceview.cli.conditions import analysis, comparison
 from traceview.comparison import compare
 from traceview.errors import RequestError
 from traceview.model.analysis import CAUSES, Analysis

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tests.captures import sample
 from traceview.cli import cli
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 GRAPH, SERIAL = "torch_profiler/graph.json.gz", "torch_profiler/serial.json.gz"
 

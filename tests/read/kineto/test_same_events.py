@@ -13,7 +13,7 @@ from tests.read.kineto.as_kineto import EPOCH, as_kineto
 from traceview.captures.info import describe
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document
+from traceview.report.analysis import document
 
 SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]
 TIMES = ("start_ns", "end_ns")

@@ -14,7 +14,7 @@ from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
-from traceview.report.analysis.document import document, to_json
+from traceview.report.analysis import document, to_json
 from traceview.report.json import Constant, Shapes, Value, indented_text, names, plain_values
 
 CONTRACT = [

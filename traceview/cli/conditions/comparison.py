@@ -17,12 +17,7 @@ from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, SYNCS
 from traceview.errors import RequestError
 from traceview.model.analysis import CAUSES
-from traceview.model.comparison import (
-    CaptureDifference,
-    ComparedCapture,
-    Comparison,
-    KernelChange,
-)
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, KernelChange
 from traceview.model.units import exact_duration
 
 CALL_FIGURES = tuple(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked"))

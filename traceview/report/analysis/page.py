@@ -19,13 +19,7 @@ from traceview.model.timeline.groups import rows
 from traceview.model.timeline.rows import WORDS, Group
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
-from traceview.report.analysis.answer import (
-    COUNTED,
-    basis_lines,
-    span,
-    total_words,
-    unprofiled_words,
-)
+from traceview.report.analysis.answer import COUNTED, basis_lines, span, total_words, unprofiled_words
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256

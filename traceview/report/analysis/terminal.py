@@ -18,15 +18,7 @@ from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import duration, durations, plain, quantity, share
-from traceview.report.analysis.answer import (
-    OUTSIDE,
-    base_line,
-    basis_lines,
-    covered,
-    gain_words,
-    price,
-    speed_lines,
-)
+from traceview.report.analysis.answer import OUTSIDE, base_line, basis_lines, covered, gain_words, price, speed_lines
 from traceview.report.screen import (
     CAUSE_WORDS,
     MAX_LINES,
