@@ -213,6 +213,9 @@ def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
                 process.wait(timeout=300)
 
 
+TLS_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]
+
+
 def certificate(folder: Path) -> tuple[Path, Path]:
     """Create a self-signed certificate and its key with openssl."""
     if shutil.which("openssl") is None:
@@ -227,49 +230,34 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return cert, key
 
 
-def on_cluster(out: Path, address: str, *arguments: object) -> tuple[int, str]:
-    """Read a sample on a cluster; return the exit code and standard error."""
+def on_cluster(out: Path, address: str, *arguments: object, tls: Sequence[Path] = ()) -> tuple[int, str]:
+    """Read a sample on a cluster, with the authority, certificate and key `tls`; return the exit code and errors."""
     command = [sys.executable, "-m", "traceview", "fleet", sample("ddp2.sqlite"), "--no-html", "-q", "--json", out]
     ended = subprocess.run(
         [*map(str, command), "--scheduler", address, *map(str, arguments)],
-        env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300,
+        env=ENVIRONMENT | dict(zip(TLS_VARIABLES, map(str, tls), strict=False)),
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     return ended.returncode, ended.stderr
 
 
-def test_cluster_with_tls(traceview: Command, tmp_path: Path) -> None:
+def test_cluster_with_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path / "ours")
     other_cert, other_key = certificate(tmp_path / "another")
     out = tmp_path / "out.json"
     ours = ("--tls-ca-file", str(cert), "--tls-cert", str(cert), "--tls-key", str(key))
     with cluster(tmp_path, ours) as address:
-        assert on_cluster(out, address, *ours) == (0, "")
+        assert on_cluster(out, address, tls=(cert, cert, key)) == (0, "")
         assert json.loads(out.read_text())["reports"] == ["ddp2.sqlite"]
-        both = tmp_path / "both.pem"
-        both.write_text(key.read_text() + cert.read_text())
-        assert on_cluster(out, address, "--tls-ca-file", cert, "--tls-cert", both) == (0, "")
-        for arguments, words in (
-            (("--tls-ca-file", other_cert, "--tls-cert", cert, "--tls-key", key), "cannot connect to a scheduler"),
-            (("--tls-ca-file", cert, "--tls-cert", other_cert, "--tls-key", key), "not PEM files that belong together"),
+        for files, words in (
+            ((other_cert, cert, key), "cannot connect to a scheduler"),
+            ((cert, other_cert, key), "cannot be used together"),
+            ((tmp_path / "gone.pem", cert, key), "cannot be used together"),
             ((), "TLS needs certificates"),
         ):
-            code, _, printed = traceview("fleet", sample("ddp2.sqlite"), "-q", "--scheduler", address, *arguments)
+            code, printed = on_cluster(out, address, tls=files)
             assert (code, printed.count("\n")) == (2, 1) and words in printed, printed
     assert other_key.is_file()
-
-
-def test_tls_files_need_a_tls_address(traceview: Command, tmp_path: Path) -> None:
-    pem = tmp_path / "any.pem"
-    pem.write_text("nothing")
-    needs_tls = "need --scheduler tls://HOST:PORT"
-    for arguments, words in (
-        (("--scheduler", "tcp://127.0.0.1:1", "--tls-ca-file", pem, "--tls-cert", pem), needs_tls),
-        (("--tls-ca-file", pem), needs_tls),
-        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", pem), "--tls-ca-file and --tls-cert belong together"),
-        (("--scheduler", "tls://127.0.0.1:1", "--tls-ca-file", tmp_path / "gone.pem"), "does not exist"),
-    ):
-        code, _, printed = traceview("fleet", sample("ddp2.sqlite"), "--no-html", *arguments)
-        assert (code, printed.count("\n")) == (2, 1) and words in printed
 
 
 def test_help_warns_about_the_scheduler(traceview: Command) -> None:

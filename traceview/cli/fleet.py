@@ -41,10 +41,8 @@ from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
     from traceview.model.fleet import Fleet, Rank
-    from traceview.workers.cluster import Tls
 
 
-PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXIT_SKIPPED = 3
 MAX_LISTED_SKIPPED = 10
 PAGE = "fleet.overlap.html"
@@ -100,9 +98,6 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
     help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
     "use tls:// on a network that you do not control.",
 )
-@click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster (PEM).")
-@click.option("--tls-cert", type=PEM, help="Certificate of this client (PEM).")
-@click.option("--tls-key", type=PEM, help="Private key of this client (PEM).  [default: in --tls-cert]")
 @top_option("Maximum number of rows in each list.")
 @fail_if_option("straggler > 5%")
 @reading_options
@@ -124,9 +119,6 @@ def fleet(
     workers: int | None,
     memory: int | None,
     scheduler: str | None,
-    tls_ca_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
     top: int,
     conditions: tuple[str, ...],
     verbose: bool,
@@ -140,7 +132,6 @@ def fleet(
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     check_memory(memory)
-    tls = _tls(scheduler, tls_ca_file, tls_cert, tls_key)
     page = page_path(html, no_html, opened, Path(PAGE))
     from traceview.fleet.analyze_reports import analyze_reports, find_reports
     from traceview.fleet.worker import Job
@@ -152,12 +143,10 @@ def fleet(
     paths = find_reports(reports)
     if page is not None and html is None:
         refuse_link(page := common_folder(paths) / PAGE, "--html")
-    check_outputs((*paths, tls_ca_file, tls_cert, tls_key), (page, json_path))
+    check_outputs(paths, (page, json_path))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
     with progress(quiet) as step:
-        result = analyze_reports(
-            paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step
-        )
+        result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, result))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, result, verbose, top)
@@ -166,19 +155,6 @@ def fleet(
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     _report_and_exit(result, failed)
-
-
-def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
-    """Return the TLS files of a cluster, or None. Raises RequestError."""
-    if ca_file is None and cert is None and key is None:
-        return None
-    if scheduler is None or not scheduler.startswith("tls://"):
-        raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
-    if ca_file is None or cert is None:
-        raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
-    from traceview.workers.cluster import Tls
-
-    return Tls(ca_file, cert, key)
 
 
 def common_folder(paths: tuple[Path, ...]) -> Path:

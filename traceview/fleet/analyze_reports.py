@@ -21,7 +21,7 @@ from traceview.fleet.worker import Job, Report, forget_run, loaded, measure_kept
 from traceview.model.fleet import Fleet, ReportResult, Skipped
 from traceview.read import parquet
 from traceview.workers import WorkerDiedError, Workers
-from traceview.workers.cluster import DaskWorkers, Tls
+from traceview.workers.cluster import DaskWorkers
 from traceview.workers.processes import Processes
 
 MAX_MEASURED_HERE = 256  # reports; sending the work takes longer than measuring so many
@@ -55,7 +55,6 @@ def analyze_reports(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    tls: Tls | None = None,
     margin: float = DEFAULT_MARGIN,
     max_shown: int | None = MAX_SHOWN,
     progress: Progress | None = None,
@@ -63,16 +62,16 @@ def analyze_reports(
     """Read reports and merge their results. The result does not depend on where the reports are read.
 
     `workers` is the number of processes on this machine (default: one per CPU). `scheduler` is the address of a Dask
-    scheduler to use instead; its answers are unpickled, so only use a trusted one. `tls` names the files for
-    `tls://` addresses. A rank is a straggler if its own time exceeds the others' by `margin`, a fraction. `max_shown`
-    limits the arrivals at collectives in the result's timeline.
+    scheduler to use instead; its answers are unpickled, so only use a trusted one. A rank is a
+    straggler if its own time exceeds the others' by `margin`, a fraction. `max_shown` limits the arrivals at
+    collectives in the result's timeline.
 
     The result names unreadable reports as skipped. Raises ReportError if no report can be read, and RequestError if
     the cluster fails.
     """
     step = progress or (lambda _step, _done: None)
     files = report_names(reports)
-    with _opened_workers(reports, job or Job(), workers, scheduler, tls) as (opened, kept):
+    with _opened_workers(reports, job or Job(), workers, scheduler) as (opened, kept):
         headers, skipped = _collect(files, kept, opened, step)
         if not headers:
             first = skipped[min(skipped)]
@@ -94,13 +93,13 @@ def analyze_reports(
 
 @contextmanager
 def _opened_workers(
-    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None, tls: Tls | None
+    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None
 ) -> Iterator[tuple[Workers, list[Report]]]:
     """Yield the open workers and the reports. The end of the block removes the results of the reports."""
     paths = [path.absolute() for path in reports]
     if scheduler is not None:
         run = token_hex()
-        with DaskWorkers(scheduler, tls) as cluster:
+        with DaskWorkers(scheduler) as cluster:
             try:
                 yield (
                     cluster,

@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -29,16 +27,8 @@ MAX_SECONDS_WITHOUT_WORKERS = 60
 CALLS_PER_THREAD = 4  # submitted at once, for each thread of the cluster
 RETRIES = 2
 WORKERS_LOST = "the workers that read it were lost, probably out of memory; give them more memory or fewer threads"
+TLS_REMEDY = "name those of the cluster in Dask's configuration, distributed.comm.tls"
 REMEDY = "start it with: dask scheduler, then dask worker ADDRESS --nthreads 1, with traceview installed there"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files: the cluster's certificate authority, this client's certificate and key (None: in `cert`)."""
-
-    ca_file: Path
-    cert: Path
-    key: Path | None = None
 
 
 class DaskWorkers(Workers):
@@ -46,14 +36,14 @@ class DaskWorkers(Workers):
 
     poll_seconds = POLL_SECONDS
 
-    def __init__(self, address: str, tls: Tls | None = None) -> None:
+    def __init__(self, address: str) -> None:
         """Connect to the scheduler at `address`.
 
         Raises RequestError if distributed is not installed, if the scheduler is not reached, or if a worker has another
         version of traceview.
         """
         self._name = f"--scheduler {address[:200]}"
-        self._client = _connected_client(address, self._name, tls)
+        self._client = _connected_client(address, self._name)
         self._executor: Executor = self._client.get_executor(pure=False, retries=RETRIES)
         self._empty_since: float | None = None
         try:
@@ -164,7 +154,7 @@ def dask_worker() -> Any:
         return None
 
 
-def _connected_client(address: str, name: str, tls: Tls | None) -> Any:
+def _connected_client(address: str, name: str) -> Any:
     """Connect to a scheduler. Raises RequestError."""
     try:
         distributed: Any = import_module("distributed")
@@ -174,28 +164,20 @@ def _connected_client(address: str, name: str, tls: Tls | None) -> Any:
     for logger in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
-        security = _tls_settings(distributed, address, name, tls)
+        security = _tls_settings(distributed, address, name)
         return distributed.Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False, security=security)
     except (OSError, ValueError) as error:
         raise RequestError(f"{name}: cannot connect to a scheduler ({type(error).__name__}); {REMEDY}") from None
 
 
-def _tls_settings(distributed: Any, address: str, name: str, tls: Tls | None) -> Any:
-    """Return Dask's TLS settings: from files, which require encryption, or else from Dask's own configuration.
-
-    Raises RequestError if certificates are missing or do not belong together.
-    """
-    files = {} if tls is None else {"tls_ca_file": str(tls.ca_file), "tls_client_cert": str(tls.cert)}
-    if tls is not None and tls.key is not None:
-        files["tls_client_key"] = str(tls.key)
-    security = distributed.security.Security(**files, **({"require_encryption": True} if files else {}))
+def _tls_settings(distributed: Any, address: str, name: str) -> Any:
+    """Return the TLS settings of Dask's own configuration. Raises RequestError if `address` needs what it lacks."""
+    security = distributed.security.Security()
     try:
         has_certificate = security.get_connection_args("client").get("ssl_context") is not None
-    except ssl.SSLError as error:
-        raise RequestError(
-            f"--tls-ca-file, --tls-cert, --tls-key: not PEM files that belong together ({error.reason}); "
-            "name the files that the cluster uses"
-        ) from None
+    except (OSError, ssl.SSLError) as error:
+        reason = f"the PEM files of Dask's configuration cannot be used together ({type(error).__name__})"
+        raise RequestError(f"{name}: {reason}; {TLS_REMEDY}") from None
     if address.startswith("tls://") and not has_certificate:
-        raise RequestError(f"{name}: TLS needs certificates; name them with --tls-ca-file, --tls-cert and --tls-key")
+        raise RequestError(f"{name}: TLS needs certificates; {TLS_REMEDY}")
     return security
