@@ -148,6 +148,24 @@ def test_epochs_do_not_win_over_steps_that_talk_to_the_host() -> None:
     assert len(epoch) in {level.length for level in levels}
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(3, 8), st.integers(12, 60), st.integers(3, 20), st.booleans())
+def test_an_output_every_n_steps_is_no_level_of_its_own(launches: int, steps: int, outputs: int, talks: bool) -> None:
+    """Steps win if each talks to the host, or if what runs between them takes little time; layers do neither."""
+    step, own = list(range(1, launches + 1)), [20, 21, 22, 23]
+    sequence = made_sequence([*step * steps, *own] * outputs)
+    output = sequence.symbol >= 20
+    sequence.talks[output] = True
+    layers, _ = find_periods(sequence)
+    assert layers is not None and len(layers.first) == outputs
+    if talks:
+        sequence.talks[sequence.symbol == 1] = True
+    else:
+        sequence.gpu_ns[output] = 100
+    period, _ = find_periods(sequence)
+    assert period is not None and abs(len(period.first) - steps * outputs) <= 1
+
+
 def test_micro_batches_are_part_of_a_step() -> None:
     micro, optimizer = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], list(range(20, 28))
     period = period_of([*micro * 4, *optimizer] * 12)

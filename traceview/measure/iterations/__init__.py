@@ -209,7 +209,7 @@ def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> Itera
     elif not ranges.is_empty():
         phases = range_phases(ranges, launches.sums())
         chosen = choose_phase(phases)
-        if chosen is not None:
+        if chosen is not None and not chosen.is_layer:
             return _from_ranges(trace, chosen.ranges, chosen.confidence, other_phases(phases, chosen))
     return _from_launches(trace, launches)
 

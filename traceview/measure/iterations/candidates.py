@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.nvtx import STEP_WORDS, Projection, fold_numbers, phase_names, without_library_ranges
+from traceview.measure.nvtx import LAYER_NAME, STEP_WORDS, Projection, fold_numbers, phase_names, without_library_ranges
 from traceview.model.analysis import IterationCandidate
 from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
@@ -63,6 +63,11 @@ class Phase(NamedTuple):
         """The phase in the form that reports show."""
         time = int(self.start[-1] - self.start[0]) // (len(self.start) - 1)
         return IterationCandidate(self.ranges.name, "range", len(self.start), time, self.time_share)
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether the name says that the ranges are the layers of a model."""
+        return re.search(LAYER_NAME, self.ranges.name) is not None
 
     @property
     def is_step(self) -> bool:

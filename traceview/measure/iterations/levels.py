@@ -180,8 +180,9 @@ MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
 # Above it, small differences of quality say nothing. Below it, an anchor that covers less is tried as well.
 GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
-# A level nested in another is the iteration if it repeats so often and each repetition talks to the host.
+# A level nested in another may be the iteration if it repeats so often, covers this share of it, and talks to the host.
 MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
+NO_KERNEL = -1
 
 
 class PeriodLevel(NamedTuple):
@@ -189,8 +190,9 @@ class PeriodLevel(NamedTuple):
 
     `places` are those of its anchor, `length` is the median number of launches of a repetition. `score` is the share of
     the sequence, by launches and GPU time, in regular repetitions, `regularity` their share between first and last
-    anchor, `similarity` the mean similarity of repetitions, `talking` the share of the regular ones that talk to
-    the host. `irregular` counts the other repetitions, which typically have `extra` launches more.
+    anchor, `similarity` the mean similarity of repetitions, `talking` the share of the regular ones that talk to the
+    host. `kernels` is the GPU time in ns of each kind of kernel in the middle regular one. `irregular` counts the other
+    repetitions, which typically have `extra` launches more.
     """
 
     anchor: Anchor
@@ -200,6 +202,7 @@ class PeriodLevel(NamedTuple):
     regularity: float
     similarity: float
     talking: float
+    kernels: Mapping[int, int]
     irregular: int
     extra: int
 
@@ -234,10 +237,11 @@ def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
     contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
     weight = _weights(sequence, part)
     talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
+    kernels = np.where(sequence.computes, sequence.symbol, NO_KERNEL)[part], sequence.gpu_ns[part]
     for tolerance in (STRICT, LOOSE):
-        levels = [_level(anchor, contents, weight, talks, computes, tolerance) for anchor in anchors]
+        levels = [_level(anchor, contents, weight, talks, computes, kernels, tolerance) for anchor in anchors]
         levels += [
-            _level(level.anchor.steadier, contents, weight, talks, computes, tolerance)
+            _level(level.anchor.steadier, contents, weight, talks, computes, kernels, tolerance)
             for level in levels
             if level.quality < POOR_QUALITY and level.anchor.steadier is not None
         ]
@@ -269,6 +273,7 @@ def _level(
     weight: NDArray[np.float64],
     talks: NDArray[np.int64],
     computes: NDArray[np.int64],
+    kernels: tuple[Times, Times],
     tolerance: int,
 ) -> PeriodLevel:
     first = anchor.places
@@ -298,8 +303,20 @@ def _level(
         regularity=between / max(float(shares[:-1].sum()), 1e-9),
         similarity=float(np.average(similarity, weights=last - first)),
         talking=float(np.mean((talks[last] > talks[first])[regular])) if regular.any() else 0.0,
+        kernels=_kernel_times(*kernels, first[regular], last[regular]),
         **_odd_ones(last[:-1] - first[:-1], length, regular[:-1]),
     )
+
+
+def _kernel_times(kind: Times, gpu_ns: Times, first: Times, last: Times) -> Mapping[int, int]:
+    """Return the GPU time in ns of each kind of kernel in the middle one of the parts [first, last)."""
+    if len(first) == 0:
+        return {}
+    middle = slice(int(first[len(first) // 2]), int(last[len(first) // 2]))
+    kinds, place = np.unique(kind[middle], return_inverse=True)
+    total = np.zeros(len(kinds), np.int64)
+    np.add.at(total, place, gpu_ns[middle])
+    return {code: ns for code, ns in zip(kinds.tolist(), total.tolist(), strict=True) if code != NO_KERNEL}
 
 
 def _odd_ones(lengths: NDArray[np.int64], length: int, regular: NDArray[np.bool_]) -> dict[str, int]:
@@ -323,17 +340,19 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
     best = max(level.worth for level in levels)
     chosen = next(level for level in levels if level.worth >= best - NEARLY_BEST)
     chosen = next((outer for outer in levels if _is_wrapped_by(outer, chosen)), chosen)
-    if len(chosen.places) >= MIN_NESTED:
-        return chosen
-    # A few repetitions of many: epochs of iterations.
-    nested = [
-        level
-        for level in levels
-        if level.length * MIN_NESTED <= chosen.length
-        and level.score >= MIN_NESTED_SCORE
-        and level.talking >= MIN_TALKING
-    ]
+    nested = [level for level in levels if _is_step_of(level, chosen)]
     return nested[-1] if nested else chosen
+
+
+def _is_step_of(inner: PeriodLevel, outer: PeriodLevel) -> bool:
+    """Return whether `outer` is a loop of many steps `inner`, such as an epoch, or the steps between two outputs.
+
+    The layers of a model do not talk to the host, and a pass over them also computes something that takes time.
+    """
+    if inner.length * MIN_NESTED > outer.length or inner.score < MIN_NESTED_SCORE * outer.score:
+        return False
+    own = sum(ns for kind, ns in outer.kernels.items() if kind not in inner.kernels)
+    return inner.talking >= MIN_TALKING or own * STRICT <= sum(inner.kernels.values())
 
 
 def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:
