@@ -150,7 +150,7 @@ def test_epochs_do_not_win_over_steps_that_talk_to_the_host() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(3, 8), st.integers(12, 60), st.integers(3, 20), st.booleans())
-def test_an_output_every_n_steps_is_no_level_of_its_own(launches: int, steps: int, outputs: int, talks: bool) -> None:
+def test_steps_win_over_groups_of_steps_between_outputs(launches: int, steps: int, outputs: int, talks: bool) -> None:
     """Steps win if each talks to the host, or if what runs between them takes little time; layers do neither."""
     step, own = list(range(1, launches + 1)), [20, 21, 22, 23]
     sequence = made_sequence([*step * steps, *own] * outputs)
