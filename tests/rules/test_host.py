@@ -239,6 +239,34 @@ def test_calls_before_the_first_work_are_start_up() -> None:
     assert (finding.id, finding.cost_ns, finding.cost_per_iteration_ns) == ("start_up", 900 * MS + 10 * US, None)
 
 
+def test_calls_that_occur_first_before_few_iterations_are_start_up() -> None:
+    """A module that loads after the first work takes most of a run whose iterations take less than a twentieth."""
+    for each, expected in ((4 * MS, ["start_up"]), (40 * MS, [])):
+        steps = range(910 * MS, 910 * MS + 10 * each, each)
+        calls = [(0, 20 * US, "memory", 0), (2 * MS, 902 * MS, "api", 0)]
+        calls += [(start, start + 20 * US, "api", 0) for start in steps]
+        work = [(10 * US, 1 * MS, "compute", 0, 0)]
+        work += [(start + 10 * US, start + each // 2, "compute", 0, at + 2) for at, start in enumerate(steps)]
+        ranges = [(start, start + each, f"step {at}", 0) for at, start in enumerate(steps)]
+        found = findings(made_trace(work, calls, ranges), start_up)
+        assert [finding.id for finding in found] == expected
+        assert all((finding.severity, finding.cost_ns) == ("high", 900 * MS) for finding in found)
+
+
+def test_gap_in_which_a_module_is_loaded_is_compilation() -> None:
+    """A thread waits for another one that compiles, then loads the result: that is start-up, not work of the host."""
+    calls = [(0, 10 * US, "api", 0), (80 * MS, 80 * MS + 50 * US, "memory", 0), (81 * MS, 81 * MS + 10 * US, "api", 0)]
+    work = [(5 * US, 1 * MS, "compute", 0, 0), (81 * MS + 5 * US, 90 * MS, "compute", 0, 2)]
+    trace = made_trace(work, calls)
+    kinds = pl.Enum(["cudaLaunchKernel", "cuModuleLoadData"])
+    names = pl.Series(["cudaLaunchKernel", "cuModuleLoadData", "cudaLaunchKernel"], dtype=kinds)
+    (host,) = findings(trace, start_up, host_bound)[:1]
+    (loaded, *_) = findings(replace(trace, api=trace.api.with_columns(name=names)), start_up, host_bound)
+    assert host.id == "host_bound"
+    assert loaded.id == "start_up" and "in the compilation of kernels" in loaded.title
+    assert "cache on disk" in loaded.remedy or "Build kernels" in loaded.advice
+
+
 def test_call_that_occurs_once_is_start_up() -> None:
     """One allocation of 50 ms between kernels is start-up; ten equal ones are not."""
     once = [(0, 10 * US, "api", 0), (1 * MS, 51 * MS, "memory", 0), (51 * MS, 51 * MS + 10 * US, "api", 0)]

@@ -108,7 +108,9 @@ def _best_change(analysis: Analysis) -> str:
     if gain.is_little:
         return f"No known change gains much: the first would save {share_of_gain(first)}. {remedy}"
     if gain.source == "bound" or not effect:
-        return f"{effect or first.title} would save at most {share_of_gain(first)}: {remedy[:1].lower()}{remedy[1:]}"
+        whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
+        saved = f"{share_of_gain(first)}{whole}"
+        return f"{effect or first.title} would save at most {saved}: {remedy[:1].lower()}{remedy[1:]}"
     return f"{effect} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
 
 

@@ -11,6 +11,7 @@ A cost is one-time if one call, or the first occurrence of each call, holds more
 Where findings cover the run, `start_up` also has the calls before the first GPU work, `host_bound` what the host does
 between them (in Python it is start-up, too), and `after_loop` the time after the last work: no gap has these times.
 Where findings cover iterations, the calls before the first work are a finding if they take more than half of the run.
+Where the iterations are a small part of the run, the calls that occur first before them count, too, and the host.
 """
 
 from __future__ import annotations
@@ -45,17 +46,22 @@ from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 ONE_TIME = 0.5  # share of a cost from which what occurs once explains it, and of the run from which it comes first
 MAX_NAMES, MAX_PLACES, MAX_LETTERS = 3, 5, 80
+FEW = 0.05  # share of the run from which iterations are what it is about
+MIN_EARLY = 0.01  # share of the run; shorter calls before the iterations are not looked at
 MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
 COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
+LOADS_CODE = r"^cu(?:Link|Module|Library)(?:Create|AddData|AddFile|Complete|LoadData|LoadFatBinary|Load)|^nvrtcCompile"
+COMPILATION = "the compilation of kernels"
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
 CASES = (
     (re.compile(r"Host|cuMemAllocHost"), "pinned"),
+    (re.compile(r"^`|^the compilation"), "compiled"),
     (re.compile(r"Library|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
 )
 
@@ -66,7 +72,8 @@ class _Sums(NamedTuple):
     `before` and `after` have ns by the name of calls, `longest` the longest of those before it (ROW, ns). `first` has
     when each call of CALL occurs first. `waits` has the ns of long gaps in each long call (ROW, by account), and
     `accounts` those of all long gaps. `idle` is the time before the first context in which the host is in no call, and
-    `compiling` the ns of long gaps in which it compiles, by the name of the range.
+    `compiling` the ns of long gaps in which it compiles, by the name of the range or of the call that loads the result.
+    `early` are the long calls between the first work and the iterations (ROW, ns).
     """
 
     before: dict[str, int]
@@ -77,6 +84,7 @@ class _Sums(NamedTuple):
     accounts: dict[str, int]
     idle: int
     compiling: dict[str, int]
+    early: KeyedSums
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
@@ -87,7 +95,9 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     longest = before.sort("ns", "start", descending=[True, False]).head(MAX_PLACES)
     waits, group = _single_waits(device, own)
     long = device.gap_end - device.gap_start > MAX_SHORT_GAP
-    compiling = _compiling(part, device)
+    compiling = _compiling(part, device, own)
+    early = inside(own, Window(work.start, max(work.start, device.steady.start)))
+    early = early.filter(pl.col("role").is_in(WORKING_ROLES), pl.col("ns") >= MIN_EARLY * run.length)
     sums = _Sums(
         _by_name(before),
         _by_name(after),
@@ -96,7 +106,8 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         KeyedSums.from_rows(waits, *ROW),
         {name: int(_account(device, causes)[long].sum()) for name, causes in ACCOUNTS.items()},
         _without_context(before, run),
-        *compiling[:1],
+        compiling[0],
+        KeyedSums.from_rows(early.select(*_row(), "ns"), *ROW),
     )
     return Collected(sums, {SINGLE: group, COMPILING: compiling[1]})
 
@@ -149,16 +160,25 @@ def _single_waits(device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame
     return in_calls.with_columns(pl.Series(name, ns, dtype=pl.Int64) for name, ns in ns_of.items()), group
 
 
-def _compiling(part: CapturePart, device: DevicePart) -> tuple[dict[str, int], GapGroup]:
-    """Return the long gaps in which the host is in a range that compiles, and their `host` ns by its name."""
+def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tuple[dict[str, int], GapGroup]:
+    """Return the long gaps in which the host compiles, and their `host` ns by what shows it.
+
+    A range shows it by its name. A call that links or loads a module shows that the host, or a thread or process that
+    it waited for, made this code before.
+    """
     host = device.use.gaps.frame["host"].to_numpy()
     gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
     middle = (device.gap_start[gaps] + device.gap_end[gaps]) // 2
     names, which = part.range_names(part.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
-    chosen = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
-    gaps, which = gaps[chosen], which[chosen]
-    ns = np.bincount(which, host[gaps], minlength=len(names)).astype(np.int64).tolist()
-    return {name: own for name, own in zip(names, ns, strict=True) if own}, GapGroup(gaps)
+    loads = calls.filter(pl.col("name").cast(pl.String).str.contains(LOADS_CODE))["start"].sort().to_numpy()
+    in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
+    edges = (device.gap_start[gaps], device.gap_end[gaps])
+    ends_with_load = np.less(*(np.searchsorted(loads, edge) for edge in edges))
+    keys = [f"`{name}`" for name in names] + [COMPILATION]
+    which = np.where(in_range, which, len(names))
+    chosen = in_range | ends_with_load
+    ns = np.bincount(which[chosen], host[gaps[chosen]], minlength=len(keys)).astype(np.int64).tolist()
+    return {name: own for name, own in zip(keys, ns, strict=True) if own}, GapGroup(gaps[chosen])
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
@@ -166,11 +186,13 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     for device in facts.devices:
         own, analysis = sums[device.row], facts.analysis
         work, in_calls = _work_time(analysis, device.use), sum(own.before.values())
-        host = work.start - analysis.run.start - in_calls if analysis.covers_run else 0
+        few = not analysis.covers_run and device.steady.length <= FEW * analysis.run.length
+        early = _early(own) if few else own.early.frame.clear()
+        host = work.start - analysis.run.start - in_calls if few or analysis.covers_run else 0
         with_host = host if facts.program.python else min(own.idle, host)
-        counts = analysis.covers_run or in_calls > ONE_TIME * analysis.run.length
-        yield from _start_up(facts, device, own, with_host, counts)
-        if host > with_host:
+        counts = analysis.covers_run or in_calls + early["ns"].sum() + with_host > ONE_TIME * analysis.run.length
+        yield from _start_up(facts, device, own, early, with_host, counts)
+        if analysis.covers_run and host > with_host:
             place = Place("the host prepares the first work", analysis.run.start, work.start, device.use.id)
             left = host - with_host
             yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=left, evidence=(place,))
@@ -178,22 +200,28 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
             yield _end(facts, device, own.after, work.end)
 
 
-def _start_up(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, host: int, counts: bool) -> Iterator[FindingDraft]:
-    """Yield the calls that occur once; with `counts` also those before the first work, and `host` ns beside them."""
+def _start_up(
+    facts: CaptureFacts, device: DeviceFacts, sums: _Sums, early: pl.DataFrame, host: int, counts: bool
+) -> Iterator[FindingDraft]:
+    """Yield the calls that occur once.
+
+    With `counts` also those before the first work, `host` ns beside them, and `early` ones (ROW, ns).
+    """
+    host, early = (host, early) if counts else (0, early.clear())
     once, run = _one_time(sums), facts.analysis.run
     ns = dict(sums.before) if counts else {}
-    for name, more in once.select("name", "ns").iter_rows():
+    for name, more in pl.concat([rows.select("name", "ns") for rows in (once, early)]).iter_rows():
         ns[name] = ns.get(name, 0) + more
     compiling = sums.compiling if counts and facts.analysis.covers_run else {}
-    for name, more in compiling.items():
-        ns[f"`{name}`"] = more
+    ns |= compiling
     total = sum(ns.values()) + host
     if total == 0:
         return
     main = max(ns, key=ns.__getitem__, default="")
     first = "host" if host > total / 2 else next((case for pattern, case in CASES if pattern.search(main)), "")
     before = sums.longest.frame.filter(pl.col("start") < device.use.window.start)
-    places = pl.concat([before, once.select(before.columns)]) if counts else once.select(before.columns)
+    singles = [once.select(before.columns), early.select(before.columns)]
+    places = pl.concat([before, *singles] if counts else singles)
     left = max(run.length - total, 0)
     yield FindingDraft(
         "start_up",
@@ -201,7 +229,7 @@ def _start_up(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, host: int, 
         (*_claims(once), *((IdleClaim(("host",), COMPILING),) if compiling else ())),
         {"calls": _words(ns, host), "run": duration(run.length), "left": duration(left)},
         first,
-        outside_ns=(sum(sums.before.values()) if counts else 0) + host,
+        outside_ns=(sum(sums.before.values()) if counts else 0) + sum(early["ns"]) + host,
         of_run=counts,
         once=True,
         evidence=_places(device, places),
@@ -219,6 +247,14 @@ def _one_time(sums: _Sums) -> pl.DataFrame:
         choices = (rows.join(first, on=[*CALL, "start"], how="semi", maintain_order="left"), longest)
         once += [rows for rows in choices if rows["ns"].sum() > ONE_TIME * total][:1]
     return pl.concat(once)
+
+
+def _early(sums: _Sums) -> pl.DataFrame:
+    """Return what occurs once between the first work and the iterations: calls that occur first, or the longest."""
+    first = sums.first.frame.group_by(CALL).agg(pl.col("start").min())
+    rows = sums.early.frame.select(*ROW, "ns").sort("ns", "start", descending=[True, False])
+    choices = (rows.join(first, on=[*CALL, "start"], how="semi", maintain_order="left"), rows.head(1))
+    return max(choices, key=lambda chosen: int(chosen["ns"].sum()))
 
 
 def _claims(once: pl.DataFrame) -> Iterator[IdleClaim]:
