@@ -15,7 +15,7 @@ TOP = {
     "h200_dual.sqlite": "unfused_chains",
     "h200_quad.sqlite": "unfused_chains",
     "h200_ddp2.sqlite": "launch_bound",
-    "h200_cudagraph.sqlite": "exposed_h2d",
+    "h200_cudagraph.sqlite": "costliest_kernel",
 }
 
 

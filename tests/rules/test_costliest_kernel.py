@@ -40,6 +40,15 @@ def test_kernel_that_takes_all_the_time() -> None:
     assert finding.code == "ncu --set full -k regex:jacobi_kernel.float....int. -c 5 COMMAND"
 
 
+def test_graphs_that_are_traced_whole_hide_their_kernels() -> None:
+    trace = trace_of_kernels("graph")
+    source = pl.lit("graph", trace.operations["source"].dtype).alias("source")
+    (finding,) = findings(replace(trace, operations=trace.operations.with_columns(source)), costliest_kernel)
+    assert (finding.cost_ns, finding.claims) == (4 * MS, "compute")
+    assert finding.title == "compute takes 100% of the time: 4 launches of 1.00 ms"  # the name of the operations
+    assert "--cuda-graph-trace=node" in finding.remedy and "--cuda-graph-trace=node" in finding.code
+
+
 def test_small_grid_gets_more_blocks() -> None:
     finding = finding_on("stencil", blocks=60)
     assert "It has 60 blocks on 132 SMs" in finding.advice and "more blocks" in finding.remedy

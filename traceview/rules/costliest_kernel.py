@@ -4,6 +4,7 @@ Symptom: kernels run for a tenth of the time or more, and one of them, or one fa
 Cause: what the kernels compute, and how they use the GPU. The finding states what the capture shows of it: blocks
 against SMs, waves, occupancy and its limit, precision, tensor cores, and the rate against the peak.
 Remedy: a library's routine in place of a hand-written kernel, or a larger grid, or a profile of this kernel with ncu.
+CUDA graphs that are traced whole hide their kernels: then the finding names the graph, and how to see inside.
 
 Claims the compute time of these kernels that no other finding claims. How fast they can be is not known, so that the
 finding has no gain.
@@ -16,17 +17,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview.measure.kernels.families import MATRIX, KernelKind, kernel_kind
 from traceview.model.analysis import DeviceUse
 from traceview.model.rows import KernelUse
+from traceview.model.trace import SOURCES
 from traceview.model.units import duration, operations, quantity, share
 from traceview.pricing.base import HIGH_SHARE, CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import Collected, ComputeClaim, KernelGroup
+from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.rules.shared_gpu import metric_sentence
 
 MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
-GROUP = "costliest"
+GROUP, GRAPHS = "costliest", "graphs"
+GRAPH = SOURCES.index("graph")
 # Families that libraries have routines for.
 ROUTINES = frozenset(
     (
@@ -95,22 +99,50 @@ def costliest(use: DeviceUse) -> Costliest | None:
     return Costliest(family, label, [row for row in rows if (row.family, row.label) == (family, label)])
 
 
-def _collect(_part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
-    """Group the costliest kernels of the whole capture."""
-    chosen = costliest(device.use)
-    if chosen is None:
-        return Collected(())
-    kernels = device.kernels
-    member = np.array([chosen.has(kind) for kind in kernels.kinds], np.bool_)
-    return Collected((), {GROUP: KernelGroup(kernels.places[np.flatnonzero(member[kernels.shape])])})
+class _Graphs(NamedTuple):
+    """The launches of each graph that is traced whole, and their ns."""
+
+    launches: dict[str, int]
+    ns: dict[str, int]
 
 
-def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
-    """Yield a finding for each device whose costliest kernels take HIGH_SHARE of the time."""
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_Graphs]:
+    """Group the costliest kernels of the whole capture, and the graphs."""
+    kernels, chosen = device.kernels, costliest(device.use)
+    groups, graphs = dict[str, Group](), np.flatnonzero(device.column(part.trace, "source") == GRAPH)
+    if chosen is not None:
+        member = np.array([chosen.has(kind) for kind in kernels.kinds], np.bool_)
+        groups[GROUP] = KernelGroup(kernels.places[np.flatnonzero(member[kernels.shape])])
+    if not len(graphs):
+        return Collected(_Graphs({}, {}), groups)
+    groups[GRAPHS] = KernelGroup(graphs)
+    rows = part.trace.operations[device.activity.rows[graphs]].group_by(pl.col("name").cast(pl.String))
+    sums = rows.agg(pl.len().alias("launches"), (pl.col("end") - pl.col("start")).sum().alias("ns")).sort("name")
+    return Collected(_Graphs(*(dict(sums.select("name", column).iter_rows()) for column in _Graphs._fields)), groups)
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Graphs]) -> Iterator[FindingDraft]:
+    """Yield a finding for each device whose costliest kernels, or graphs, take HIGH_SHARE of the time."""
     for device in facts.devices:
-        chosen = costliest(device.use)
+        chosen, graphs = costliest(device.use), sums[device.row]
+        if sum(graphs.ns.values()) >= HIGH_SHARE * device.use.window.length:
+            yield _draft_of_graphs(device, graphs)
         if chosen is not None and chosen.ns >= HIGH_SHARE * device.use.window.length:
             yield _draft(facts, device, chosen)
+
+
+def _draft_of_graphs(device: DeviceFacts, graphs: _Graphs) -> FindingDraft:
+    length, ns, count = device.use.window.length, sum(graphs.ns.values()), sum(graphs.launches.values())
+    name = max(graphs.ns, key=graphs.ns.__getitem__)
+    many = f"{len(graphs.ns):,} CUDA graphs take"
+    values = {
+        "what": f"{name} takes" if len(graphs.ns) == 1 else many,
+        "part": share(min(ns, length), length),
+        "launches": quantity(count, "launch", "launches"),
+        "mean": duration(ns / count),
+        "limits": metric_sentence(device.use).strip(),
+    }
+    return FindingDraft("costliest_kernel", device, (ComputeClaim(GRAPHS),), values, "graph", key="graph")
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> FindingDraft:
