@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import polars as pl
@@ -62,6 +62,7 @@ def test_redaction_keeps_the_evidence() -> None:
     assert original == redacted
 
 
+NOTHING_SHOWN = replace(PLAIN_CUDA, communicates=False, attention=False)
 ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, T2, T3)"
 FIELDS = [field.name for field in fields(ProgramNames)]
 ATEN_SHORT = "vectorized_elementwise_kernel"
@@ -108,7 +109,7 @@ def test_kernels_show_the_kind(kernel: str, kind: str) -> None:
 
 def test_kernels_with_parameters_are_not_generated_code() -> None:
     texts = ["fusion(float *, int)", "void relax_2_gpu<float>(T1 *)"]
-    assert program({"fusion": 5, "relax_2_gpu": 5}, texts=texts) == PLAIN_CUDA
+    assert program({"fusion": 5, "relax_2_gpu": 5}, texts=texts) == NOTHING_SHOWN
 
 
 def test_xla_inside_tensorflow_is_not_jax() -> None:
@@ -159,7 +160,18 @@ def test_training_needs_a_backward_pass() -> None:
         program({ATEN_SHORT: 5, "crossHadamardKernel": 5, "multi_tensor_apply_kernel": 5}, texts=[ATEN]).training
         is False
     )
+    transposed = {ATEN_SHORT: 5, "dgrad_engine": 5}  # a transposed convolution
+    assert program(transposed, texts=[ATEN]).training is False
+    assert program(transposed | {"wgrad_alg0_engine": 5}, texts=[ATEN]).training is True
     assert program(texts=[ATEN]).training is None  # a CUDA graph hides its kernels
+
+
+def test_communication_and_attention() -> None:
+    alone = program({ATEN_SHORT: 5}, texts=[ATEN])
+    assert (alone.communicates, alone.attention) == (False, False)
+    server = program({"ncclDevKernel_AllReduce": 5, "flash_fwd_splitkv_kernel": 5}, texts=[ATEN])
+    assert (server.communicates, server.attention) == (True, True)
+    assert program({"heat": 5}, domains=["MPI"]).communicates is True
 
 
 def test_servers_that_rename_their_process_are_in_python() -> None:
@@ -172,7 +184,7 @@ def test_names_of_aten_headers_are_not_evidence(tmp_path: Path) -> None:
     text = "'void at::native::elementwise_kernel<main::{lambda(float, float)#1}, at::detail::Array<char*, 3>>(int)'"
     insert = [f"INSERT INTO StringIds VALUES (901, {text})"]
     export = build_export(tmp_path / "plain.sqlite", kernels=[Kernel()], api=[Call()], statements=insert)
-    assert open_trace(export).program == PLAIN_CUDA
+    assert open_trace(export).program == NOTHING_SHOWN
 
 
 def test_environment_is_not_evidence(tmp_path: Path) -> None:
@@ -180,7 +192,7 @@ def test_environment_is_not_evidence(tmp_path: Path) -> None:
     output = "'/opt/libnvinfer.so' || char(10) || 'libpython3.11'"
     insert = [f"INSERT INTO StringIds VALUES ({id}, {text})" for id, text in ((901, environment), (902, output))]
     export = build_export(tmp_path / "plain.sqlite", kernels=[Kernel()], api=[Call()], statements=insert)
-    assert open_trace(export).program == PLAIN_CUDA
+    assert open_trace(export).program == NOTHING_SHOWN
 
 
 def test_evidence_holds_no_text_of_the_program() -> None:

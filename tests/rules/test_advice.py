@@ -14,8 +14,10 @@ from traceview.engine.findings import find
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
-from traceview.pricing.texts import FOLDER, FindingTexts, read_entry, texts_for
+from traceview.pricing.texts import FOLDER, FindingTexts, is_lacking, read_entry, texts_for
 from traceview.pricing.texts import KINDS as TEXT_KINDS
+from traceview.whatif.changes import CHANGES, GraphChange
+from traceview.whatif.changes.communication import OVERLAP
 
 # Every kind of program that advice differs for, by a name.
 PROGRAMS = {
@@ -90,6 +92,30 @@ def test_texts_hold_no_word_of_another_kind(program: str) -> None:
         name: code for name, code in python.items() if C_CODE.search(code) and "command" not in texts[name].templates
     }
     assert program not in PYTHON or in_c == {}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_texts_speak_of_what_the_program_has(program: str) -> None:
+    """A program on one GPU without attention reads nothing about ranks and attention, and no text is lost for it."""
+    alone = replace(PROGRAMS[program], communicates=False, attention=False)
+    complete = texts_of(PROGRAMS[program])
+    for key, texts in texts_of(alone).items():
+        name, _, case = key.partition(".")
+        entry = read_entry(name) or {}
+        shown = " ".join(table.get("shows", "") for table in (entry, entry.get(case, {})))
+        words = [text for text in texts.templates.values() if is_lacking(text, alone, shown)]
+        assert words == [], key
+        kept = {part for part, text in complete[key].templates.items() if text and part not in ("code", "command")}
+        assert [part for part in kept if not texts.templates[part]] == [], key
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_changes_speak_of_what_the_program_has(program: str, change: GraphChange) -> None:
+    alone = replace(PROGRAMS[program], communicates=change is OVERLAP, attention=False)
+    shown = change.for_program(alone)
+    text = "" if shown is None else f"{shown.title} {shown.rests_on}"
+    assert (foreign_words(text, program), is_lacking(text, alone)) == ([], False)
 
 
 def test_every_word_occurs_in_the_texts() -> None:

@@ -26,7 +26,7 @@ PROGRAM_NAMES = {  # by kind, in the order in which evidence decides
     "physx": "PhysX",
     "openacc": "OpenACC",
     "openmp": "OpenMP",
-    "mpi": "MPI",
+    "mpi": "CUDA",  # it calls MPI, which program_words adds
     "cuda": "CUDA",
 }
 KINDS = tuple(PROGRAM_NAMES)
@@ -41,6 +41,8 @@ class Program:
         frameworks: Everything there is evidence of, the kind first; more names than KINDS ("kokkos", "raja").
         training: Whether the program trains a model; None if that is unknown or it has no model.
         python: Whether Python runs the program.
+        communicates: Whether several GPUs or ranks exchange data; None if that is unknown.
+        attention: Whether a kernel or range is named after attention; None if that is unknown.
         evidence: One line for each framework and for training. It contains no name, path or text of the program.
     """
 
@@ -49,15 +51,18 @@ class Program:
     training: bool | None = None
     python: bool = False
     evidence: tuple[str, ...] = ()
+    communicates: bool | None = None
+    attention: bool | None = None
 
 
 PLAIN_CUDA = Program()
 
 
 def program_words(program: Program) -> str:
-    """Return the kind of a program: "PyTorch training"."""
+    """Return the kind of a program: "PyTorch training", "OpenACC with MPI"."""
     words = PROGRAM_NAMES.get(program.kind, program.kind)
-    return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"
+    words += "" if program.training is None else " training" if program.training else " inference"
+    return f"{words} with MPI" if "mpi" in program.frameworks else words
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,10 @@ class WholeCapture(NamedTuple):
             sizes=WorkSizes(marks=flops_marks(tables)),
             memory=memory_frame(tables, located.devices, Links({}), threads, calls),
             gpu_metrics=gpu_metric_frame(tables, located.devices),
-            program=_program(tables, thread_frame, named, ranges, capture.profiler == raw.TORCH_PROFILER),
+            program=_program(
+                *(tables, thread_frame, named, ranges, capture.profiler == raw.TORCH_PROFILER),
+                devices=len(located.devices.frame),
+            ),
             evidence=host,
         )
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
@@ -205,7 +208,11 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
         )
     )
     is_torch = info.profiler == raw.TORCH_PROFILER
-    program = whole.trace.program if whole else _program(tables, thread_frame, operations, ranges, is_torch)
+    program = (
+        whole.trace.program
+        if whole
+        else _program(tables, thread_frame, operations, ranges, is_torch, len(devices.frame))
+    )
     failed = _failed(evidence.failed)
     if not whole:
         checks = check_health(evidence, categories(api["name"]), len(operations))
@@ -280,9 +287,10 @@ def _program(
     operations: pl.DataFrame,
     ranges: pl.DataFrame,
     is_torch_trace: bool,
+    devices: int,
 ) -> Program:
     names = ProgramNames.from_tables(tables, threads, operations, ranges)
-    return find_program(names, operations, is_torch_trace=is_torch_trace)
+    return find_program(names, operations, is_torch_trace, devices)
 
 
 def _located(

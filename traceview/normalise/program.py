@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from traceview.model.names import communicates
 from traceview.model.program import ARRAYS, KINDS, Program
 from traceview.normalise.codes import SHORT_NAME, categories, short_names, texts_of
 from traceview.normalise.threads import process_of, without_path
@@ -176,13 +177,15 @@ PYTHON_MARKS = (
 BACKWARD = "Backward|backward|FusedAdam"
 # Namespaces of libraries whose kernels determine the kind of program; redaction keeps them in hashed names.
 NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep|dpsk::ep|hybrid_ep)::"
-TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
+# A transposed convolution runs a kernel of data gradients (dgrad) in its forward pass, which does not train.
+TRAINING = r"(?i)backward|bprop|_bwd|bwd_|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
     Mark("training", "threads", r"^pt_autograd", "a thread of autograd"),
     Mark("training", "kernels", TRAINING, "kernels of a backward pass or an optimizer"),
     Mark("training", "texts", rf"at::native::.*({BACKWARD})", "kernels of a backward pass"),
     Mark("training", "ranges", TRAINING, "ranges of a backward pass or an optimizer"),
 )
+ATTENTION = r"(?i)attention|attn|flash_?(fwd|bwd|infer|decod)|fmha|sdpa"
 TORCH_TRACE = "a trace of torch.profiler"
 ONLY_INFERENCE = ("tensorrt", "onnx")
 # Frameworks whose kernels one program may mix; the one with most kernel time is the kind.
@@ -190,8 +193,8 @@ MODELS = ("pytorch", "tensorrt", "onnx", "jax", "tensorflow")
 IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", *ARRAYS)
 
 
-def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool) -> Program:
-    """Return the kind of the program that made a capture."""
+def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool, devices: int = 1) -> Program:
+    """Return the kind of the program that made a capture of this number of GPUs."""
     signs, weak = {"pytorch": TORCH_TRACE} if is_torch_trace else {}, set[str]()
     for mark in MARKS:
         if (mark.framework not in signs or mark.framework in weak) and names.matching(mark).len():
@@ -219,6 +222,8 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
         or any(names.matching(mark).len() for mark in PYTHON_MARKS)
         or (is_nameless and kind in IN_PYTHON),
         evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
+        communicates="mpi" in signs or devices > 1 or bool(communicates(names.kernels, names.kernels).any()),
+        attention=any(part.str.contains(ATTENTION).any() for part in (names.kernels, names.ranges)),
     )
 
 

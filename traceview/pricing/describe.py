@@ -47,8 +47,8 @@ ADVICE: Mapping[str, str] = {
     r"torch/_tensor_str": "Printing a tensor copies it from the GPU element by element: print every N steps.",
     r"\((?:re|regex|sre_\w+)(?:/|\.py)": "Regular expressions: compile them once, prepare texts before the run, or "
     "use workers.",
-    r"tokeniz": "Tokenize before the run or in DataLoader workers; fast tokenizers take whole batches.",
-    r"\(PIL/|cv2|torchvision/(?:io|transforms)": "Decode and transform images in DataLoader workers or on the GPU.",
+    r"tokeniz": "Tokenize before the run or in worker processes; fast tokenizers take whole batches.",
+    r"\(PIL/|cv2|torchvision/(?:io|transforms)": "Decode and transform images in worker processes or on the GPU.",
     r"torch/serialization|pickle": "Save checkpoints in a thread or process, from a copy in host memory.",
     r"torch/nn/utils/clip_grad": "Clip gradients with `foreach=True`, or compile the step.",
     r"torch/optim/": "Use `fused=True`, or `torch.compile` the optimizer's step.",
@@ -75,7 +75,7 @@ ADVICE: Mapping[str, str] = {
 }
 # The program's own functions that make batches, by name.
 MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
-BATCHES_AHEAD = "The loop makes its next batch here: make it in DataLoader workers or a thread while the GPU works. "
+BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes or a thread while the GPU works. "
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 STATE_WORDS = {
     "garbage_collection": "in garbage collections",

@@ -9,7 +9,11 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     change                  The changes of `traceview whatif` that predict the gain: the best one that applies counts.
     no_gain                 Why the gain of the remedy is not known. Such a finding is behind those that gain 3%.
     fix, code or command    What to do, and code that shows it. A command fits programs in any language, and has values.
+    shows                   The properties of NEEDS that the finding itself is evidence of.
     known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
+
+A sentence or code with a word of NEEDS is for programs that have what it speaks of. `training`, `communicates` and
+`attention` are properties of a program.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
 fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
@@ -53,6 +57,18 @@ KINDS: Mapping[str, str] = {
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
 SHARED = "shared."
 CODE = ("code", "command")
+SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z`{])")
+# Words that need a property of the program (model/program.py). A sentence or code with one of them is left out if the
+# program lacks the property.
+NEEDS: Mapping[str, re.Pattern[str]] = {
+    "training": re.compile(
+        r"(?i)optimizer|adamw|backward|gradient|zero_grad|\bloss\b|autograd|DataLoader|num_workers|\bDDP\b|DistributedData"
+    ),
+    "communicates": re.compile(
+        r"(?i)\bDDP\b|DistributedData|\bFSDP\b|bucket|nccl|all-?reduce|tensor parallel|\branks?\b"
+    ),
+    "attention": re.compile(r"(?i)attention|flash|keys and values|\bcache\["),
+}
 PRICED = ("cost", "share", "gaps")  # values that follow from the price
 Entry: TypeAlias = Mapping[str, Any]
 
@@ -123,10 +139,24 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
         **_texts(in_case.get(own, {})),
         "general_remedy": common.get("known_remedy") or common.get("remedy", ""),
     }
+    shown = texts.pop("shows", "")
     words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
+    words = {name: _without_lacking(text, program, shown) for name, text in words.items()}
     code = {name: _expanded(texts.get(name, ""), {}) for name in CODE}
+    code = {name: "" if is_lacking(text, program, shown) else text for name, text in code.items()}
     code["code"] = code["code"] if _has_language(program, own or general) else ""
     return FindingTexts({**words, **code}, values)
+
+
+def is_lacking(text: str, program: Program, shown: str = "") -> bool:
+    """Return whether a text speaks of something that the program does not have; a finding may show that it has it."""
+    lacks = (name for name in NEEDS if name not in shown and getattr(program, name) is False)
+    return any(NEEDS[name].search(text) for name in lacks)
+
+
+def _without_lacking(text: str, program: Program, shown: str) -> str:
+    """Return a text without the sentences that speak of something that the program does not have."""
+    return " ".join(part for part in SENTENCE.split(text) if not is_lacking(part, program, shown))
 
 
 def _with_fixes(case: Entry) -> Entry:

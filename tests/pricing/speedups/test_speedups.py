@@ -140,8 +140,13 @@ def test_remaining_kernels_are_launched() -> None:
     assert estimate.middle[1] < 0.5
 
 
-def test_loss_is_no_attention() -> None:
+@pytest.mark.parametrize("values", ["(int)4, (bool)1", "4, true"])
+def test_loss_is_no_attention(values: str) -> None:
     assert isinstance(SDPA.estimate(sequence([BF16_GEMM, LOSS, BF16_GEMM])), str)
+    classes = f"softmax_warp_forward<c10::Half, c10::Half, float, {values}, false>"
+    assert isinstance(SDPA.estimate(sequence([BF16_GEMM, classes, BF16_GEMM])), str)
+    loss = "nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>"
+    assert isinstance(SDPA.estimate(sequence([BF16_GEMM, SOFTMAX, loss, SOFTMAX_BACKWARD, BF16_GEMM])), str)
     assert isinstance(SDPA.estimate(sequence([SOFTMAX, BF16_GEMM])), str)
 
 

@@ -35,6 +35,8 @@ MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
 MIN_PART = 0.01  # share of the kernel time
 FILL = r"FillFunctor<(float|c10::BFloat16|c10::Half|double)>"
 EMBEDDING_GRADIENT = r"compute_grad_weight|krn_partial|sum_and_scatter|embedding_backward_feature"
+# Softmax of a loss over classes. The fifth parameter of softmax_warp_* says whether the logarithm is taken.
+LOSS = r"LogSoftMax|nll_loss|cross_entropy|softmax_warp_\w+<(?:[\w:]+, ){3}(?:\(int\))?\d+, (?:true|\(bool\)1)"
 CAST = r"bfloat16_copy|float16_copy|unrolled_elementwise_kernel<.*direct_copy"
 CONCATENATION = r"CatArrayBatchedCopy"
 STRIDED = r"::elementwise_kernel<.*direct_copy"
@@ -192,12 +194,14 @@ def _decide_chains(totals: Totals) -> SpeedupDecision | str:
 
 def _attention(kernels: KernelSequence) -> Members:
     """Choose softmax, masks, dropout and copies around two matrix products, which a fused attention kernel replaces."""
-    softmax = kernels.in_families("softmax") & ~kernels.matches("LogSoftMax|nll_loss|cross_entropy")
+    loss = kernels.matches(LOSS)
+    softmax = kernels.in_families("softmax") & ~loss
     if not softmax.any():
         return Members({})
     product, count = kernels.in_families("gemm"), len(softmax)
     first, last = kernels.runs(~product)
-    chosen = (first > 0) & (last < count) & (per_run(softmax, first, last, np.maximum) > 0)
+    has_softmax, has_loss = (per_run(members, first, last, np.maximum) > 0 for members in (softmax, loss))
+    chosen = (first > 0) & (last < count) & has_softmax & ~has_loss
     first, last = first[chosen], last[chosen]
     if len(first) == 0:
         return Members({})

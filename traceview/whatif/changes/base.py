@@ -11,7 +11,7 @@ from traceview.intervals import Times, runs
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
-from traceview.pricing.texts import fits
+from traceview.pricing.texts import fits, is_lacking
 from traceview.whatif.constants import Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, STREAM, Codes, DependencyGraph, Mask
 
@@ -27,8 +27,9 @@ MIN_BACKWARD_KERNELS = 10  # a shorter pass is a part of the pass around it
 class GraphChange(NamedTuple):
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
-    `in_pytorch` replaces `rests_on` for PyTorch programs. `programs` are the kinds of programs (KINDS of
-    pricing/texts.py) that the change fits; none for all. `repeats` says that it needs iterations that repeat.
+    `in_pytorch` replaces `rests_on` for PyTorch programs that have what it speaks of. `programs` are the kinds of
+    programs (KINDS of pricing/texts.py) that the change fits; none for all. `repeats` says that it needs iterations
+    that repeat.
     """
 
     name: str
@@ -48,7 +49,8 @@ class GraphChange(NamedTuple):
 
     def in_words_of(self, program: Program) -> GraphChange:
         """Return the change in the words of a kind of program."""
-        return self._replace(rests_on=self.in_pytorch) if program.kind == "pytorch" and self.in_pytorch else self
+        fitting = program.kind == "pytorch" and self.in_pytorch and not is_lacking(self.in_pytorch, program)
+        return self._replace(rests_on=self.in_pytorch) if fitting else self
 
 
 def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
