@@ -6,14 +6,14 @@ docs/definitions.md "Launched work that waits".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times, values_at
+from traceview.intervals import Intervals, Rows, Times, values_at
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartContext
 from traceview.measure.shared_work import launch_rows
@@ -32,80 +32,67 @@ WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
 
 
 class _Operations(NamedTuple):
-    """The operations of a device that have a length, by start, also those around the window.
+    """The operations of a device that have a length, by start, also those around the window."""
 
-    `launched` is the return of the launch call, or the start of the operation if it is unknown.
-    """
-
-    row: Times
+    row: Rows
     start: Times
     end: Times
-    stream: Times
-    process: Times
-    code: Times
-    kind: Times
-    launched: Times
+    stream: NDArray[np.int16]
+    process: NDArray[np.int32]
+    code: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+    name: NDArray[np.unsignedinteger[Any]]
 
     @classmethod
-    def of_device(cls, trace: Trace, device: int) -> _Operations:
-        own = trace.operations["device"].to_numpy() == device
-        start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
-        row = np.flatnonzero(own & (end > start))
-        names = ("stream", "process", "class", "kind")
-        columns = (trace.operations[name].to_physical().fill_null(len(KINDS)).to_numpy()[row] for name in names)
-        call = launch_rows(trace.operations)[row]
-        launched = np.where(call >= 0, values_at(trace.api["end"].to_numpy(), call, 0), start[row])
-        stream, process, code, kind = (column.astype(np.int64) for column in columns)
-        return cls(row, start[row], end[row], stream, process, code, kind, launched)
+    def of_device(cls, trace: Trace, work: Activity) -> _Operations:
+        names = ("start", "end", "stream", "process", "class", "kind", "name")
+        own = intervals.adjoining(work.nonempty_rows)
+        columns = (trace.operations[name].to_physical() for name in names)
+        filled = (column.fill_null(len(KINDS)) if column.null_count() else column for column in columns)
+        return cls(work.nonempty_rows, *(column.to_numpy()[own] for column in filled))
 
-    def last_ended_before(self, moments: Times) -> Times:
-        """Return the index of the operation that ended last among those that started before each moment, -1: none."""
-        if len(self.end) == 0:
-            return np.full(len(moments), -1, np.int64)
+    def last_ended(self) -> Rows:
+        """Return the index of the operation that ends last among those up to each."""
         latest = np.maximum.accumulate(self.end)
-        index = np.maximum.accumulate(np.where(self.end == latest, np.arange(len(self.end)), 0))
-        before = np.searchsorted(self.start, moments) - 1
-        return np.where(before >= 0, index[before], -1)
+        return np.maximum.accumulate(np.where(self.end == latest, np.arange(len(self.end), dtype=np.int32), 0))
 
 
 def queued_for(given: DeviceInput) -> pl.DataFrame:
     """Return the ns of `queued` idle time by what the launched work waits for: kind, name and ns."""
     gaps, queued = given.idle.gaps, given.idle.causes[QUEUED]
-    rows = np.flatnonzero(queued)
-    times = Intervals(gaps.end[rows] - queued[rows], gaps.end[rows])
-    operations = _Operations.of_device(given.trace, given.activity.device)
-    before = operations.last_ended_before(gaps.start[rows])
-    after = np.searchsorted(operations.row, given.idle.operation[rows])
-    whole = operations.start[after] - values_at(operations.end, before, 0)
-    turns = operations.process[before] != operations.process[after]  # a GPU changes between processes
-    is_long = (before < 0) | ((whole > LONG) & ~turns)
-    frames = [_before_gaps(given.trace, operations, before, after, queued[rows], ~is_long)]
-    frames += _during_long(given.trace, given.activity.device, intervals.union(*_select(times, is_long)))
+    operations = _Operations.of_device(given.trace, given.activity)
+    last_ended = operations.last_ended()
+    frames, long = [pl.DataFrame(schema=SCHEMA)], list[Times]()
+    for block in intervals.blocks(len(queued)):
+        rows = np.flatnonzero(queued[block]) + block.start
+        after = np.searchsorted(operations.row, given.idle.operation[rows])
+        before = np.where(after > 0, last_ended[after - 1], -1)
+        whole = operations.start[after] - values_at(operations.end, before, 0)
+        turns = operations.process[before] != operations.process[after]  # a GPU changes between processes
+        is_long = (before < 0) | ((whole > LONG) & ~turns)
+        short = ~is_long
+        frames.append(_before_gaps(given.trace, operations, before[short], after[short], queued[rows[short]]))
+        long.append(rows[is_long])
+    waits = np.concatenate([np.zeros(0, np.int64), *long])
+    left = intervals.union(gaps.end[waits] - queued[waits], gaps.end[waits])
+    frames += _during_long(given.trace, given.activity.device, left)
     return (
         pl.concat(frames).group_by("kind", "name").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).sort("kind", "name")
     )
 
 
-def _select(times: Intervals, chosen: NDArray[np.bool_]) -> Intervals:
-    return Intervals(times.start[chosen], times.end[chosen])
-
-
-def _before_gaps(
-    trace: Trace, operations: _Operations, before: Times, after: Times, ns: Times, chosen: NDArray[np.bool_]
-) -> pl.DataFrame:
+def _before_gaps(trace: Trace, operations: _Operations, before: Times, after: Times, ns: Times) -> pl.DataFrame:
     """Return what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it."""
-    before, after = before[chosen], after[chosen]
     words = [WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)]
     engine, following, process = range(len(words), len(words) + 3)
     words += ["copy engine", "next operation", "process"]
-    names = trace.operations["name"]
-    kind, name = operations.code[before], names.to_physical().to_numpy()[operations.row[before]].astype(np.int64)
+    kind, name = operations.code[before], operations.name[before].astype(np.int64)
     kind = np.where((kind == COPY) & (operations.kind[before] == operations.kind[after]), engine, kind)
     kind = np.where(operations.stream[before] == operations.stream[after], following, kind)
     kind = np.where(operations.process[before] != operations.process[after], process, kind)
     name = np.where(kind == following, -1, np.where(kind == process, operations.process[before], name))
-    sums = pl.DataFrame({"kind": kind, "name": name, "ns": ns[chosen]}).group_by("kind", "name").agg(pl.col("ns").sum())
-    texts = enum_texts(names)
+    sums = pl.DataFrame({"kind": kind, "name": name, "ns": ns}).group_by("kind", "name").agg(pl.col("ns").sum())
+    texts = enum_texts(trace.operations["name"])
     rows = [
         (words[code], "" if code == following else str(of_name) if code == process else texts[of_name], total)
         for code, of_name, total in sums.iter_rows()
@@ -115,6 +102,8 @@ def _before_gaps(
 
 def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[pl.DataFrame]:
     """Yield what goes on in long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
+    if not len(left.start):
+        return
     start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
     owner = trace.operations["device"].to_numpy()
     others = [(str(trace.devices["id"][row]), owner == row) for row in range(len(trace.devices)) if row != device]
@@ -135,13 +124,15 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
     """Return when communication blocks: launched work of another stream waits for it, and starts when it ends."""
     if not len(work.communication.start):
         return intervals.EMPTY
-    operations = _Operations.of_device(trace, work.device)
+    operations = _Operations.of_device(trace, work)
+    call = launch_rows(trace.operations)[operations.row]
+    launched = np.where(call >= 0, values_at(trace.api["end"].to_numpy(), call, 0), operations.start)
     order = np.lexsort((operations.start, operations.stream))
     stream, end = operations.stream[order], operations.end[order]
     first = np.append(True, stream[1:] != stream[:-1])
     previous = np.where(first, np.iinfo(np.int64).min, np.roll(end, 1))
     ready = np.empty(len(order), np.int64)
-    ready[order] = np.maximum(previous, operations.launched[order])
+    ready[order] = np.maximum(previous, launched[order])
     talks = np.flatnonzero(operations.code == COMMUNICATION)
     talks = talks[np.argsort(operations.end[talks], kind="stable")]
     waits = np.flatnonzero((operations.code != COMMUNICATION) & (ready < operations.start))
@@ -156,16 +147,17 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
 
 def queue_lengths(given: DeviceInput) -> pl.DataFrame:
     """Return how often queues have each length when the host launches an operation: length and count."""
-    launch, start = launch_rows(given.trace.operations), given.trace.operations["start"].to_numpy()
-    own = given.trace.operations["device"].to_numpy() == given.activity.device
-    call = given.trace.api["start"].to_numpy()
-    rows = np.flatnonzero(own & (launch >= 0))
-    started, launched = np.sort(start[rows]), np.sort(call[launch[rows]])
-    members = given.activity.rows[launch[given.activity.rows] >= 0]
-    moments = call[launch[members]]
-    ahead = np.searchsorted(launched, moments) - np.searchsorted(started, moments, side="right")
-    length, count = np.unique(np.clip(ahead, 0, MAX_LENGTH), return_counts=True)
-    return pl.DataFrame({"length": length, "count": count}, schema={"length": pl.Int64, "count": pl.Int64})
+    launch, call = launch_rows(given.trace.operations), given.trace.api["start"].to_numpy()
+    rows = np.flatnonzero((given.trace.operations["device"].to_numpy() == given.activity.device) & (launch >= 0))
+    started = given.trace.operations["start"].to_numpy()[rows]
+    launched, moments = (np.sort(call[own[own >= 0]]) for own in (launch[rows], given.activity.select(launch)))
+    counts = np.zeros(MAX_LENGTH + 1, np.int64)
+    for block in intervals.blocks(len(moments)):
+        at = moments[block]
+        ahead = np.searchsorted(launched, at) - np.searchsorted(started, at, side="right")
+        counts += np.bincount(np.clip(ahead, 0, MAX_LENGTH), minlength=len(counts))
+    length = np.flatnonzero(counts)
+    return pl.DataFrame({"length": length, "count": counts[length]}, schema={"length": pl.Int64, "count": pl.Int64})
 
 
 def _queue_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueLength, ...]:

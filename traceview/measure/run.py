@@ -25,11 +25,14 @@ CALL = ("name", "kernel")  # what a call does: its name, and the kernel that it 
 
 
 def calls_of_processes(trace: Trace, processes: pl.Series) -> pl.DataFrame:
-    """Return the calls of some processes that begin in the window, rows of Trace.api with their `row`."""
+    """Return the calls that begin in the window, rows of Trace.api. `counts` marks those of some processes.
+
+    Calls that do not count remain, because most do, and a frame without them would be a copy.
+    """
     window = trace.window or EVERYTHING
     first, last = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
-    own = trace.api.with_row_index("row")[first:last]
-    return own.filter(pl.col("process").is_in(processes.implode()), ~_names_match(own, OF_PROFILER))
+    calls = trace.api[first:last]
+    return calls.with_columns(counts=calls["process"].is_in(processes.implode()) & ~_names_match(calls, OF_PROFILER))
 
 
 def _names_match(calls: pl.DataFrame, pattern: str) -> pl.Series:
@@ -48,13 +51,16 @@ class CallsTime(NamedTuple):
 def calls_time(trace: Trace) -> CallsTime | None:
     """Return the time of the calls that begin in the window, of processes with GPU work; None without such calls."""
     calls = calls_of_processes(trace, trace.devices["processes"].explode().unique())
-    first, last = calls.select(first=pl.col("start").min(), last=pl.col("end").max()).row(0)
-    if first is None:
+    counts = calls["counts"].to_numpy()
+    if not counts.any():
         return None
+    window = Window(
+        int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
+    )
     working = pl.col("role").is_in(WORKING_ROLES) & ~_names_match(calls, "Launch")
     long = pl.col("end") - pl.col("start") >= MIN_START_UP
-    starting = calls.filter(_names_match(calls, STARTS_UP) | (working & long))
-    return CallsTime(Window(first, last), starting["start"].min())  # type: ignore[arg-type]
+    starting = calls.filter("counts", _names_match(calls, STARTS_UP) | (working & long))
+    return CallsTime(window, starting["start"].min())  # type: ignore[arg-type]
 
 
 def run_time(works: Sequence[Window], calls: Sequence[CallsTime]) -> Window:
@@ -78,28 +84,33 @@ def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
 
     A moment inside several calls belongs to the one that began first, so that the calls of a call count once.
     """
-    reach = calls.filter((pl.col("end") > window.start) & (pl.col("start") < window.end))
+    reach = calls.filter("counts", (pl.col("end") > window.start) & (pl.col("start") < window.end))
     reach = reach.sort("start", "end", descending=[False, True])
     start, end = reach["start"].to_numpy(), reach["end"].to_numpy()
     own = intervals.own_lengths(np.maximum(start, window.start), np.minimum(end, window.end))
     return reach.with_columns(ns=pl.Series(own, dtype=pl.Int64)).filter(pl.col("ns") > 0)
 
 
-def with_kernels(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return calls with the columns of CALL: `kernel` is the full name of the kernel that a call launches, or null."""
-    launch = launch_rows(trace.operations)
-    launching = np.flatnonzero(launch >= 0)
-    kernel = np.full(len(trace.api), -1, np.int64)
-    kernel[launch[launching][::-1]] = launching[::-1]
-    operation = kernel[calls["row"].to_numpy()]
-    shape = trace.operations["shape"].gather(pl.Series(operation).replace(-1, None))
-    return calls.with_columns(kernel=trace.shapes["demangled"].gather(shape))
+def with_shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the result of calls_of_processes with the row of Trace.shapes that each call launches first, or 0."""
+    launch, shapes = launch_rows(trace.operations), trace.operations["shape"].to_numpy()
+    shape = np.zeros(len(trace.api) + 1, shapes.dtype)  # without a launch, an operation is in the last row
+    shape[launch[::-1]] = shapes[::-1]
+    first = int(np.searchsorted(trace.api["start"].to_numpy(), calls["start"][0])) if len(calls) else 0
+    return calls.with_columns(shape=shape[first : first + len(calls)])
 
 
-def first_calls(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return when each of CALL occurs first: the result of with_kernels as (name, kernel, start)."""
-    first = calls.group_by(CALL, maintain_order=True).agg(pl.col("start").min())
-    return first.with_columns(pl.col(*CALL).cast(pl.String).fill_null(""))
+def name_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of with_shapes with CALL as texts: `kernel` is the full name of the kernel, or ""."""
+    kernel = trace.shapes["demangled"].gather(calls["shape"])
+    return calls.with_columns(pl.col("name").cast(pl.String), kernel=kernel.fill_null(""))
+
+
+def first_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return when each of CALL occurs first, from the result of with_shapes, as (name, kernel, start)."""
+    first = pl.col("start").first()  # calls ascend
+    by_shape = calls.lazy().filter("counts").group_by("name", "shape", maintain_order=True).agg(first).collect()
+    return name_calls(trace, by_shape).group_by(CALL, maintain_order=True).agg(first)
 
 
 def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times]:

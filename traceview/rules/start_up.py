@@ -31,7 +31,8 @@ from traceview.measure.run import (
     first_calls,
     inside,
     longest_call,
-    with_kernels,
+    name_calls,
+    with_shapes,
 )
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
@@ -90,10 +91,12 @@ class _Sums(NamedTuple):
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Sum the calls before and after the work, and label long gaps with the call that takes most of each."""
     run, work = part.analysis.run, _work_time(part.analysis, device.use)
-    own = with_kernels(part.trace, calls_of_processes(part.trace, pl.Series(device.use.process_ids, dtype=pl.Int32)))
-    before, after = inside(own, Window(run.start, work.start)), inside(own, Window(work.end, run.end))
+    calls = calls_of_processes(part.trace, pl.Series(device.use.process_ids, dtype=pl.Int32))
+    own = with_shapes(part.trace, calls)
+    outside = Window(run.start, work.start), Window(work.end, run.end)
+    before, after = (_named(part, inside(own, window), "ns", "counts") for window in outside)
     longest = before.sort("ns", "start", descending=[True, False]).head(MAX_PLACES)
-    waits, group = _single_waits(device, own)
+    waits, group = _single_waits(part, device, own)
     long = device.gap_end - device.gap_start > MAX_SHORT_GAP
     compiling = _compiling(part, device, own)
     early = inside(own, Window(work.start, max(work.start, device.steady.start)))
@@ -101,8 +104,8 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     sums = _Sums(
         _by_name(before),
         _by_name(after),
-        KeyedSums.from_rows(longest.select(*_row(), "ns"), *ROW),
-        KeyedSums.from_rows(first_calls(own).with_columns(seen=1), *CALL, "start"),
+        KeyedSums.from_rows(longest.select(*ROW, "ns"), *ROW),
+        KeyedSums.from_rows(first_calls(part.trace, own).with_columns(seen=1), *CALL, "start"),
         KeyedSums.from_rows(waits, *ROW),
         {name: int(_account(device, causes)[long].sum()) for name, causes in ACCOUNTS.items()},
         _without_context(before, run),
@@ -121,14 +124,13 @@ def _work_time(analysis: Analysis, use: DeviceUse) -> Window:
 
 def _without_context(before: pl.DataFrame, run: Window) -> int:
     """Return the ns before the first context in which the host is in no call: libraries and the driver start."""
-    ready = before.filter(pl.col("name").cast(pl.String).str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
+    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
     calls = inside(before, Window(run.start, ready[0]))["ns"].sum() if ready else 0
     return ready[0] - run.start - int(calls) if ready else 0
 
 
-def _row() -> list[pl.Expr]:
-    texts = {name: pl.col(name).cast(pl.String).fill_null("") for name in CALL}
-    return [texts.get(name, pl.col(name).cast(kind)) for name, kind in ROW.items()]
+def _named(part: CapturePart, calls: pl.DataFrame, *more: str) -> pl.DataFrame:
+    return name_calls(part.trace, calls).select(*(pl.col(name).cast(kind) for name, kind in ROW.items()), *more)
 
 
 def _by_name(calls: pl.DataFrame) -> dict[str, int]:
@@ -139,10 +141,10 @@ def _account(device: DevicePart, causes: tuple[str, ...]) -> Times:
     return sum_columns([device.use.gaps.frame[cause].to_numpy() for cause in causes])
 
 
-def _single_waits(device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame, GapGroup]:
+def _single_waits(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame, GapGroup]:
     """Return the idle ns of each long call by account (ROW, ACCOUNTS), and the long gaps by the start of their call."""
     length = pl.col("end") - pl.col("start")
-    calls = calls.filter(length > MAX_SHORT_GAP, pl.col("role").is_in(WORKING_ROLES))
+    calls = _named(part, calls.filter("counts", length > MAX_SHORT_GAP, pl.col("role").is_in(WORKING_ROLES)))
     is_long = device.gap_end - device.gap_start > MAX_SHORT_GAP
     frames, gaps, limits = [calls.clear()], list[Times](), list[Times]()
     for thread in calls["thread"].unique().sort().to_list():
@@ -154,7 +156,7 @@ def _single_waits(device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame
         limits.append(ns[waiting])
     rows, most = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (gaps, limits))
     order = np.argsort(rows)
-    in_calls, rows, most = pl.concat(frames)[order].select(_row()), rows[order], most[order]
+    in_calls, rows, most = pl.concat(frames)[order], rows[order], most[order]
     ns_of = {name: np.minimum(_account(device, causes)[rows], most) for name, causes in ACCOUNTS.items()}
     group = GapGroup(rows, in_calls["start"].to_numpy(), limits=most)
     return in_calls.with_columns(pl.Series(name, ns, dtype=pl.Int64) for name, ns in ns_of.items()), group
