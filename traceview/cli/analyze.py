@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -131,14 +131,13 @@ def analyze(
     if page is not None and html is None:
         refuse_link(page, "--html")
     check_outputs((report, options["calibration"]), (page, json_path))
-    from traceview.cli.conditions.analysis import failures, parse
     from traceview.report.analysis import to_json
 
-    checks = tuple(parse(condition) for condition in conditions)
+    failures = _parsed(conditions) if conditions else lambda _: ()
     with progress(quiet) as step:
         capture = measure_report(report, step, page=page is not None, **options)
         analysis = capture.analysis
-        failed = tuple(failures(checks, analysis))
+        failed = tuple(failures(analysis))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
@@ -146,6 +145,13 @@ def analyze(
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     exit_if_any(f"--fail-if {line}" for line in failed)
+
+
+def _parsed(conditions: tuple[str, ...]) -> Callable[[Analysis], Iterable[str]]:
+    """Return the function that names the conditions that hold. Raises RequestError."""
+    from traceview.cli.conditions.analysis import failures, parse
+
+    return partial(failures, tuple(parse(condition) for condition in conditions))
 
 
 def measure_report(

@@ -113,7 +113,7 @@ class PartTrace:
 
     def work(self, device: int) -> Activity | None:
         """Return the work of a device, also around the part; None if it has none."""
-        return self.once(("work", device), lambda: device_activity(self.complete, device))
+        return device_activity(self.complete, device)
 
     def keep_gaps(self, device: int, window: Window, gaps: Gaps) -> None:
         """Keep the measured gaps of a device in the part of its time that the part has, for later passes."""

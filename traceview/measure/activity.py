@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.intervals import Intervals, Rows, Times
+from traceview.measure.shared_work import once_per_frame
 from traceview.model.program import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
 
@@ -146,11 +147,26 @@ class ShapeSums(NamedTuple):
 
 
 def device_activity(trace: Trace, device: int) -> Activity | None:
-    """Collect the work of one device; None if it has none inside the trace's window.
+    """Return the work of one device; None if it has none inside the trace's window.
 
     Without Trace.window, the window runs from the device's first start to its last end
-    (docs/definitions.md "GPU work").
+    (docs/definitions.md "GPU work"). This work is collected once.
     """
+    if trace.window is not None:
+        return _collect_activity(trace, device)
+    known = _complete_activities(trace.operations)
+    if device not in known:
+        known[device] = _collect_activity(trace, device)
+    return known[device]
+
+
+@once_per_frame
+def _complete_activities(_operations: pl.DataFrame) -> dict[int, Activity | None]:
+    """Return the known work of devices in all operations, to which device_activity adds."""
+    return {}
+
+
+def _collect_activity(trace: Trace, device: int) -> Activity | None:
     operations = trace.operations
     rows = intervals.rows_where(operations["device"].to_numpy() == device)
     start = operations["start"].to_numpy()

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.DataFrame], Result]:
-    """Return the function with its results kept by frame. A result must not hold its frame or change."""
+    """Return the function with its results kept by frame. A result must not hold its frame."""
     kept: dict[int, tuple[weakref.ref[pl.DataFrame], Result]] = {}
 
     @wraps(function)
