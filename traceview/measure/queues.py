@@ -150,7 +150,10 @@ def queue_lengths(given: DeviceInput) -> pl.DataFrame:
     launch, call = launch_rows(given.trace.operations), given.trace.api["start"].to_numpy()
     rows = np.flatnonzero((given.trace.operations["device"].to_numpy() == given.activity.device) & (launch >= 0))
     started = given.trace.operations["start"].to_numpy()[rows]
-    launched, moments = (np.sort(call[own[own >= 0]]) for own in (launch[rows], given.activity.select(launch)))
+    launched = np.sort(call[launch[rows]])
+    own = given.activity.select(launch)
+    own = own[own >= 0]
+    moments = launched if len(own) == len(rows) else np.sort(call[own])
     counts = np.zeros(MAX_LENGTH + 1, np.int64)
     for block in intervals.blocks(len(moments)):
         at = moments[block]

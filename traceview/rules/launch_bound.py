@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Rows, Times
@@ -50,15 +51,23 @@ def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     rows, waits = short_waits(device)
     # Only stretches with gaps: with a damaged timestamp the window can last a century.
     stretch = (device.gap_start[rows] - device.steady.start) // STRETCH
-    members = pl.DataFrame({"stretch": stretch, "thread": device.gap_thread[rows], "ns": waits}).with_columns(gaps=1)
     late = device.use.gaps.frame["sync"].to_numpy()[rows] == 0
     return Collected(
         _Sums(
-            KeyedSums.from_rows(members, "stretch", "thread"),
+            KeyedSums.from_rows(_runs(stretch, device.gap_thread[rows], waits), "stretch", "thread"),
             Counts.from_values(device.activity.end - device.activity.start),
         ),
         {"short": GapGroup(rows, stretch), "late": GapGroup(rows[late], stretch[late])},
     )
+
+
+def _runs(stretch: Times, thread: NDArray[np.int16], ns: Times) -> pl.DataFrame:
+    """Return the sums of short waits of one stretch and thread that follow each other."""
+    differs = (stretch[1:] != stretch[:-1]) | (thread[1:] != thread[:-1])
+    first = np.flatnonzero(np.append(True, differs)[: len(stretch)])
+    gaps = np.diff(first, append=len(stretch))
+    total = np.add.reduceat(ns, first) if len(first) else ns
+    return pl.DataFrame({"stretch": stretch[first], "thread": thread[first], "ns": total, "gaps": gaps})
 
 
 def short_waits(device: DevicePart) -> tuple[Rows, Times]:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Rows, Times, adjoining, blocks, rows_where
+from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where
 from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.sums import Counts
 from traceview.model.trace import CLASSES, SOURCES, Trace
@@ -40,7 +40,7 @@ class KernelSequence(NamedTuple):
     places: Rows
     ns: Times
     stream: NDArray[np.int16]
-    shape: NDArray[np.uint32]
+    shape: Positions
     kinds: tuple[KernelKind, ...]
     full_names: pl.Series
     blocks: Factors
@@ -63,7 +63,7 @@ class KernelSequence(NamedTuple):
             places=places,
             ns=end - start,
             stream=stream,
-            shape=shape,
+            shape=shape.astype(np.intp),  # another type is converted at each use
             kinds=tuple(shape_kinds(trace.shapes)),
             full_names=trace.shapes["demangled"].fill_null(""),
             blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
