@@ -158,7 +158,7 @@ def limit_memory_and_threads() -> None:
 
     - glibc: all threads share one heap, which keeps some freed memory for the next arrays: the system clears each page
       that it gives, which takes a tenth of the time. Larger arrays return to the system when they are freed.
-    - jemalloc, which polars uses: freed memory returns to the system after 0.2 s, so that the next arrays can use it.
+    - jemalloc, which polars uses: freed memory returns to the system after 0.05 s, so that the next arrays can use it.
     - The cyclic garbage collector is off: one command creates almost no cycles.
     - OpenBLAS gets one thread, because nothing multiplies matrices.
     """
@@ -166,7 +166,7 @@ def limit_memory_and_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if (os.cpu_count() or 1) > MAX_POLARS_THREADS:  # 32 threads use 1.5 times the processor time of 4
         os.environ.setdefault("POLARS_MAX_THREADS", str(MAX_POLARS_THREADS))
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
     with suppress(AttributeError, OSError):  # only glibc has mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)
