@@ -24,13 +24,12 @@ from traceview.engine.iterations import find_iterations_in_parts, merge_iteratio
 from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
 from traceview.engine.merge import merge_parts, merge_steady_streams
 from traceview.engine.part import OverParts, PartRunner, PartTrace, ProcessRunner, TraceInMemory
-from traceview.measure.activity import device_activity
-from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.times import Breakdown, IterationLaunches
 from traceview.measure.shared_work import started_beside
-from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, NotMeasured
+from traceview.model.analysis import CAUSES, Analysis, Iterations, NotMeasured
 from traceview.model.findings import Finding
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import EVERYTHING, Note, Trace, Window
@@ -64,11 +63,9 @@ def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> An
         lag = max(iterations.steady.end - max(iteration.end_ns for iteration in each), 0)
         window = Window(each[max(first - 1, 0)].start_ns, each[min(last, len(each) - 1)].end_ns + lag)
         trace = _work_in(trace_of(window), window)
-    threads = ThreadStates.from_trace(trace)
     return replace(
         analysis,
         trace=trace,
-        devices=tuple(_with_gaps_of(trace, threads, use) for use in analysis.devices),
         iterations=replace(
             iterations,
             per_iteration=each[first:last],
@@ -113,15 +110,6 @@ def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
     return max(middle - half, min(iterations.skipped, middle)), min(middle + half, count)
 
 
-def _with_gaps_of(trace: Trace, threads: ThreadStates, use: DeviceUse) -> DeviceUse:
-    """Return a device with the gaps that it has in a trace."""
-    work = device_activity(trace, use.device)
-    if work is None:
-        return use
-    frame = device_gaps(trace, find_idle_gaps(trace, threads, work)).frame
-    return replace(use, gaps=replace(use.gaps, frame=frame))
-
-
 def with_unprofiled_part(
     analysis: Analysis,
     part: Analysis,
@@ -131,8 +119,7 @@ def with_unprofiled_part(
 ) -> tuple[Analysis, Analysis]:
     """Return the analyses of a capture and of its modelled part with the time without the profiler.
 
-    `costs`, `given_ns` and `work` are those of with_unprofiled_time. The part loses its own gaps, which only this time
-    depends on.
+    `costs`, `given_ns` and `work` are those of with_unprofiled_time.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):

@@ -11,6 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from traceview.intervals import Times
+from traceview.measure.activity import Activity, device_activity
+from traceview.measure.gaps import ThreadStates, attribute
 from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import Note, Trace
 from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
@@ -89,8 +91,9 @@ def _unprofiled_time(
         alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone), base)
     except UnfitGraphError:
         return None
-    shares = _shares_of_others(analysis, selection, costs)
-    shares |= _shares_of_process(analysis, graph, base, alone)
+    threads = ThreadStates.from_trace(trace)
+    shares = _shares_of_others(analysis, threads, selection, costs)
+    shares |= _shares_of_process(analysis, threads, graph, base, alone)
     high, middle, low = (max(measured_ns - max(base.per_iteration - run.per_iteration, 0), 1) for run in replays)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
@@ -99,14 +102,17 @@ def _unprofiled_time(
 
 
 def _shares_of_process(
-    analysis: Analysis, graph: DependencyGraph, base: Replay, run: Replay
+    analysis: Analysis, threads: ThreadStates, graph: DependencyGraph, base: Replay, run: Replay
 ) -> dict[int, Mapping[str, float]]:
     """Return the shares of UnprofiledTime for the devices that a graph's process uses."""
     used = np.unique(graph.operations.device)
-    return {use.device: _idle_shares(use, graph, base, run) for use in analysis.devices if use.device in used}
+    works = (device_activity(analysis.trace, use.device) for use in analysis.devices if use.device in used)
+    return {work.device: _idle_shares(analysis.trace, threads, work, graph, base, run) for work in works if work}
 
 
-def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerCosts) -> dict[int, Mapping[str, float]]:
+def _shares_of_others(
+    analysis: Analysis, threads: ThreadStates, selection: Selection, costs: ProfilerCosts
+) -> dict[int, Mapping[str, float]]:
     """Return the shares of UnprofiledTime for the devices of other processes, each from its own process's calls."""
     others = {process for use in analysis.devices for process in use.process_ids} - {selection.work.process}
     shares: dict[int, Mapping[str, float]] = {}
@@ -122,7 +128,7 @@ def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerC
         except UnfitGraphError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
-            shares |= _shares_of_process(analysis, graph, base, run)
+            shares |= _shares_of_process(analysis, threads, graph, base, run)
     return shares
 
 
@@ -138,22 +144,23 @@ def _scaled_to(
     return costs.scaled(low)
 
 
-def _idle_shares(use: DeviceUse, graph: DependencyGraph, base: Replay, run: Replay) -> Mapping[str, float]:
+def _idle_shares(
+    trace: Trace, threads: ThreadStates, work: Activity, graph: DependencyGraph, base: Replay, run: Replay
+) -> Mapping[str, float]:
     """Return the fraction of a device's idle time of each cause that a run without the profiler does not have.
 
     A gap loses the host's part first, in proportion to its causes, then the GPU's own.
     """
-    ops, gaps = graph.operations, use.gaps.frame
-    counted = np.flatnonzero((ops.device == use.device) & (ops.iteration >= graph.first))
-    if not len(counted) or gaps.is_empty():
+    ops, (gaps, ending) = graph.operations, work.idle_gaps()
+    counted = np.flatnonzero((ops.device == work.device) & (ops.iteration >= graph.first))
+    if not len(counted) or not len(ending):
         return {}
     removed = np.maximum(_idle_before(graph, base, counted) - _idle_before(graph, run, counted), 0)
-    ending = gaps["operation"].fill_null(-1).to_numpy()
-    ending = ending[: len(ending) - int(ending[-1] < 0)]  # only the last gap can end without an operation
-    place = np.searchsorted(ending, ops.row[counted])
-    ends_gap = ending.take(place, mode="clip") == ops.row[counted] if len(ending) else np.zeros(len(counted), np.bool_)
+    known = ending[: len(ending) - int(ending[-1] < 0)]  # only the last gap can end without an operation
+    place = np.searchsorted(known, ops.row[counted])
+    ends_gap = known.take(place, mode="clip") == ops.row[counted] if len(known) else np.zeros(len(counted), np.bool_)
     rows, removed = place[ends_gap], removed[ends_gap]
-    causes = np.array([gaps[name].to_numpy()[rows] for name in CAUSES], np.float64)
+    causes = attribute(trace, threads, gaps.start[rows], gaps.end[rows], ending[rows]).astype(np.float64)
     host = causes[list(HOST_CAUSES)]
     fraction = np.minimum(removed / np.maximum(host.sum(axis=0), 1), 1)
     taken = np.zeros(len(CAUSES))
