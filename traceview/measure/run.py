@@ -57,9 +57,10 @@ def calls_time(trace: Trace) -> CallsTime | None:
     window = Window(
         int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
     )
-    working = pl.col("role").is_in(WORKING_ROLES) & ~_names_match(calls, "Launch")
-    long = pl.col("end") - pl.col("start") >= MIN_START_UP
-    starting = calls.filter("counts", _names_match(calls, STARTS_UP) | (working & long))
+    long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
+    few = calls.filter(pl.Series(counts & (long | _names_match(calls, STARTS_UP).to_numpy())))
+    working = few["role"].is_in(WORKING_ROLES) & ~_names_match(few, "Launch")
+    starting = few.filter(_names_match(few, STARTS_UP) | working)
     return CallsTime(window, starting["start"].min())  # type: ignore[arg-type]
 
 
