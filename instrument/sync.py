@@ -77,10 +77,15 @@ class SyncPolicy:
         return max(MAX_STEPS_AHEAD, self.every or 0) + 1
 
     def after(self, step: int, losses: LateLosses[Figures]) -> list[tuple[int, Figures]]:
-        """Wait if this policy requires it after `step`, counted from 0; return (step, loss) of losses that arrived."""
+        """Wait if this policy requires it after `step`, counted from 0; return (step, loss) of losses that arrived.
+
+        With `every`, it waits when a multiple of `every` steps has ended since the oldest loss on its way. A loop can
+        log any of its steps.
+        """
         if self.every is None:
             return losses.wait(leave=MAX_STEPS_AHEAD)
-        return losses.wait() if (step + 1) % self.every == 0 else []
+        oldest = losses.oldest
+        return losses.wait() if oldest is not None and (step + 1) // self.every != oldest // self.every else []
 
 
 class LateLosses(Generic[Figures]):
@@ -117,6 +122,11 @@ class LateLosses(Generic[Figures]):
         """Return the number of steps whose losses have not been read."""
         return len(self._pending)
 
+    @property
+    def oldest(self) -> int | None:
+        """The first step whose losses have not been read; None if all have."""
+        return self._pending[0][0] if self._pending else None
+
     def log(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> list[tuple[int, Figures]]:
         """Start the copy of a step's figures, wait if the policy requires it, and return those that have arrived.
 
@@ -128,6 +138,8 @@ class LateLosses(Generic[Figures]):
 
     def put(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> None:
         """Start the copy of a loss, or of several figures, on the current stream; the host does not wait.
+
+        Call it outside functions for torch.compile: inside one, it ends the compiled graph.
 
         Args:
             step: the step that they belong to.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from instrument.checkpoint.states import random_state, restore_random_state
+from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
 from instrument.config.training import Precision
 from instrument.data.datasets import Loader, Synthetic, build_loader
@@ -104,13 +103,3 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
         with FlopCounterMode(display=False) as counter:
             compute_loss(model, on_meta).backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Restore the global random number generators after the block, which may run a user's code."""
-    state = random_state()
-    try:
-        yield
-    finally:
-        restore_random_state(state)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,6 +65,16 @@ def restore_random_state(state: Mapping[str, Any], device: torch.device | str = 
         importlib.import_module("numpy").random.set_state(tuple(state["numpy"]))
     if "cuda" in state and torch.device(device).type == "cuda":
         _restore_cuda(state, torch.device(device))
+
+
+@contextmanager
+def random_state_kept(device: torch.device | str = "cpu") -> Iterator[None]:
+    """Restore the global random number generators after the block, which may run a user's code."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(state, device)
 
 
 def _restore_cuda(state: Mapping[str, Any], device: torch.device) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
 from instrument.data.order import Position
 from instrument.distributed.agreement import mean_over_ranks
@@ -27,7 +29,7 @@ _VALIDATE = phase(VALIDATE)
 class Validation:
     """Measures the validation loss every `training.validate_every` steps, for the learning-rate schedule.
 
-    It changes neither the weights nor the random numbers of the training. The host waits for the GPU. Each measurement
+    It changes neither the weights, nor a module's mode, nor the random numbers of the training. The host waits for the GPU. Each measurement
     uses the same batches, at most `data.validation_batches` on each rank. Without `data.validation`, synthetic data
     comes from another seed.
 
@@ -70,12 +72,20 @@ class Validation:
         model, device = self._learner.model, self._learner.device
         self._loader.seek(Position())
         losses: list[Tensor] = []
-        model.eval()
-        try:
-            with torch.no_grad():
-                for number, batch in enumerate(islice(iter(self._loader), self._count)):
-                    on_device = map_tensors(batch, lambda tensor: tensor.to(device))
-                    losses.append(self._learner.forward(self._draws(on_device, number)))
-        finally:
-            model.train()
+        with _in_evaluation(model), torch.no_grad(), random_state_kept(device):
+            for number, batch in enumerate(islice(iter(self._loader), self._count)):
+                on_device = map_tensors(batch, lambda tensor: tensor.to(device))
+                losses.append(self._learner.forward(self._draws(on_device, number)))
         return torch.stack(losses).mean().item() if losses else None
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode, and each of its modules back into its own mode after the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

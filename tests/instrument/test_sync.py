@@ -123,6 +123,16 @@ def test_number_of_waits_per_policy(gpu: type[LateEvent], text: str, waits: int)
     assert gpu.waits == waits
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))
+def test_any_interval_of_logging_reads_every_loss(every: int, interval: int, first: int) -> None:
+    late = SyncPolicy(every).losses("cpu")
+    steps, read = range(first, first + 60 * interval, interval), []
+    for step in steps:
+        read += late.log(step, loss(step))
+        assert len(late) <= every
+    assert [step for step, _loss in read + late.wait()] == list(steps)
+
+
 def test_no_query_between_waits(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy(10)
     late = policy.losses(CPU)

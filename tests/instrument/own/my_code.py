@@ -56,3 +56,18 @@ def broken() -> None:
 
 def number() -> int:
     return 3
+
+
+class Frozen(nn.Module):
+    """A fixed batch norm and dropout that the user switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop, self.head = nn.BatchNorm1d(4).eval(), nn.Dropout().eval(), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.head(self.drop(self.norm(inputs)))
+
+
+def noisy_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return loss(outputs + 0.1 * torch.randn_like(outputs), targets)

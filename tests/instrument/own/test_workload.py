@@ -34,7 +34,7 @@ def config(data: str = "dataset", loss: str | None = "loss", model: str = "Net",
     return Config(
         Training(**{"device": "cpu", "precision": "fp32", "steps": 10, "learning_rate": 0.05} | training),
         Model(name=f"{CODE}:{model}", loss=None if loss is None else f"{CODE}:{loss}"),
-        Data(path=Path(f"{CODE}:{data}"), batch=4),
+        Data(path=Path(f"{CODE}:{data}"), batch=4, validation=Path(f"{CODE}:dataset")),
         monitor=Monitor(progress=False),
     )
 
@@ -56,6 +56,11 @@ def test_run_trains_and_resumes_bit_for_bit(data: str, tmp_path: Path) -> None:
         first, training=replace(first.training, steps=10), checkpoint=Checkpoint(tmp_path, resume="latest")
     )
     assert losses(first) + losses(second) == losses(form(data, schedule="constant"))
+
+
+def test_validation_changes_neither_modes_nor_random_numbers() -> None:
+    noisy = {"model": "Frozen", "loss": "noisy_loss"}
+    assert losses(config(**noisy, validate_every=3)) == losses(config(**noisy))
 
 
 def test_losses_are_those_of_a_plain_loop() -> None:
