@@ -16,8 +16,9 @@ from instrument.config.training import Precision
 from instrument.data.datasets import Loader, Synthetic, build_loader
 from instrument.data.order import Position
 from instrument.models import build
+from instrument.models.batches import IGNORED
 from instrument.own.streams import StreamLoader
-from instrument.trainer.learner import ComputeLoss, call_model
+from instrument.trainer.learner import Batch, ComputeLoss, CountTerms, call_model
 from instrument.trees import map_tensors
 
 
@@ -30,11 +31,13 @@ class Workload:
     Attributes:
         config: the configuration; `data` has the batch size and workers of the loader in use.
         compute_loss: returns the scalar loss of a model and a batch on the same device.
+        count: returns the number of terms in the mean of a batch's loss; None if these are its samples.
     """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.compute_loss: ComputeLoss = call_model
+        self.count: CountTerms | None = _label_count if config.model.name == "mlm" else None
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`, with weights from torch's global generator.
@@ -103,3 +106,8 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
         with FlopCounterMode(display=False) as counter:
             compute_loss(model, on_meta).backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
+
+
+def _label_count(batch: Batch) -> torch.Tensor:
+    count: torch.Tensor = (batch["labels"] != IGNORED).sum()
+    return count

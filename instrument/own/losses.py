@@ -23,7 +23,9 @@ class OwnLoss:
     """Computes the scalar loss of the user's model and a batch.
 
     Args:
-        loss: see the module's docstring; a class such as `nn.CrossEntropyLoss` is called without arguments first.
+        loss: see the module's docstring; a class such as `nn.CrossEntropyLoss` is called without arguments first. Its
+            attribute `count`, a function of a batch, returns the number of terms in the mean, such as labels that are
+            not ignored; without it, micro-batches weigh by their samples.
 
     Raises:
         ConfigError: `loss` cannot be called.
@@ -34,6 +36,7 @@ class OwnLoss:
         if made is not None and not callable(made):
             raise ConfigError(f"the loss is {type(made).__name__} and must be a function of outputs and targets")
         self._loss: Loss | None = made
+        self.count: Callable[[Any], Any] | None = getattr(made, "count", None)
         self._takes_model = made is not None and _first_parameter(made) == "model"
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:

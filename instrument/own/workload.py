@@ -48,6 +48,7 @@ class OwnWorkload(Workload):
         self._make_model, self._data = make_model, data
         super().__init__(_fit(config, data))
         self.compute_loss = OwnLoss(loss)
+        self.count = self.compute_loss.count
         if config.training.epochs is not None and not is_map_style(data) and stream_length(data) is None:
             raise ConfigError(f"--epochs {config.training.epochs}: the data has no length; use --steps")
 

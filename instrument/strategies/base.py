@@ -12,8 +12,8 @@ from torch import Tensor
 from instrument.config.schema import Config
 from instrument.monitor.meter import StepMeter
 from instrument.ranges import COPY, DATA_LOAD, phase
-from instrument.trainer.learner import Batch, Learner
-from instrument.trainer.recover import MicroBatches
+from instrument.trainer.learner import Batch, Learner, Weight
+from instrument.trainer.recover import MicroBatches, shares
 from instrument.trees import map_tensors, nbytes
 
 Reduced = Callable[[bool], AbstractContextManager[Any]]
@@ -60,13 +60,17 @@ class Strategy:
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Train on the micro-batches of one optimizer step; return their mean loss, on the device."""
+        weights = shares(batches, self.learner.count)
         if self.micro is not None:
             losses = self.micro.steps(batches, self._forward_backward, self.learner.clear)
         else:
-            losses = [self._micro_step(batch, index, len(batches)) for index, batch in enumerate(batches)]
+            losses = []
+            for batch, weight in zip(batches, weights, strict=True):
+                with self.reduced(len(losses) == len(batches) - 1):
+                    losses.append(self._forward_backward(batch, weight))
         with self.meter.part("optimizer"):
             self.learner.update()
-        return mean(losses)
+        return mean(losses, weights)
 
     def close(self) -> None:
         """End the strategy's threads."""
@@ -83,11 +87,7 @@ class Strategy:
     def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device)
 
-    def _micro_step(self, batch: Batch, index: int, count: int) -> Tensor:
-        with self.reduced(index == count - 1):
-            return self._forward_backward(batch, 1 / count)
-
-    def _forward_backward(self, batch: Batch, weight: float) -> Tensor:
+    def _forward_backward(self, batch: Batch, weight: Weight) -> Tensor:
         with self.meter.part("forward"):
             loss = self.learner.forward(batch)
         with self.meter.part("backward"):
@@ -95,6 +95,10 @@ class Strategy:
         return loss.detach()
 
 
-def mean(losses: Sequence[Tensor]) -> Tensor:
-    """Return the mean of scalar losses, without making the host wait."""
-    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).mean()
+def mean(losses: Sequence[Tensor], weights: Sequence[Weight]) -> Tensor:
+    """Return the mean of scalar losses with these weights, without making the host wait."""
+    if len(losses) == 1:
+        return losses[0]
+    if len(set(weights)) == 1:  # equal numbers; tensors differ
+        return torch.stack(list(losses)).mean()
+    return torch.stack([loss * weight for loss, weight in zip(losses, weights, strict=True)]).sum()

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from instrument.errors import ConfigError
 from instrument.ranges import REPLAY, phase
-from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Stream, hand_over
 from instrument.trainer.learner import Batch
@@ -65,7 +64,7 @@ class Graph(Prefetch):
             with self.meter.part("optimizer"):
                 self.learner.update()
         current.wait(self._side)
-        return mean([loss])
+        return loss
 
     def _record(self, batch: Batch) -> None:
         assert self._side is not None

@@ -33,7 +33,8 @@ from instrument.models.tuning import compile_model
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Event, Stream, Streams, hand_over
-from instrument.trainer.learner import Batch
+from instrument.trainer.learner import Batch, Weight
+from instrument.trainer.recover import shares
 
 
 class Staged(Prefetch):
@@ -64,7 +65,7 @@ class Staged(Prefetch):
         """Train on the micro-batches of one optimizer step; return their mean loss."""
         if len(batches) == 1:
             return super().step(batches)
-        current = self.streams.current
+        current, weights = self.streams.current, shares(batches, self.learner.count)
         started = current.record()
         results: list[Future[tuple[list[Tensor], Event]]] = []
         losses = []
@@ -75,13 +76,13 @@ class Staged(Prefetch):
             with stream, self.meter.part("forward"):
                 loss = self.learner.forward(batch, model)
             losses.append(loss.detach())
-            results.append(self._backward_thread().submit(self._gradients, loss, 1 / len(batches), model, stream))
+            results.append(self._backward_thread().submit(self._gradients, loss, weights[index], model, stream))
         gradients = self._sum_gradients(results, current)
         for loss in losses:
             hand_over(loss, ready=results[-1].result()[1], to=current)
         with self.meter.part("optimizer"):
             self.learner.update(gradients)
-        return mean(losses)
+        return mean(losses, weights)
 
     def close(self) -> None:
         """End the copy thread and the backward thread."""
@@ -94,7 +95,7 @@ class Staged(Prefetch):
         self._backward = self._backward or ThreadPoolExecutor(1, thread_name_prefix="backward")
         return self._backward
 
-    def _gradients(self, loss: Tensor, weight: float, model: nn.Module, stream: Stream) -> tuple[list[Tensor], Event]:
+    def _gradients(self, loss: Tensor, weight: Weight, model: nn.Module, stream: Stream) -> tuple[list[Tensor], Event]:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with current_device(self.device), stream:
             with self.meter.part("backward"):

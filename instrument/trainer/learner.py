@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from instrument.config.training import Training
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
+from instrument.trainer.buffers import KeptBuffers
 
 Batch = Any  # a nested batch of tensors; a mapping for the package's own models
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
+CountTerms = Callable[[Batch], float | Tensor]
+Weight = float | Tensor  # of a micro-batch in its step
 # Created once: reusing an annotation costs a seventh of creating one.
 _FORWARD, _BACKWARD, _OPTIMIZER = phase(FORWARD), phase(BACKWARD), phase(OPTIMIZER)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,6 +32,7 @@ class Learner:
         steps: length of the run in optimizer steps.
         device: device of the model.
         compute_loss: returns the loss of a model and a batch; None for a model that returns its loss.
+        count: returns the number of terms in the mean of a batch's loss, such as its labels; None for its samples.
     """
 
     def __init__(
@@ -38,9 +42,10 @@ class Learner:
         steps: int,
         device: torch.device,
         compute_loss: ComputeLoss | None = None,
+        count: CountTerms | None = None,
     ) -> None:
         self.model, self.training, self.device = model, training, device
-        self.compute_loss = compute_loss or call_model
+        self.compute_loss, self.count = compute_loss or call_model, count
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = _build_optimizer(self.parameters, training, device)
         self.schedule = LearningRateSchedule(self.optimizer, training, steps)
@@ -48,20 +53,25 @@ class Learner:
         # Whether updates with a non-finite loss or gradient are skipped. In fp16 the scaler skips them.
         self._skips_non_finite = training.on_nan != "continue"
         self._norm: Tensor | None = None
+        self._buffers = KeptBuffers(model)
         self._unit = torch.ones((), device=device)
+        if self.scaler.is_enabled():
+            self.scaler.scale(self._unit)  # creates the loss scale on this stream, before other streams read it
 
     def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
         """Return the mean loss of a batch with its autograd graph; `model` is a module with the same weights."""
+        if self._skips_non_finite and torch.is_grad_enabled():
+            self._buffers.keep()
         with _FORWARD, self._autocast():
             return self.compute_loss(self.model if model is None else model, batch)
 
-    def backward(self, loss: Tensor, weight: float = 1.0) -> None:
+    def backward(self, loss: Tensor, weight: Weight = 1.0) -> None:
         """Accumulate the gradients of a weighted loss."""
         with _BACKWARD:
             scaled = self.scale_loss(loss, weight)
             scaled.backward(self._initial_gradient(scaled))  # type: ignore[no-untyped-call]
 
-    def gradients(self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None) -> list[Tensor]:
+    def gradients(self, loss: Tensor, weight: Weight = 1.0, parameters: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the gradients of a weighted loss without accumulating them.
 
         Args:
@@ -74,9 +84,9 @@ class Learner:
             inputs = self.parameters if parameters is None else parameters
             return list(torch.autograd.grad(scaled, inputs, self._initial_gradient(scaled), materialize_grads=True))
 
-    def scale_loss(self, loss: Tensor, weight: float) -> Tensor:
+    def scale_loss(self, loss: Tensor, weight: Weight) -> Tensor:
         """Return the loss multiplied by its weight and, in fp16, by the gradient scale."""
-        weighted = loss if weight == 1.0 else loss * weight
+        weighted = loss if isinstance(weight, float) and weight == 1.0 else loss * weight
         scaled: Tensor = self.scaler.scale(weighted)
         return scaled
 
@@ -93,7 +103,7 @@ class Learner:
         """Clip the gradients and step the optimizer: the part of `update` that a CUDA graph can hold.
 
         Unless training.on_nan is "continue", a step with non-finite gradients changes neither the weights nor the
-        state of the optimizer. The device decides this, so the host does not wait.
+        buffers nor the state of the optimizer. The device decides this, so the host does not wait.
         """
         if self._skips_non_finite and not self.scaler.is_enabled():
             self._step_if_finite()
@@ -103,6 +113,7 @@ class Learner:
                 nn.utils.clip_grad_norm_(self.parameters, self.training.clip)
             self.scaler.step(self.optimizer)
             self.scaler.update()
+            self._buffers.end_step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def loss_or_nan(self, loss: Tensor) -> Tensor:
@@ -123,6 +134,7 @@ class Learner:
     def _step_if_finite(self) -> None:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf)
         self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: reduce over all ranks
+        self._buffers.end_step(self._norm)
         if self.device.type == "cuda":
             # A fused optimizer skips the step if found_inf is 1, as with torch's GradScaler.
             optimizer: Any = self.optimizer

@@ -18,7 +18,7 @@ from instrument.logging import LogFunction, log_warning
 from instrument.trees import map_tensors, tensors
 
 Item = TypeVar("Item")
-ForwardBackward = Callable[[Any, float], torch.Tensor]
+ForwardBackward = Callable[[Any, Any], torch.Tensor]
 
 MAX_WAIT_S = 60.0
 _PERMANENT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -27,6 +27,19 @@ _DEAD_WORKER = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin mem
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (can't|not enough)", re.IGNORECASE
 )
+
+
+def shares(batches: Sequence[Any], count: Callable[[Any], Any] | None = None) -> list[Any]:
+    """Return the weight of each micro-batch in the mean of a step. The weights add up to 1.
+
+    Args:
+        batches: the micro-batches of a step.
+        count: returns the number of terms in a batch's mean, as a number or a tensor; None for its samples. Weights
+            of tensors are tensors, so the host does not wait.
+    """
+    terms = [(count or _sample_count)(batch) for batch in batches] if len(batches) > 1 else [1]
+    total = sum(terms)
+    return [term / total for term in terms]
 
 
 def is_transient(error: BaseException) -> bool:
@@ -149,9 +162,10 @@ class MicroBatches:
     def steps(
         self, batches: Sequence[Any], forward_backward: ForwardBackward, zero_grad: Callable[[], object]
     ) -> list[torch.Tensor]:
-        """Accumulate the gradients of the mean loss over `batches`; return the loss of each batch.
+        """Accumulate the gradients of the mean loss over all terms of `batches`; return the loss of each batch.
 
-        Arguments and errors are those of `step`; the weights of all batches add up to 1.
+        Arguments and errors are those of `step`; the weights of all batches add up to 1. They are tensors if `count`
+        returns tensors.
         """
         halved = 0
         while True:
@@ -167,13 +181,14 @@ class MicroBatches:
     def _attempt(self, batches: Sequence[Any], forward_backward: ForwardBackward) -> list[torch.Tensor] | str:
         """Return the losses, or the error message of torch if memory ran out."""
         try:
-            return [self._train_batch(batch, forward_backward, 1 / len(batches)) for batch in batches]
+            weights = shares(batches, self._count)
+            return [self._train_batch(*pair, forward_backward) for pair in zip(batches, weights, strict=True)]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             return ". ".join(str(error).strip().partition("\n")[0].split(". ")[:2])
 
-    def _train_batch(self, batch: Any, forward_backward: ForwardBackward, share: float) -> torch.Tensor:
+    def _train_batch(self, batch: Any, share: Any, forward_backward: ForwardBackward) -> torch.Tensor:
         parts = list(self._split(batch))
         losses = [forward_backward(part, weight * share).detach() * weight for part, weight in parts]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]

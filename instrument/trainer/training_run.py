@@ -26,7 +26,7 @@ from instrument.distributed.world import World, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
-from instrument.models.batches import IGNORED, DeviceDraws
+from instrument.models.batches import DeviceDraws
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.enrich import StepEnricher
@@ -111,7 +111,7 @@ class _TrainingRun:
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
-        self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss)
+        self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss, workload.count)
         self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
@@ -215,7 +215,7 @@ class _TrainingRun:
         return MicroBatches(
             self.config.data.batch,
             retries=training.retries,
-            count=_label_count if self.config.model.name == "mlm" else None,
+            count=self.workload.count,
             log=self.log,
         )
 
@@ -259,11 +259,6 @@ def _step_count(config: Config, per_epoch: int) -> int:
             f"{training.accumulation}; use a smaller --accumulation or more --epochs"
         )
     return steps
-
-
-def _label_count(batch: Batch) -> torch.Tensor:
-    count: torch.Tensor = (batch["labels"] != IGNORED).sum()
-    return count
 
 
 def _discard(_text: str) -> None:

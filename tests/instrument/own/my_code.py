@@ -71,3 +71,41 @@ class Frozen(nn.Module):
 
 def noisy_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return loss(outputs + 0.1 * torch.randn_like(outputs), targets)
+
+
+class Normed(nn.Module):
+    """Its running statistics follow the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.head(self.norm(inputs))
+
+
+def with_a_nan() -> list[tuple[Tensor, Tensor]]:
+    batches = [(inputs.clone(), labels) for inputs, labels in DataLoader(dataset(), batch_size=4)]
+    batches[4][0][0, 0] = float("nan")
+    return batches
+
+
+def uneven() -> list[tuple[Tensor, Tensor]]:
+    inputs, labels = dataset()[:20]
+    return [(inputs[start:stop], labels[start:stop]) for start, stop in ((0, 8), (8, 10), (10, 12), (12, 20))]
+
+
+def tens() -> list[tuple[Tensor, Tensor]]:
+    inputs, labels = dataset()[:20]
+    return [(inputs[:10], labels[:10]), (inputs[10:], labels[10:])]
+
+
+def labelled_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, ignore_index=0)
+
+
+def label_count(batch: Any) -> Tensor:
+    return (batch[1] != 0).sum()
+
+
+labelled_loss.count = label_count  # type: ignore[attr-defined]

@@ -63,6 +63,28 @@ def test_validation_changes_neither_modes_nor_random_numbers() -> None:
     assert losses(config(**noisy, validate_every=3)) == losses(config(**noisy))
 
 
+@pytest.mark.parametrize("strategy", ["serial", "staged"])
+@pytest.mark.parametrize("loss", ["loss", "labelled_loss"])
+def test_uneven_micro_batches_weigh_by_their_terms(strategy: str, loss: str) -> None:
+    split = config("uneven", loss, strategy=strategy, accumulation=2)
+    assert losses(split) == pytest.approx(losses(config("tens", loss, strategy=strategy)), rel=1e-4)
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+@pytest.mark.parametrize("compiled", [None, pytest.param("full", marks=pytest.mark.filterwarnings("ignore"))])
+def test_step_that_is_not_finite_leaves_the_buffers(on_nan: str, compiled: str | None, tmp_path: Path) -> None:
+    made = config("with_a_nan", model="Normed", on_nan=on_nan, steps=5, schedule="constant")
+    made = replace(made, checkpoint=Checkpoint(tmp_path / "a"), model=replace(made.model, compile=compiled))
+    train(made, print)
+    good = replace(made, training=replace(made.training, steps=4), checkpoint=Checkpoint(tmp_path / "b"))
+    train(good, print)
+    states = [torch.load(max(tmp_path.glob(f"{name}/0*.pt")))["parts"]["model"] for name in "ab"]
+    for name, value in states[0].items():
+        assert torch.isfinite(value).all(), name
+        if on_nan == "stop":
+            assert torch.equal(value, states[1][name]), name
+
+
 def test_losses_are_those_of_a_plain_loop() -> None:
     torch.manual_seed(0)
     model = my_code.Net()

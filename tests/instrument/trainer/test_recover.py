@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.trainer.recover import MicroBatches, is_out_of_memory, reopening  # noqa: E402
+from instrument.trainer.recover import MicroBatches, is_out_of_memory, reopening, shares  # noqa: E402
 
 DEAD_WORKER = RuntimeError("DataLoader worker (pid(s) 12) exited unexpectedly")
 TRANSIENT = [OSError("disk"), ConnectionResetError("peer"), TimeoutError("late"), DEAD_WORKER]
@@ -144,7 +144,7 @@ def batch_of(samples: int) -> dict[str, Any]:
 
 def whole(*batches: Any) -> tuple[list[float], list[Any]]:
     trained = Trained(fits=10**9)
-    losses = [trained(batch, 1 / len(batches)).item() for batch in batches]
+    losses = [trained(batch, share).item() for batch, share in zip(batches, shares(batches), strict=True)]
     return losses, trained.gradients()
 
 
