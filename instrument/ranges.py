@@ -1,8 +1,8 @@
 """NVTX ranges and marks.
 
 A range is pushed and popped on the calling thread, so ranges nest, and GPU work launched inside a range is attributed
-to it (docs/definitions.md "NVTX projected on the GPU"). Without the package `nvtx`, or with NVTX_DISABLE set, ranges
-and marks do nothing.
+to it (docs/definitions.md "NVTX projected on the GPU"). Without the package `nvtx`, or with NVTX_DISABLE set, NVTX ranges
+and marks do nothing. While torch.profiler records, it gets every range too, with nvtx and without.
 
 In a function that torch.compile traces, they also do nothing and cause no graph break: torch.compile fuses the kernels
 of several ranges, so their work cannot be attributed.
@@ -14,9 +14,10 @@ import functools
 import gc
 import inspect
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 try:
     import nvtx
@@ -38,19 +39,7 @@ MAX_ITERATION_NAMES = 100_000
 MAX_KEPT_RANGES = 1024
 
 
-class RangeRecorder(Protocol):
-    """Gets the ranges of every thread, beside nvtx."""
-
-    def push(self, name: str) -> None:
-        """Open a range on the calling thread."""
-
-    def pop(self) -> None:
-        """Close the innermost range of the calling thread; do nothing if it was opened before the recorder was set."""
-
-
-_second_recorder: RangeRecorder | None = None
-
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any] | property)
 Suspendable = Any  # a generator or a coroutine
 
 
@@ -80,7 +69,7 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         payload: a number shown with the range, such as a batch size.
     """
 
-    __slots__ = ("_attributes", "_name", "_range")
+    __slots__ = ("_attributes", "_live", "_name", "_range")
 
     def __init__(
         self,
@@ -91,9 +80,12 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         category: str | int | None = None,
         payload: float | None = None,
     ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"the name of a range is {name!r}: write @annotate(), with parentheses, above a function")
         self._name, self._attributes = name, (color, domain, category, payload)
         self._range: AbstractContextManager[Any] | None = None
-        if nvtx is not None and not _is_traced():
+        self._live = not _is_traced()
+        if nvtx is not None and self._live:
             if payload is None:
                 self._range = _kept_range(nvtx, name or "", color, domain, category)
             else:
@@ -102,22 +94,27 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
     def __enter__(self) -> annotate:
         if self._range is not None:
             self._range.__enter__()
-        if _second_recorder is not None:
-            _second_recorder.push(self._name or "")
+        if self._live and (profiler := sys.modules.get("torch.autograd.profiler")) and profiler._is_profiler_enabled:
+            _push_record_function(self._name or "")
         return self
 
     def __exit__(self, *_raised: object) -> None:
         if self._range is not None:
             self._range.__exit__(None, None, None)
-        if _second_recorder is not None:
-            _second_recorder.pop()
+        if self._live and _opened.functions:
+            _opened.functions.pop().__exit__(None, None, None)
 
     def __call__(self, function: AnyFunction) -> AnyFunction:
-        """Return `function` with a range around each call.
+        """Return `function` with a range around each call; it may be a static method, a class method or a property.
 
         Raises:
             TypeError: `function` is an asynchronous generator. Annotate the blocks inside it instead.
         """
+        if isinstance(function, staticmethod | classmethod):
+            return cast(AnyFunction, type(function)(self(function.__func__)))
+        if isinstance(function, property):
+            parts = (part and self(part) for part in (function.fget, function.fset, function.fdel))
+            return cast(AnyFunction, property(*parts, function.__doc__))
         if inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it")
         range_ = self if self._name is not None else self._with_name(function.__qualname__)
@@ -170,12 +167,6 @@ def annotate_collections() -> Iterator[None]:
         gc.callbacks.remove(on_collection)
 
 
-def record_ranges(recorder: RangeRecorder | None) -> None:
-    """Give every range that opens from now on to `recorder` too; None ends that."""
-    global _second_recorder
-    _second_recorder = recorder
-
-
 def iteration_name(step: int) -> str:
     """Return the range name of a training step, counted from 0: "iteration 7".
 
@@ -212,6 +203,25 @@ def _kept_range(nvtx: Any, name: str, *attributes: str | int | None) -> Abstract
 @functools.lru_cache(maxsize=MAX_KEPT_RANGES)
 def _kept_phase(_nvtx: Any, name: str, color: str | int | None) -> annotate:
     return annotate(name, color=color, category="phase")
+
+
+class _Opened(threading.local):
+    """The ranges of this thread that torch.profiler has got and that are open."""
+
+    def __init__(self) -> None:
+        self.functions: list[Any] = []
+
+
+_opened = _Opened()
+
+
+def _push_record_function(name: str) -> None:
+    torch: Any = sys.modules["torch"]
+    if torch._C._autograd._profiler_type() == torch._C._profiler.ActiveProfilerType.NVTX:
+        return  # emit_nvtx would make a second NVTX range
+    opened = torch.autograd.profiler.record_function(name)
+    opened.__enter__()
+    _opened.functions.append(opened)
 
 
 def _is_traced() -> bool:

@@ -1,4 +1,4 @@
-"""The buffers of a model, such as a batch norm's running statistics, which a step that is not finite leaves unchanged."""
+"""The buffers of a model, such as running statistics, which a step that is not finite leaves unchanged."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerAction
 
-from instrument import ranges
 from instrument.config.run import Capture
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
@@ -70,8 +68,7 @@ class CaptureRange:
 class TorchCapture:
     """Records steps with torch.profiler into a Chrome trace, which `traceview analyze` reads.
 
-    It has the methods of `CaptureRange`. The profiler warms up in the step before the first one. Ranges of
-    `instrument.annotate` are in the trace too.
+    It has the methods of `CaptureRange`. The profiler warms up in the step before the first one.
 
     Args:
         start: the first step to record.
@@ -98,12 +95,9 @@ class TorchCapture:
             self._profile.start()
         else:
             self._profile.step()
-        recording = self._start <= step < self._stop
-        ranges.record_ranges(_TorchRanges() if recording else None)
 
     def close(self) -> None:
         """Write the steps recorded so far, if the capture has not ended."""
-        ranges.record_ranges(None)
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
@@ -117,22 +111,6 @@ class TorchCapture:
 
     def _write(self, profile: torch.profiler.profile) -> None:
         profile.export_chrome_trace(str(self._path))
-
-
-class _TorchRanges(threading.local):
-    """Gives ranges to torch.profiler, which takes them from `record_function` alone."""
-
-    def __init__(self) -> None:
-        self._open: list[torch.autograd.profiler.record_function] = []
-
-    def push(self, name: str) -> None:
-        opened = torch.autograd.profiler.record_function(name)
-        opened.__enter__()  # type: ignore[no-untyped-call]
-        self._open.append(opened)
-
-    def pop(self) -> None:
-        if self._open:
-            self._open.pop().__exit__(None, None, None)
 
 
 def open_capture(settings: Capture, device: torch.device, rank: int = 0) -> CaptureRange | TorchCapture:

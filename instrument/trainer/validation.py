@@ -29,9 +29,9 @@ _VALIDATE = phase(VALIDATE)
 class Validation:
     """Measures the validation loss every `training.validate_every` steps, for the learning-rate schedule.
 
-    It changes neither the weights, nor a module's mode, nor the random numbers of the training. The host waits for the GPU. Each measurement
-    uses the same batches, at most `data.validation_batches` on each rank. Without `data.validation`, synthetic data
-    comes from another seed.
+    It changes neither the weights, nor the mode of a module, nor the random numbers of the training. The host waits for
+    the GPU. Each measurement uses the same batches, at most `data.validation_batches` on each rank. Without
+    `data.validation`, synthetic data comes from another seed.
 
     Args:
         config: the configuration of the run.

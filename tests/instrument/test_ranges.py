@@ -94,6 +94,36 @@ def test_function_keeps_name_arguments_result(recorder: Recorder) -> None:
     assert recorder.words == [f"push {name}", f"pop {name}"]
 
 
+def test_methods_and_properties_keep_their_kind(recorder: Recorder) -> None:
+    class Owner:
+        @annotate("static")
+        @staticmethod
+        def static(number: int) -> int:
+            return number
+
+        @annotate("class")
+        @classmethod
+        def of_class(cls, number: int) -> tuple[type, int]:
+            return cls, number
+
+        @annotate("property")
+        @property
+        def value(self) -> int:
+            return 3
+
+    assert (Owner.static(1), Owner().static(2), Owner().of_class(4)) == (1, 2, (Owner, 4))
+    assert Owner().value == 3
+    pushed = [word for word in recorder.words if word.startswith("push")]
+    assert pushed == ["push static", "push static", "push class", "push property"]
+
+
+@pytest.mark.parametrize("package", [None, "nvtx"])
+def test_decorator_without_parentheses_is_refused(package: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "nvtx", None if package is None else pytest.importorskip(package))
+    with pytest.raises(TypeError, match="write @annotate\\(\\), with parentheses"):
+        annotate(assert_nested)  # type: ignore[arg-type]
+
+
 def test_exception_closes_the_range_of_a_function(recorder: Recorder) -> None:
     @annotate("load")
     def load() -> None:
