@@ -8,12 +8,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 _JOIN_TIMEOUT_SECONDS = 10.0
+_COLLECTED_TIMEOUT_SECONDS = 0.1  # `break` collects the iterator, so this delays the loop that goes on
 
 
 class Background(Iterator[Out], Generic[In, Out]):
@@ -26,31 +27,38 @@ class Background(Iterator[Out], Generic[In, Out]):
     exception is raised in order, after the results before it, with its traceback. The next `next()` then continues
     with `source`, as without a thread. Until then nothing more is taken from `source`.
 
-    The thread ends with the source, with `close()`, or when the iterator is garbage collected. If `source` does not
-    return within 10 s, the thread is abandoned with a RuntimeWarning. It does not keep the process alive.
+    The thread ends with the source, with `close()`, or when the iterator is garbage collected, as after `break`. While
+    `source` does not return, `close()` waits up to 10 s and then abandons the thread with a RuntimeWarning; garbage
+    collection waits 0.1 s, and the thread ends when `source` returns. It does not keep the process alive.
 
     Args:
         source: the iterator to run ahead. Only the thread uses it.
         function: applied to each item on the thread.
         depth: how many results can wait, at least 1.
+        readers: gets the thread when it starts.
     """
 
-    def __init__(self, source: Iterator[In], function: Callable[[In], Out], *, depth: int) -> None:
+    def __init__(
+        self,
+        source: Iterator[In],
+        function: Callable[[In], Out],
+        *,
+        depth: int,
+        readers: weakref.WeakSet[Reader[Any, Any]] | None = None,
+    ) -> None:
         self._source: Iterator[In] | None = source
-        self._function = function
-        self._depth = depth
-        self._channel: _Channel[Out] | None = None
-        self._stop: Callable[[], object] = _do_nothing
+        self._function, self._depth = function, depth
+        self._readers = weakref.WeakSet() if readers is None else readers
+        self._reader: Reader[In, Out] | None = None
 
     def __next__(self) -> Out:
-        if self._channel is None:
-            self._channel = self._start()
-        outcome = self._channel.outcomes.get()
+        if self._reader is None:
+            self._reader = self._start()
+        outcome = self._reader.outcomes.get()
         if isinstance(outcome, _Value):
-            self._channel.room.release()
+            self._reader.room.release()
             return outcome.value
-        self._stop()
-        self._channel = None
+        self._end()
         if outcome.error is None:
             self.close()
             raise StopIteration
@@ -61,20 +69,24 @@ class Background(Iterator[Out], Generic[In, Out]):
 
     def close(self) -> None:
         """End the thread and drop waiting results. `next()` then raises StopIteration."""
-        self._stop()
-        self._channel, self._source = None, None
+        self._end()
+        self._source = None
 
-    def _start(self) -> _Channel[Out]:
+    def _end(self) -> None:
+        if self._reader is not None:
+            self._collected.detach()
+            self._reader.end()
+            self._reader = None
+
+    def _start(self) -> Reader[In, Out]:
         if self._source is None:
             raise StopIteration
-        channel: _Channel[Out] = _Channel(self._depth)
-        thread = threading.Thread(
-            target=_run_ahead, args=(channel, self._source, self._function), name="instrument-prefetch", daemon=True
-        )
-        # Runs once: on close, on garbage collection, or at the end of the process.
-        self._stop = weakref.finalize(self, _end_thread, channel, thread)
-        thread.start()
-        return channel
+        reader = Reader(self._source, self._function, self._depth)
+        # At garbage collection, or at the end of the process.
+        self._collected = weakref.finalize(self, reader.end, _COLLECTED_TIMEOUT_SECONDS, warns=False)
+        self._readers.add(reader)
+        reader.start()
+        return reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,39 +99,40 @@ class _Ended:
     error: BaseException | None
 
 
-class _Channel(Generic[Out]):
-    """Shared by thread and iterator. The thread does not refer to the iterator, so that it can be collected."""
+class Reader(threading.Thread, Generic[In, Out]):
+    """The thread of a `Background`. It does not refer to it, so that the iterator can be collected."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, source: Iterator[In], function: Callable[[In], Out], depth: int) -> None:
+        super().__init__(name="instrument-prefetch", daemon=True)
+        self._source, self._function = source, function
         self.outcomes: queue.SimpleQueue[_Value[Out] | _Ended] = queue.SimpleQueue()
         self.room = threading.Semaphore(depth)
         self.stopped = False
 
+    def run(self) -> None:
+        """Put results into `outcomes` until the source ends or raises, or until `end`."""
+        try:
+            while not self.stopped:
+                try:
+                    item = next(self._source)
+                except StopIteration:
+                    self.outcomes.put(_Ended(None))
+                    return
+                self.room.acquire()
+                if not self.stopped:
+                    self.outcomes.put(_Value(self._function(item)))
+                del item  # free it while the next one loads
+        except BaseException as error:
+            self.outcomes.put(_Ended(error))
+        finally:
+            del self._source, self._function
 
-def _run_ahead(channel: _Channel[Out], source: Iterator[In], function: Callable[[In], Out]) -> None:
-    try:
-        while not channel.stopped:
-            try:
-                item = next(source)
-            except StopIteration:
-                channel.outcomes.put(_Ended(None))
-                return
-            channel.room.acquire()
-            channel.outcomes.put(_Value(function(item)))
-            del item  # free it while the next one loads
-    except BaseException as error:
-        channel.outcomes.put(_Ended(error))
-
-
-def _end_thread(channel: _Channel[Out], thread: threading.Thread) -> None:
-    channel.stopped = True
-    channel.room.release()
-    if thread is threading.current_thread():
-        return  # the garbage collector can run on this thread
-    thread.join(_JOIN_TIMEOUT_SECONDS)
-    if thread.is_alive():
-        warnings.warn("the data loader does not return: abandoning its prefetch thread", RuntimeWarning, 2)
-
-
-def _do_nothing() -> None:
-    return None
+    def end(self, timeout: float | None = None, *, warns: bool = True) -> None:
+        """End the thread, and wait for that up to `timeout` seconds; None for 10 s."""
+        self.stopped = True
+        self.room.release()
+        if self is threading.current_thread():
+            return  # the garbage collector can run on this thread
+        self.join(_JOIN_TIMEOUT_SECONDS if timeout is None else timeout)
+        if warns and self.is_alive():
+            warnings.warn("the data loader does not return: abandoning its prefetch thread", RuntimeWarning, 2)

@@ -1,4 +1,4 @@
-"""The background work of `PrefetchLoader`: pin a host batch, issue its copy, and record the loader's state after it."""
+"""The background work of `PrefetchLoader`: load a batch, record the loader's state after it, pin it, issue its copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from instrument.devices import current_device
 from instrument.errors import InstrumentError
-from instrument.pinned import Lease, PinnedRing
+from instrument.pinned import PinnedRing
 from instrument.ranges import COPY, annotate, phase
 from instrument.streams import Event, Stream
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
@@ -68,10 +68,10 @@ class LoaderPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedBatch:
-    """A batch in pinned memory, and the loader's position after it."""
+class HostBatch:
+    """A batch of the loader, and the loader's position after it."""
 
-    lease: Lease
+    tree: Any
     position: LoaderPosition
 
 
@@ -87,7 +87,9 @@ class CopiedBatch:
 
 
 class Copier:
-    """Pins host batches and issues their copies; runs on the background thread.
+    """Loads batches, pins them and issues their copies; runs on the background thread.
+
+    The loader runs with the stream that is current here, as in plain iteration.
 
     Args:
         loader: the loader whose position is recorded.
@@ -102,26 +104,27 @@ class Copier:
     ) -> None:
         self._loader, self.device, self._streams = loader, device, cycle(streams)
         self._ring, self._timing = ring, timing
+        self._caller = Stream.current(device)
 
-    def pin(self, source: Iterator[Any]) -> PinnedBatch:
-        """Take the next batch of `source` and copy it into pinned memory."""
+    def load(self, source: Iterator[Any]) -> HostBatch:
+        """Take the next batch of `source`, with the stream of the iteration as current stream."""
+        with current_device(self.device), self._caller, annotate("load"):
+            batch = next(source)
+            return HostBatch(batch, LoaderPosition.current(self._loader))
+
+    def copy(self, batch: HostBatch) -> CopiedBatch:
+        """Pin a batch and issue its copy; the ring reuses its memory once the copy is done."""
         with current_device(self.device):
-            with annotate("load"):
-                batch = next(source)
-            position = LoaderPosition.current(self._loader)
             with annotate("pin"):
-                return PinnedBatch(self._ring.pin(batch), position)
-
-    def copy(self, pinned: PinnedBatch) -> CopiedBatch:
-        """Issue the copy of a pinned batch; the ring reuses its memory once the copy is done."""
-        try:
-            with phase(COPY), current_device(self.device):
-                copied = self._issue_copy(pinned)
-        except BaseException:
-            self._ring.release(pinned.lease)
-            raise
-        self._ring.release(pinned.lease, copied.ready)
-        return copied
+                lease = self._ring.pin(batch.tree)
+            try:
+                with phase(COPY):
+                    copied = self._issue_copy(lease.tree, batch.position)
+            except BaseException:
+                self._ring.release(lease)
+                raise
+            self._ring.release(lease, copied.ready)
+            return copied
 
     def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
         """Copy `leaf` to the device on the current stream, into `target` if it is given."""
@@ -137,10 +140,10 @@ class Copier:
             return None
         return torch.empty_like(leaf, device=self.device)
 
-    def _issue_copy(self, pinned: PinnedBatch) -> CopiedBatch:
-        tree, stream = pinned.lease.tree, next(self._streams)
+    def _issue_copy(self, tree: Any, position: LoaderPosition) -> CopiedBatch:
+        stream = next(self._streams)
         if any(tensor.is_cuda for tensor in tensors(tree)):
-            stream.wait(Stream.current(self.device))  # the loader computed these tensors on the current stream
+            stream.wait(self._caller)  # the loader computed these tensors there
         with stream, torch.no_grad():
             # Allocate first, so that only copies lie between the two events.
             targets = iter([self._allocate_target(leaf) for leaf in leaves(tree) if _is_copied_ahead(leaf)])
@@ -150,7 +153,7 @@ class Copier:
             )
             ready = stream.record(timing=self._timing)
         size = sum(nbytes(leaf) for leaf in leaves(tree) if _is_copied_ahead(leaf) and not _is_on_gpu(leaf))
-        return CopiedBatch(copies, start, ready, size, pinned.position)
+        return CopiedBatch(copies, start, ready, size, position)
 
 
 def is_movable(leaf: Any) -> bool:

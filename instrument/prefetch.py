@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from instrument.background import Background
+from instrument.background import Background, Reader
 from instrument.copier import Copier, LoaderState, is_movable, loader_state
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
@@ -37,6 +37,10 @@ class PrefetchLoader:
     separate stream. When a batch is requested, the current stream waits for its copy; the host does not wait. Values,
     order, exceptions and `len()` are those of `loader`. Without a GPU, it iterates over `loader` without a thread.
 
+    After `break` the thread ends when the loader returns; a loader with a state waits for it before the next iteration.
+    With a GPU, a loader that is an iterator itself, such as a generator, loses the batches loaded ahead then. The
+    loader runs on the thread with the CUDA stream that was current when the iteration began.
+
     A batch is any nested tree of tensors (see `instrument.trees`). Sparse tensors, and objects that have `to()` but no
     `record_stream()`, are copied on the current stream when the batch is requested. A loader that yields pinned tensors
     must not write to them again.
@@ -55,7 +59,8 @@ class PrefetchLoader:
         device: the device that batches are copied to.
         depth: how many copied batches can wait for the consumer, at least 1. More than 1 only helps if loading times
             vary.
-        budget_bytes: the limit of pinned memory, in bytes. Up to depth + 2 batches are in pinned memory.
+        budget_bytes: the limit of pinned memory, in bytes. Up to depth + 2 batches are in pinned memory, those of all
+            iterations together.
         stream: the copy stream, or several that are used in turn; None for a new one.
         on_copy: called for each batch when it is returned, with the events before and after its copy and the copied
             bytes. The events have timing, but may not be done. Not called without a GPU.
@@ -82,7 +87,8 @@ class PrefetchLoader:
         self.streams = (stream,) if isinstance(stream, Stream) else tuple(stream or ())
         self.streams = self.streams or (Stream.create("copy", self.device),)
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
-        self._open: weakref.WeakSet[_PrefetchIterator] = weakref.WeakSet()
+        self._open: weakref.WeakSet[_PrefetchIterator | _DirectIterator] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Reader[Any, Any]] = weakref.WeakSet()
         self._position: Any = None
         self._state: LoaderState | None = None  # None while nothing is loaded ahead: the loader's own state is right
 
@@ -148,6 +154,9 @@ class PrefetchLoader:
 
     def _rewind(self) -> None:
         """Return the loader to the position after the last batch returned, if an iteration was abandoned."""
+        if hasattr(self.loader, "seek") or hasattr(self.loader, "state_dict"):
+            for reader in [reader for reader in self._readers if reader.stopped]:
+                reader.join()  # it may still be inside the loader, whose state the next iteration shares
         if not (hasattr(self.loader, "seek") and hasattr(self.loader, "position")):
             return
         if self._position is not None and self._position != self.loader.position:
@@ -166,7 +175,8 @@ class _PrefetchIterator(Iterator[Any]):
         owner._state = loader_state(owner.loader)
         self._ended = False
         # Unlike a generator, `map` continues after an exception.
-        self._batches = Background(map(copier.pin, repeat(source)), copier.copy, depth=owner.depth)
+        ahead = map(copier.load, repeat(source))
+        self._batches = Background(ahead, copier.copy, depth=owner.depth, readers=owner._readers)
         owner._open.add(self)
 
     def __next__(self) -> Any:
@@ -200,6 +210,11 @@ class _DirectIterator(Iterator[Any]):
 
     def __init__(self, owner: PrefetchLoader) -> None:
         self._owner, self._source = owner, iter(owner.loader)
+        owner._open.add(self)
+
+    def close(self) -> None:
+        """End the iteration, as with a GPU."""
+        self._source = iter(())
 
     def __next__(self) -> Any:
         owner = self._owner

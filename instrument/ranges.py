@@ -1,8 +1,8 @@
 """NVTX ranges and marks.
 
 A range is pushed and popped on the calling thread, so ranges nest, and GPU work launched inside a range is attributed
-to it (docs/definitions.md "NVTX projected on the GPU"). Without the package `nvtx`, or with NVTX_DISABLE set, NVTX ranges
-and marks do nothing. While torch.profiler records, it gets every range too, with nvtx and without.
+to it (docs/definitions.md "NVTX projected on the GPU"). Without the package `nvtx`, or with NVTX_DISABLE set, there are
+no NVTX ranges and marks. While torch.profiler records, it gets every range too, with nvtx and without.
 
 In a function that torch.compile traces, they also do nothing and cause no graph break: torch.compile fuses the kernels
 of several ranges, so their work cannot be attributed.
@@ -113,8 +113,8 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         if isinstance(function, staticmethod | classmethod):
             return cast(AnyFunction, type(function)(self(function.__func__)))
         if isinstance(function, property):
-            parts = (part and self(part) for part in (function.fget, function.fset, function.fdel))
-            return cast(AnyFunction, property(*parts, function.__doc__))
+            getter, setter, deleter = (part and self(part) for part in (function.fget, function.fset, function.fdel))
+            return cast(AnyFunction, property(getter, setter, deleter, function.__doc__))  # type: ignore[arg-type]
         if inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it")
         range_ = self if self._name is not None else self._with_name(function.__qualname__)

@@ -17,7 +17,7 @@ import torch
 
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
-from instrument.trees import leaves
+from instrument.trees import dense_parts, leaves
 
 Tree = TypeVar("Tree")
 
@@ -228,10 +228,9 @@ def hand_over(tree: Tree, *, ready: Event, to: Stream) -> Tree:
     to.wait(ready)
     if to.cuda is not None:
         for leaf in leaves(tree):
-            if isinstance(leaf, torch.Tensor) and not leaf.is_cuda:
-                continue
-            if hasattr(leaf, "record_stream"):
-                leaf.record_stream(to.cuda)
+            for part in dense_parts(leaf) if isinstance(leaf, torch.Tensor) else (leaf,):
+                if getattr(part, "is_cuda", True) and hasattr(part, "record_stream"):
+                    part.record_stream(to.cuda)
     return tree
 
 

@@ -72,6 +72,17 @@ def nbytes(tree: Any) -> int:
     return sum(_leaf_nbytes(leaf) for leaf in leaves(tree))
 
 
+def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that hold the numbers of a sparse tensor; a dense one is its only part."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
+
+
 def moves_itself(leaf: Any) -> bool:
     """Return whether `leaf` is not a tensor and has both `pin_memory()` and `to()`."""
     if isinstance(leaf, (torch.Tensor, type)):
@@ -83,10 +94,7 @@ def _leaf_nbytes(leaf: Any) -> int:
     if not isinstance(leaf, torch.Tensor):
         size = getattr(leaf, "nbytes", 0) if moves_itself(leaf) else 0
         return size if isinstance(size, int) else 0
-    if leaf.layout is torch.sparse_coo:
-        return leaf._indices().nbytes + leaf._values().nbytes
-    # For compressed sparse layouts numel() is that of the dense form: an upper bound.
-    return leaf.numel() * leaf.element_size()
+    return sum(part.numel() * part.element_size() for part in dense_parts(leaf))
 
 
 def _is_container(tree: Any) -> bool:
@@ -122,7 +130,9 @@ def _rebuild(tree: Any, children: list[Any]) -> Any:
 def _rebuild_mapping(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
     if type(tree) is dict or not isinstance(tree, MutableMapping):
         return items
-    clone = copy.copy(tree)  # keeps a defaultdict's factory and a subclass's attributes
+    # Keeps a defaultdict's factory and a subclass's attributes. A plain copy of another mapping shares its items.
+    own_copy = isinstance(tree, dict) or hasattr(tree, "__copy__")
+    clone = copy.copy(tree) if own_copy else copy.deepcopy(tree, {id(child): child for child in tree.values()})
     for key, child in items.items():
         clone[key] = child
     return clone

@@ -58,7 +58,7 @@ class KeptBuffers:
         any_bad = torch.stack(bad).any()
         with torch.no_grad():
             for group, before, now in flat:
-                right = torch.where(any_bad, before, now).split([buffer.numel() for buffer in group])
+                right = torch.split(torch.where(any_bad, before, now), [buffer.numel() for buffer in group])
                 torch._foreach_copy_(group, [part.view_as(buffer) for part, buffer in zip(right, group, strict=True)])
         self._before = []
 

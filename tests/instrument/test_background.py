@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -164,6 +165,24 @@ def test_thread_ends_when_collected() -> None:
     del cycle
     gc.collect()
     assert threads() == []
+
+
+def test_break_does_not_wait_for_a_slow_source() -> None:
+    release = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        release.wait()
+        yield 2
+
+    begun = time.monotonic()
+    for _number in Background(numbers(), double, depth=1):
+        break
+    gc.collect()
+    assert time.monotonic() - begun < 5
+    (thread,) = threads()
+    release.set()
+    thread.join()
 
 
 def test_hanging_source_is_abandoned_with_warning(monkeypatch: pytest.MonkeyPatch) -> None:

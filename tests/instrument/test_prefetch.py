@@ -50,11 +50,16 @@ def prefetched(loader: PrefetchLoader) -> Iterator[Any]:
     return prefetch._PrefetchIterator(loader, copier_of(loader))
 
 
-def ahead(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
-    """Iterate as with a GPU: a thread, reused buffers, copies ahead."""
+def in_host_memory(loader: Iterable[Any], depth: int = 1, **how: Any) -> PrefetchLoader:
+    """Return a loader whose ring needs no GPU."""
     made = PrefetchLoader(loader, "cpu", depth=depth, **how)
     made.ring = PinnedRing(depth + 2, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-    return prefetched(made)
+    return made
+
+
+def ahead(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
+    """Iterate as with a GPU: a thread, reused buffers, copies ahead."""
+    return prefetched(in_host_memory(loader, depth, **how))
 
 
 def plain(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
@@ -125,6 +130,52 @@ def test_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) 
     del batches
     gc.collect()
     assert threads() == []
+
+
+def test_many_live_iterations_share_the_ring() -> None:
+    made = in_host_memory([torch.tensor(number) for number in range(9)])
+    live = [prefetched(made) for _ in range(6)]
+    got: list[list[int]] = []
+    thread = threading.Thread(target=lambda: got.extend([next(each).item() for each in live] for _ in range(9)))
+    thread.start()
+    thread.join(20)
+    assert got == [[number] * 6 for number in range(9)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_closed_iteration_has_ended(way: Any) -> None:
+    made = in_host_memory(iter([torch.tensor(number) for number in range(9)]))
+    batches = prefetched(made) if way is ahead else iter(made)
+    assert next(batches).item() == 0
+    made.close()
+    assert list(batches) == []
+
+
+def test_next_iteration_waits_for_an_abandoned_one_inside_a_loader_with_a_state() -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    class Slow:
+        position = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(self.position, 9):
+                if number == 1:
+                    inside.set()
+                    release.wait()
+                self.position = number + 1
+                yield torch.tensor(number)
+
+        def seek(self, position: int) -> None:
+            self.position = position
+
+    made = in_host_memory(Slow())
+    batches = prefetched(made)
+    assert next(batches).item() == 0
+    inside.wait()
+    del batches
+    gc.collect()
+    threading.Timer(0.3, release.set).start()
+    assert [batch.item() for batch in made] == list(range(1, 9))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -502,3 +553,26 @@ class TestOnTheGpu:
         assert len(list(batches)) == 7
         told[-1].synchronize()
         assert not computed.query()
+
+
+@pytest.mark.gpu
+@GPU
+def test_batches_made_under_the_callers_stream() -> None:
+    def made() -> Iterator[torch.Tensor]:
+        for number in range(20):
+            torch.cuda._sleep(50_000_000)
+            yield torch.full((1 << 20,), float(number), device="cuda")
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(500_000_000)
+        ready = [torch.full((1 << 20,), 7.0, device="cuda")]
+        assert [float(batch.mean()) for batch in PrefetchLoader(ready, "cuda")] == [7.0]
+        assert [float(batch.mean()) for batch in PrefetchLoader(made(), "cuda")] == [float(at) for at in range(20)]
+
+
+@pytest.mark.gpu
+@GPU
+def test_sparse_batches_on_the_gpu() -> None:
+    sparse = [torch.eye(3).to_sparse().cuda(), torch.eye(3).to_sparse_csr().cuda(), torch.eye(3).to_sparse_csc().cuda()]
+    for batch in PrefetchLoader(sparse, "cuda"):
+        assert torch.equal(batch.to_dense().cpu(), torch.eye(3))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.utils.rnn import pack_sequence  # noqa: E402
 
-from instrument.trees import leaves, map_leaves, map_tensors, moves_itself, nbytes, tensors  # noqa: E402
+from instrument.trees import dense_parts, leaves, map_leaves, map_tensors, moves_itself, nbytes, tensors  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")
 
@@ -123,6 +124,44 @@ def test_mapping_types_are_kept() -> None:
     assert doubled["not there"] == []
     read_only = map_tensors(types.MappingProxyType({"x": torch.zeros(1)}), lambda tensor: tensor + 1)
     assert dict(read_only) == {"x": torch.ones(1)}
+
+
+class Wrapped(MutableMapping[str, Any]):
+    """A mapping whose plain copy shares its items."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.items_by_name = items
+
+    def __getitem__(self, name: str) -> Any:
+        return self.items_by_name[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.items_by_name[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.items_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_by_name)
+
+    def __len__(self) -> int:
+        return len(self.items_by_name)
+
+
+def test_original_mapping_stays_unchanged() -> None:
+    kept, other = torch.ones(1), torch.zeros(1)
+    mapping = Wrapped({"x": kept, "y": other})
+    mapped = map_tensors(mapping, lambda tensor: tensor + 1 if tensor is kept else tensor)
+    assert mapping["x"] is kept and mapping["y"] is other
+    assert type(mapped) is Wrapped and mapped["x"].item() == 2 and mapped["y"] is other
+
+
+def test_parts_of_sparse_tensors() -> None:
+    eye = torch.eye(2)
+    for sparse in (eye.to_sparse(), eye.to_sparse_csr(), eye.to_sparse_csc(), eye.to_sparse_bsr((1, 1))):
+        assert all(part.layout is torch.strided for part in dense_parts(sparse))
+        assert nbytes(sparse) == sum(part.nbytes for part in dense_parts(sparse))
+    assert dense_parts(eye) == (eye,)
 
 
 def test_subclass_attributes_are_kept() -> None:
