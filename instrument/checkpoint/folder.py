@@ -250,11 +250,12 @@ def default_folder() -> Path:
     return next((name for name in names if not name.exists()), folder)
 
 
-def remove_empty(folder: Path) -> None:
-    """Remove the default folder of a run that wrote nothing into it, and the folder around it."""
+def remove_empty(folder: Path, *, around: bool = True) -> None:
+    """Remove the folder of a run that wrote nothing into it and, if `around`, the empty folder around it."""
     with suppress(OSError):  # another run uses it, or it is gone
         folder.rmdir()
-        folder.parent.rmdir()
+        if around:
+            folder.parent.rmdir()
 
 
 def wait_for_device() -> None:

@@ -101,7 +101,8 @@ CONFLICTS = (
     Conflict(
         ("model.checkpointing", "model.name"),
         lambda config: config.model.checkpointing is not None and _is_own(config),
-        "only the package's models have it as a setting; call torch.utils.checkpoint in your own model",
+        "only the package's models have it as a setting; call torch.utils.checkpoint in your own model, "
+        "not with --strategy staged",
     ),
     Conflict(
         ("model.loss", "model.name"),

@@ -47,7 +47,7 @@ class Training:
     epochs: int | None = setting(None, "number of passes over the data, instead of --steps", low=1)
     seed: int = setting(0, "random seed of weights and data, for Python, NumPy and torch", low=0)
     device: str = setting("auto", "device to train on; auto uses a GPU if there is one", **DEVICE)
-    precision: Precision = setting("bf16", "fp32, or autocast to bf16 or fp16")
+    precision: Precision = setting("bf16", "fp32, or autocast to bf16 or fp16", cpu="fp32")
     accumulation: int = setting(1, "number of micro-batches per optimizer step", low=1)
     clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)

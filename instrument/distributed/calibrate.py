@@ -52,6 +52,7 @@ def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> C
         bare = Learner(unwrap(learner.model), learner.training, 1, learner.device, learner.compute_loss)
         try:
             passes = _pass_times(bare, batch)
+            bare.put_buffers_back()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

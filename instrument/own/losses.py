@@ -15,6 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from instrument.errors import ConfigError, InstrumentError
+from instrument.own.references import error_line
+from instrument.trainer.recover import is_out_of_memory
 
 Loss = Callable[..., Any]
 
@@ -37,19 +39,28 @@ class OwnLoss:
             raise ConfigError(f"the loss is {type(made).__name__} and must be a function of outputs and targets")
         self._loss: Loss | None = made
         self.count: Callable[[Any], Any] | None = getattr(made, "count", None)
+        self._worked = False
         self._takes_model = made is not None and _first_parameter(made) == "model"
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss.
 
         Raises:
-            InstrumentError: the batch has not the form that the loss needs, or the loss is not a scalar tensor.
+            InstrumentError: the batch has not the form that the loss needs, or the loss is not a scalar tensor, or
+                the first call fails.
         """
-        value = self._value(model, batch)
+        try:
+            value = self._value(model, batch)
+        except Exception as error:
+            if self._worked or isinstance(error, InstrumentError) or is_out_of_memory(error):
+                raise
+            remedy = "; " + _REMEDIES["the model"] if self._loss is None else ""
+            raise InstrumentError(f"the model or the loss fails with {error_line(error)}{remedy}") from error
         if not isinstance(value, Tensor) or value.dim():
             text = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             source = "the model" if self._loss is None else "the loss function"
             raise InstrumentError(f"{source} returns {text} and must return one number; {_REMEDIES[source]}")
+        self._worked = True
         return value
 
     def _value(self, model: nn.Module, batch: Any) -> Any:

@@ -7,8 +7,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from instrument.config.settings import did_you_mean
 from instrument.errors import ConfigError, InstrumentError
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def load_reference(setting: str, text: str) -> Any:
@@ -60,6 +64,8 @@ def error_line(error: BaseException) -> str:
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    # The user's own line, if there is one, and not torch's that it calls.
+    frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     last = frames[-1] if frames else None
     if last is None or last.filename == __file__:
         return text

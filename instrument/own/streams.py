@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 
+from instrument.checkpoint.states import random_state_kept
 from instrument.data.order import Position
 from instrument.distributed.agreement import is_equal_on_ranks
 from instrument.distributed.world import World
@@ -22,7 +24,7 @@ MIN_REPORTED_SKIP = 100
 class StreamLoader:
     """Iterates over the user's batches, epoch after epoch, like `instrument.data.datasets.Loader`.
 
-    The order of a shuffling DataLoader depends on the seed and the epoch only: each epoch seeds its generator, and
+    The order of a shuffling DataLoader depends on the seed and the epoch only: each epoch seeds its generators, its own too, and
     calls `set_epoch` of the sampler and of the data set if they have it. To start at a later batch, the loader reads
     and drops the batches before it. In a stream without a length, the epoch of a position is always 0.
 
@@ -84,11 +86,13 @@ class StreamLoader:
         while True:
             self._seed_epoch(epoch)
             count = 0
-            for count, batch in enumerate(self.source, start=1):
-                if skip:
-                    skip -= 1
-                else:
-                    yield batch
+            batches = iter(self.source)
+            if skip:
+                with random_state_kept():  # the batches that are dropped may be augmented at random
+                    count = sum(1 for _batch in islice(batches, skip))
+                skip -= count
+            for count, batch in enumerate(batches, start=count + 1):
+                yield batch
                 if count == self._limit:
                     break
             if not count:
@@ -108,10 +112,13 @@ class StreamLoader:
                 set_epoch(epoch)
         if not isinstance(self.source, DataLoader):
             return
-        self._generator.manual_seed((self.seed + epoch) % (1 << 64))
-        for part in (self.source, sampler if isinstance(sampler, RandomSampler) else None):
-            if part is not None and part.generator is None:
+        parts: tuple[Any, ...] = (self.source, sampler, getattr(self.source.batch_sampler, "sampler", None))
+        for part in parts:
+            if getattr(part, "generator", self) is None:
                 part.generator = self._generator
+            own = getattr(part, "generator", None)
+            if isinstance(own, torch.Generator):
+                own.manual_seed((self.seed + epoch) % (1 << 64))
 
 
 def report_equal_batches(batch: Any, world: World, log: LogFunction) -> None:

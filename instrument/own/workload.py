@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
+from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
 from instrument.config.settings import is_reference
 from instrument.config.training import Precision
@@ -109,7 +110,8 @@ class OwnWorkload(Workload):
             return None, "operations are counted for data sets with an index only"
         collate = self._data.collate_fn if isinstance(self._data, DataLoader) else default_collate
         try:
-            each = count_flops(self._make_model, collate([dataset[0]]), self.compute_loss)
+            with random_state_kept():  # a sample may be augmented at random
+                each = count_flops(self._make_model, collate([dataset[0]]), self.compute_loss)
         except Exception as error:  # the user's model may not run on the device "meta"
             return None, f"operations cannot be counted on the device meta: {error_line(error)}"
         return each * self.config.data.batch * self.config.training.accumulation, ""

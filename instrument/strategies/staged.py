@@ -14,35 +14,51 @@ interpreter lock, while the first thread launches the next forward. Weights chan
 `--accumulation` of 2 or more. With 1, the strategy is prefetch with two copy streams.
 
 Each compute stream has its own parameters over the same memory. If two streams used the same parameter, autograd would
-make them wait for each other. Gradients are summed in the order of the micro-batches, so losses and weights equal those
+make them wait for each other. Buffers that a forward changes, and recomputation in the backward of a model of the
+user's own, are refused. Gradients are summed in the order of the micro-batches, so losses and weights equal those
 of the other strategies.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from instrument.config.schema import Config
+from instrument.config.settings import is_reference
 from instrument.config.training import Model
 from instrument.devices import current_device
+from instrument.errors import ConfigError
 from instrument.models.tuning import compile_model
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Event, Stream, Streams, hand_over
-from instrument.trainer.learner import Batch, Weight
+from instrument.trainer.learner import Batch, Learner, Weight
 from instrument.trainer.recover import shares
 
 
 class Staged(Prefetch):
     """Overlaps the backward of a micro-batch with the forward of the next one, on the GPU and on the host."""
 
+    def __init__(self, config: Config, learner: Learner, *about: Any, **options: Any) -> None:
+        super().__init__(config, learner, *about, **options)
+        if config.training.accumulation > 1 and (shared := _saved_buffers(learner.model)):
+            raise ConfigError(
+                f"strategy staged runs two forwards at once, and both would change {shared[0]}, a buffer of the model; "
+                "use --strategy prefetch"
+            )
+
     _streams: Streams | None = None
     _backward: ThreadPoolExecutor | None = None
     _twin: nn.Module | None = None
+    _checked = False
 
     @property
     def twin(self) -> nn.Module:
@@ -65,6 +81,10 @@ class Staged(Prefetch):
         """Train on the micro-batches of one optimizer step; return their mean loss."""
         if len(batches) == 1:
             return super().step(batches)
+        if not self._checked and is_reference(self.config.model.name):
+            self._checked = True
+            with _without_recomputation():
+                return self.step(batches)
         current, weights = self.streams.current, shares(batches, self.learner.count)
         started = current.record()
         results: list[Future[tuple[list[Tensor], Event]]] = []
@@ -124,3 +144,27 @@ def twin_of(model: nn.Module, settings: Model | None = None) -> nn.Module:
     if settings is not None:
         compile_model(twin, settings)
     return twin
+
+
+def _saved_buffers(model: nn.Module) -> list[str]:
+    state = model.state_dict()
+    return [name for name, _buffer in model.named_buffers() if name in state]
+
+
+@contextmanager
+def _without_recomputation() -> Iterator[None]:
+    """Raise ConfigError in a backward that runs a module again: dropout would draw from the forward's generator."""
+    forward_thread = threading.get_ident()
+
+    def check(module: nn.Module, _args: Any) -> None:
+        if threading.get_ident() != forward_thread:
+            raise ConfigError(
+                f"strategy staged cannot recompute {type(module).__name__} in the backward, which runs beside the next "
+                "forward and shares its random numbers; use --strategy prefetch with torch.utils.checkpoint"
+            )
+
+    handle = nn.modules.module.register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from instrument.config.training import Training
+from instrument.errors import ConfigError
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 from instrument.trainer.buffers import KeptBuffers
 
@@ -47,6 +48,8 @@ class Learner:
         self.model, self.training, self.device = model, training, device
         self.compute_loss, self.count = compute_loss or call_model, count
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise ConfigError("the model has no parameters to train")
         self.optimizer = _build_optimizer(self.parameters, training, device)
         self.schedule = LearningRateSchedule(self.optimizer, training, steps)
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
@@ -123,6 +126,10 @@ class Learner:
     def clear(self) -> None:
         """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
+
+    def put_buffers_back(self) -> None:
+        """Undo what the forwards since the last update changed in the buffers."""
+        self._buffers.end_step(self._unit * math.nan)
 
     def _initial_gradient(self, loss: Tensor) -> Tensor | None:
         """Return the gradient that backward starts with: 1, or NaN if the loss is not finite.

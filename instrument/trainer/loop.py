@@ -70,12 +70,14 @@ class StepRange:
         stop: the step after the last one.
         position: position of the first batch of the first step.
         per_epoch: batches per epoch.
+        samples: samples that all ranks take in a batch of each.
     """
 
     first: int
     stop: int
     position: Position
     per_epoch: int
+    samples: int
 
 
 class TrainingLoop:
@@ -259,14 +261,14 @@ class TrainingLoop:
         except Exception:  # after a GPU error no more losses arrive; report the first error
             with suppress(Exception):
                 self.journal.add(self._late.ready(), ())
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and self.done > self.span.first:
             with _CHECKPOINT:
                 self._checkpoints.emergency(self.done, self._parts, error, extra=self._position_entry(self.done))
 
     def _position_entry(self, done: int) -> dict[str, object]:
         consumed = (done - self.span.first) * self.config.training.accumulation
         position = self.span.position.after(consumed, self.span.per_epoch)
-        return {"position": [position.epoch, position.batch]}
+        return {"position": [position.epoch, position.batch], "samples": self.span.samples}
 
 
 def count_samples(batches: Sequence[Batch]) -> tuple[int, int | None]:

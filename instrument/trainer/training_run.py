@@ -12,7 +12,7 @@ import torch
 
 from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
 from instrument.checkpoint.resume import Parts, load, saved_position
-from instrument.checkpoint.states import seed_generators
+from instrument.checkpoint.states import random_state_kept, seed_generators
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data.datasets import Loader
@@ -24,7 +24,7 @@ from instrument.distributed.parts import checkpoint_parts
 from instrument.distributed.report import Calibration, report_lines
 from instrument.distributed.world import World, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
-from instrument.errors import ConfigError
+from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction
 from instrument.models.batches import DeviceDraws
 from instrument.modules import annotate_module
@@ -118,22 +118,27 @@ class _TrainingRun:
         )
 
     def run(self) -> Outcome:
-        """Train, and close everything that was opened."""
-        parts = checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
+        """Train, and close everything that was opened. A folder that this run made and left empty is removed."""
+        named = self.config.checkpoint.folder
+        existed = named is not None and named.exists()
         checkpoints = open_checkpoints(self.config, self.world, self.log)
+        try:
+            return self._run(checkpoints)
+        finally:
+            if checkpoints is not None and not existed and checkpoints.latest() is None:
+                remove_empty(checkpoints.folder, around=named is None)
+
+    def _run(self, checkpoints: Checkpoints | None) -> Outcome:
+        parts = checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
-        for line in start_lines(self.config, self.world):
-            self.log(line)
-        if resumed is not None:
-            for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
-                self.log(line)
         with (
             Interrupts() as stopping,
             annotate_collections(),
             self._sinks(resumed) as sinks,
             StepEnricher(self.workload, self.device) as enricher,
         ):
+            self._report_start(resumed)
             journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)
             validation = None
@@ -157,22 +162,28 @@ class _TrainingRun:
             self.log(problem)
         losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
         newest = None if checkpoints is None else checkpoints.latest()
-        if self.config.checkpoint.folder is None and checkpoints is not None and newest is None:
-            remove_empty(checkpoints.folder)
         return Outcome(
             span.first, loop.done, self.world.rank, losses, code, journal.last_steps(), loop.failure, self.steps, newest
         )
+
+    def _report_start(self, resumed: Resumed | None) -> None:
+        for line in start_lines(self.config, self.world):
+            self.log(line)
+        if resumed is not None:
+            for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
+                self.log(line)
 
     def _calibration(self) -> Calibration | None:
         """Measure forward, backward and the gradient reduction separately, if there are several ranks."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
-        batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
-        if isinstance(self.loader, StreamLoader):
-            report_equal_batches(batch, self.world, self.log)
-        batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-        return calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
+        with random_state_kept(self.device):
+            batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
+            if isinstance(self.loader, StreamLoader):
+                report_equal_batches(batch, self.world, self.log)
+            batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
+            return calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
         """Report the speed-up of the ranks and which settings limit it."""
@@ -230,10 +241,27 @@ class _TrainingRun:
 
     def _span(self, resumed: Resumed | None) -> StepRange:
         per_epoch = len(self.loader)
+        samples = self.workload.config.data.batch * self.world.size
         if resumed is None:
-            return StepRange(0, self.steps, Position(), per_epoch)
-        position = saved_position(resumed.path, resumed.extra)
-        return StepRange(resumed.step, max(self.steps, resumed.step), position, per_epoch)
+            return StepRange(0, self.steps, Position(), per_epoch, samples)
+        position, saved = saved_position(resumed.path, resumed.extra), resumed.extra.get("samples", samples)
+        if saved != samples:
+            position = self._converted(position, saved, samples)
+        return StepRange(resumed.step, max(self.steps, resumed.step), position, per_epoch, samples)
+
+    def _converted(self, position: Position, saved: int, samples: int) -> Position:
+        """Return a position of batches of `saved` samples in batches of `samples`."""
+        done = position.batch * saved
+        if isinstance(self.loader, StreamLoader):
+            raise InstrumentError(
+                "a DataLoader or a stream resumes with the batch size and the number of GPUs of the checkpoint only"
+            )
+        if done % samples:
+            raise InstrumentError(
+                f"{done} samples of the epoch are done, and no batch of {samples} samples on all GPUs begins after "
+                "them; use the batch size and the number of GPUs of the checkpoint"
+            )
+        return Position(position.epoch, min(done // samples, len(self.loader))).after(0, len(self.loader))
 
     def _sinks(self, resumed: Resumed | None) -> Sinks:
         if not self.world.first:

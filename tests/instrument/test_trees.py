@@ -156,6 +156,7 @@ def test_original_mapping_stays_unchanged() -> None:
     assert type(mapped) is Wrapped and mapped["x"].item() == 2 and mapped["y"] is other
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
 def test_parts_of_sparse_tensors() -> None:
     eye = torch.eye(2)
     for sparse in (eye.to_sparse(), eye.to_sparse_csr(), eye.to_sparse_csc(), eye.to_sparse_bsr((1, 1))):

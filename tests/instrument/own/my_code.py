@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 
 class Net(nn.Module):
@@ -109,3 +110,49 @@ def label_count(batch: Any) -> Tensor:
 
 
 labelled_loss.count = label_count  # type: ignore[attr-defined]
+
+
+seen: list[float] = []
+
+
+def recording_loss(model: nn.Module, batch: Any) -> Tensor:
+    seen.extend(batch[0][:, 0].tolist())
+    return loss(model(batch[0]), batch[1])
+
+
+class Recomputing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.drop, self.head = nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.head(checkpoint(lambda values: self.drop(self.body(values)), inputs, use_reentrant=False))
+
+
+class Augmented(Dataset[Any]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, label = dataset()[index]
+        return inputs + torch.randn(4), label
+
+
+def augmented_loader() -> DataLoader[Any]:
+    return DataLoader(Augmented(), batch_size=4, shuffle=True)
+
+
+def own_generator() -> DataLoader[Any]:
+    return DataLoader(dataset(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(7))
+
+
+def weighted() -> DataLoader[Any]:
+    return DataLoader(dataset(), batch_size=4, sampler=WeightedRandomSampler([1.0] * 24, 24))
+
+
+class Wide(Net):
+    """Its inputs have another size than the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 2))

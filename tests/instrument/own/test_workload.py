@@ -17,12 +17,15 @@ from instrument.errors import InstrumentError  # noqa: E402
 from instrument.own.losses import OwnLoss  # noqa: E402
 from instrument.own.streams import StreamLoader  # noqa: E402
 from instrument.own.workload import open_workload  # noqa: E402
+from instrument.train import main  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 
 CODE = "tests.instrument.own.my_code"
-FORMS = ("dataset", "loader", "Stream", "dictionaries")
+FORMS = (
+    "dataset", "loader", "Stream", "dictionaries", "Augmented", "augmented_loader", "own_generator", "weighted",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ def form(data: str, **training: Any) -> Config:
 @pytest.mark.parametrize("data", FORMS)
 def test_run_trains_and_resumes_bit_for_bit(data: str, tmp_path: Path) -> None:
     whole = losses(form(data))
-    assert whole[-1] < whole[0]
+    assert whole[-1] < whole[0] or "ugmented" in data
     first = replace(form(data, steps=7, schedule="constant"), checkpoint=Checkpoint(folder=tmp_path))
     second = replace(
         first, training=replace(first.training, steps=10), checkpoint=Checkpoint(tmp_path, resume="latest")
@@ -83,6 +86,70 @@ def test_step_that_is_not_finite_leaves_the_buffers(on_nan: str, compiled: str |
         assert torch.isfinite(value).all(), name
         if on_nan == "stop":
             assert torch.equal(value, states[1][name]), name
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [("Normed", "both would change norm.running_mean"), ("Recomputing", "cannot recompute Linear in the backward")],
+)
+def test_model_that_two_streams_would_share_is_refused(model: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InstrumentError, match=reason):
+        losses(config(model=model, strategy="staged", accumulation=2))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(2, 9), (4, 6), (6, 5), (12, 4)])
+def test_other_batch_size_resumes_at_the_next_sample(batch: int, steps: int, tmp_path: Path) -> None:
+    my_code.seen.clear()
+    first = replace(config(loss="recording_loss", steps=3), checkpoint=Checkpoint(tmp_path))
+    losses(first)
+    second = replace(
+        first,
+        training=replace(first.training, steps=steps),
+        data=replace(first.data, batch=batch),
+        checkpoint=Checkpoint(tmp_path, resume="latest"),
+    )
+    losses(second)
+    assert sorted(my_code.seen) == sorted(my_code.dataset()[:][0][:, 0].tolist())
+
+
+def test_position_between_the_batches_is_refused(tmp_path: Path) -> None:
+    first = replace(config(steps=3), checkpoint=Checkpoint(tmp_path))
+    losses(first)
+    again = Checkpoint(tmp_path, resume="latest")
+    with pytest.raises(InstrumentError, match="12 samples of the epoch are done, and no batch of 5 samples"):
+        losses(replace(first, data=replace(first.data, batch=5), checkpoint=again))
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ("--model CODE:Wide --loss CODE:loss", "the model or the loss fails with RuntimeError: mat1 and mat2 shapes"),
+        ("--model torch.nn:Identity", "the model has no parameters to train"),
+        ("--model CODE:Normed", "give a loss: --loss package.module:loss"),
+        ("--model CODE:Net --loss CODE:loss --resume gone.pt", "checkpoint gone.pt does not exist"),
+        ("--model CODE:Net --loss CODE:loss --jsonl /dev/null/run.jsonl", "monitor.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("folder", [None, "named"])
+def test_mistake_is_one_line_and_leaves_nothing(
+    flags: str, reason: str, folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    words = f"train --device cpu --steps 2 --batch 4 --data CODE:dataset {flags}".replace("CODE", CODE).split()
+    monkeypatch.setattr("sys.argv", words + ([] if folder is None else ["--checkpoint-folder", folder]))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("instrument: error")]
+    assert ended.value.code == 2
+    assert len(errors) == 1 and reason in errors[0]
+    if "Wide" in flags:
+        assert "(my_code.py:" in errors[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_default_precision_follows_the_device() -> None:
+    assert load(None, {"device": "cpu"}).training.precision == "fp32"
+    assert load(None, {"device": "cuda"}).training.precision == "bf16"
 
 
 def test_losses_are_those_of_a_plain_loop() -> None:
