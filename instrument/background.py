@@ -44,12 +44,12 @@ class Background(Iterator[Out], Generic[In, Out]):
         function: Callable[[In], Out],
         *,
         depth: int,
-        readers: weakref.WeakSet[Reader[Any, Any]] | None = None,
+        readers: weakref.WeakSet[BackgroundThread[Any, Any]] | None = None,
     ) -> None:
         self._source: Iterator[In] | None = source
         self._function, self._depth = function, depth
         self._readers = weakref.WeakSet() if readers is None else readers
-        self._reader: Reader[In, Out] | None = None
+        self._reader: BackgroundThread[In, Out] | None = None
 
     def __next__(self) -> Out:
         if self._reader is None:
@@ -78,10 +78,10 @@ class Background(Iterator[Out], Generic[In, Out]):
             self._reader.end()
             self._reader = None
 
-    def _start(self) -> Reader[In, Out]:
+    def _start(self) -> BackgroundThread[In, Out]:
         if self._source is None:
             raise StopIteration
-        reader = Reader(self._source, self._function, self._depth)
+        reader = BackgroundThread(self._source, self._function, self._depth)
         # At garbage collection, or at the end of the process.
         self._collected = weakref.finalize(self, reader.end, _COLLECTED_TIMEOUT_SECONDS, warns=False)
         self._readers.add(reader)
@@ -99,7 +99,7 @@ class _Ended:
     error: BaseException | None
 
 
-class Reader(threading.Thread, Generic[In, Out]):
+class BackgroundThread(threading.Thread, Generic[In, Out]):
     """The thread of a `Background`. It does not refer to it, so that the iterator can be collected."""
 
     def __init__(self, source: Iterator[In], function: Callable[[In], Out], depth: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from instrument.background import Background, Reader
+from instrument.background import Background, BackgroundThread
 from instrument.copier import Copier, LoaderState, is_movable, loader_state
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
@@ -88,7 +88,7 @@ class PrefetchLoader:
         self.streams = self.streams or (Stream.create("copy", self.device),)
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
         self._open: weakref.WeakSet[_PrefetchIterator | _DirectIterator] = weakref.WeakSet()
-        self._readers: weakref.WeakSet[Reader[Any, Any]] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[BackgroundThread[Any, Any]] = weakref.WeakSet()
         self._position: Any = None
         self._state: LoaderState | None = None  # None while nothing is loaded ahead: the loader's own state is right
 

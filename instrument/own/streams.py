@@ -24,9 +24,10 @@ MIN_REPORTED_SKIP = 100
 class StreamLoader:
     """Iterates over the user's batches, epoch after epoch, like `instrument.data.datasets.Loader`.
 
-    The order of a shuffling DataLoader depends on the seed and the epoch only: each epoch seeds its generators, its own too, and
-    calls `set_epoch` of the sampler and of the data set if they have it. To start at a later batch, the loader reads
-    and drops the batches before it. In a stream without a length, the epoch of a position is always 0.
+    The order of a shuffling DataLoader depends on the seed and the epoch only: each epoch seeds the generators of the
+    loader and of its samplers, and calls `set_epoch` of the sampler and of the data set if they have it. To start at a
+    later batch, the loader reads and drops the batches before it. In a stream without a length, the epoch of a position
+    is always 0.
 
     Args:
         source: a DataLoader, or an iterable that starts anew with each `iter()`.
@@ -85,13 +86,13 @@ class StreamLoader:
         epoch, skip = start.epoch, start.batch
         while True:
             self._seed_epoch(epoch)
-            count = 0
-            batches = iter(self.source)
+            count, batches = 0, iter(self.source)
             if skip:
                 with random_state_kept():  # the batches that are dropped may be augmented at random
                     count = sum(1 for _batch in islice(batches, skip))
                 skip -= count
-            for count, batch in enumerate(batches, start=count + 1):
+            for batch in batches:
+                count += 1
                 yield batch
                 if count == self._limit:
                     break

@@ -18,7 +18,7 @@ from instrument.trainer.buffers import KeptBuffers
 Batch = Any  # a nested batch of tensors; a mapping for the package's own models
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
 CountTerms = Callable[[Batch], float | Tensor]
-Weight = float | Tensor  # of a micro-batch in its step
+Weight = float | Tensor  # the factor of a micro-batch's loss
 # Created once: reusing an annotation costs a seventh of creating one.
 _FORWARD, _BACKWARD, _OPTIMIZER = phase(FORWARD), phase(BACKWARD), phase(OPTIMIZER)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
