@@ -136,7 +136,9 @@ def test_many_live_iterations_share_the_ring() -> None:
     made = in_host_memory([torch.tensor(number) for number in range(9)])
     live = [prefetched(made) for _ in range(6)]
     got: list[list[int]] = []
-    thread = threading.Thread(target=lambda: got.extend([next(each).item() for each in live] for _ in range(9)))
+    thread = threading.Thread(
+        target=lambda: got.extend([next(each).item() for each in live] for _ in range(9)), daemon=True
+    )
     thread.start()
     thread.join(20)
     assert got == [[number] * 6 for number in range(9)]
