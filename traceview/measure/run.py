@@ -15,7 +15,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.shared_work import launch_rows
-from traceview.model.trace import EVERYTHING, Trace, Window, enum_texts
+from traceview.model.trace import EVERYTHING, Trace, Window, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
@@ -32,13 +32,8 @@ def calls_of_processes(trace: Trace, processes: pl.Series) -> pl.DataFrame:
     window = trace.window or EVERYTHING
     first, last = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
     calls = trace.api[first:last]
-    return calls.with_columns(counts=calls["process"].is_in(processes.implode()) & ~_names_match(calls, OF_PROFILER))
-
-
-def _names_match(calls: pl.DataFrame, pattern: str) -> pl.Series:
-    """Return whether the name of each call matches a pattern, which is searched once in each distinct name."""
-    matches = enum_texts(calls["name"]).str.contains(pattern).to_numpy()
-    return pl.Series(matches[calls["name"].to_physical().to_numpy()], dtype=pl.Boolean)
+    of_program = pl.Series(~names_match(calls["name"], OF_PROFILER), dtype=pl.Boolean)
+    return calls.with_columns(counts=calls["process"].is_in(processes.implode()) & of_program)
 
 
 class CallsTime(NamedTuple):
@@ -58,9 +53,9 @@ def calls_time(trace: Trace) -> CallsTime | None:
         int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
     )
     long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
-    few = calls.filter(pl.Series(counts & (long | _names_match(calls, STARTS_UP).to_numpy())))
-    working = few["role"].is_in(WORKING_ROLES) & ~_names_match(few, "Launch")
-    starting = few.filter(_names_match(few, STARTS_UP) | working)
+    few = calls.filter(counts & (long | names_match(calls["name"], STARTS_UP)))
+    working = few["role"].is_in(WORKING_ROLES).to_numpy() & ~names_match(few["name"], "Launch")
+    starting = few.filter(working | names_match(few["name"], STARTS_UP))
     return CallsTime(window, starting["start"].min())  # type: ignore[arg-type]
 
 

@@ -37,7 +37,7 @@ from traceview.measure.run import (
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
 from traceview.model.sums import KeyedSums
-from traceview.model.trace import Window
+from traceview.model.trace import Window, names_match
 from traceview.model.units import duration, plain
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
@@ -101,6 +101,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     compiling = _compiling(part, device, own)
     early = inside(own, Window(work.start, max(work.start, device.steady.start)))
     early = early.filter(pl.col("role").is_in(WORKING_ROLES), pl.col("ns") >= MIN_EARLY * run.length)
+    early = _named(part, early, "ns")
     sums = _Sums(
         _by_name(before),
         _by_name(after),
@@ -110,7 +111,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         {name: int(_account(device, causes)[long].sum()) for name, causes in ACCOUNTS.items()},
         _without_context(before, run),
         compiling[0],
-        KeyedSums.from_rows(early.select(*_row(), "ns"), *ROW),
+        KeyedSums.from_rows(early, *ROW),
     )
     return Collected(sums, {SINGLE: group, COMPILING: compiling[1]})
 
@@ -172,7 +173,7 @@ def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tu
     gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
     middle = (device.gap_start[gaps] + device.gap_end[gaps]) // 2
     names, which = part.range_names(part.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
-    loads = calls.filter(pl.col("name").cast(pl.String).str.contains(LOADS_CODE))["start"].sort().to_numpy()
+    loads = calls.filter("counts", names_match(calls["name"], LOADS_CODE))["start"].to_numpy()
     in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
     edges = (device.gap_start[gaps], device.gap_end[gaps])
     ends_with_load = np.less(*(np.searchsorted(loads, edge) for edge in edges))
