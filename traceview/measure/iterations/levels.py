@@ -351,8 +351,10 @@ def _is_step_of(inner: PeriodLevel, outer: PeriodLevel) -> bool:
     """
     if inner.length * MIN_NESTED > outer.length or inner.score < MIN_NESTED_SCORE * outer.score:
         return False
+    step = sum(inner.kernels.values())
     own = sum(ns for kind, ns in outer.kernels.items() if kind not in inner.kernels)
-    return inner.talking >= MIN_TALKING or own * STRICT <= sum(inner.kernels.values())
+    rest = sum(outer.kernels.values()) - step * len(inner.places) // len(outer.places)
+    return inner.talking >= MIN_TALKING or max(own, rest) * STRICT <= step
 
 
 def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:
