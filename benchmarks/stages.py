@@ -36,10 +36,8 @@ def main() -> None:
     import_module("traceview.cli")
     import_module("traceview.cli.analyze")
     pipeline = import_module("traceview.pipeline")
-    page, to_json = (
-        getattr(import_module(f"traceview.report.analysis.{module}"), function)
-        for module, function in (("page", "render"), ("document", "to_json"))
-    )
+    page = import_module("traceview.report.analysis.page").render
+    to_json = import_module("traceview.report.analysis").to_json
     page_inputs = import_module("traceview.engine.page").page_inputs
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise
