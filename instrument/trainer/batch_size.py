@@ -44,8 +44,17 @@ def largest_fitting(fits: Callable[[int], bool], most: int = MAX_BATCH) -> int:
     return good
 
 
-def with_batch_size(workload: Workload, device: torch.device, world: World, log: LogFunction) -> Workload:
+def with_batch_size(
+    workload: Workload, device: torch.device, world: World, log: LogFunction, *, pinned: bool
+) -> Workload:
     """Return the workload with the largest batch that fits, if its batch size is "auto"; the workload itself otherwise.
+
+    Args:
+        workload: what the run trains.
+        device: the GPU.
+        world: the ranks, which get the same size.
+        log: gets the size that fits.
+        pinned: whether batches are in pinned memory, whose budget they must fit into.
 
     Raises:
         ConfigError: the run has no GPU or is sharded, or one sample does not fit.
@@ -59,7 +68,7 @@ def with_batch_size(workload: Workload, device: torch.device, world: World, log:
         raise ConfigError("--batch auto measures one GPU, and --shard spreads the model over several; use --batch N")
 
     def fits(size: int) -> bool:
-        return _step_fits(open_workload(_sized(workload, size)), device)
+        return _step_fits(open_workload(_sized(workload, size)), device, pinned=pinned)
 
     size = min_over_ranks(largest_fitting(fits), world)
     if size == 0:
@@ -72,13 +81,15 @@ def _sized(workload: Workload, size: int) -> Config:
     return replace(workload.config, data=replace(workload.config.data, batch=size))
 
 
-def _step_fits(workload: Workload, device: torch.device) -> bool:
+def _step_fits(workload: Workload, device: torch.device, *, pinned: bool) -> bool:
     """Run a training step; return whether it and the batches copied ahead fit."""
     config = workload.config
+    # A kept batch has to fit into the budget of pinned memory; one is enough for the step.
+    data = replace(config.data.on_demand(), distinct_batches=min(1, config.data.distinct_batches))
     _, total = torch.cuda.mem_get_info(device)
     torch.cuda.reset_peak_memory_stats(device)
     try:
-        batch = next(iter(workload.build_loader(replace(config, data=config.data.on_demand()))))
+        batch = next(iter(workload.build_loader(replace(config, data=data), pinned=pinned)))
         learner = Learner(
             workload.build_model(device, config.training.precision), config.training, 1, device, workload.compute_loss
         )
@@ -89,7 +100,7 @@ def _step_fits(workload: Workload, device: torch.device) -> bool:
         torch.cuda.synchronize(device)
         ahead = (config.data.depth + 1) * nbytes(batch)
         return torch.cuda.max_memory_reserved(device) + ahead <= USED_SHARE * total
-    except ConfigError:  # the data has fewer samples
+    except ConfigError:  # the data has fewer samples, or the batch exceeds the budget of pinned memory
         return False
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -72,7 +72,9 @@ def train(config: Config, log: LogFunction) -> Outcome:
         if problem := missing_capture_reason(config.capture, device):
             log(problem)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
-            workload = with_batch_size(open_workload(config), device, world, log)
+            workload = with_batch_size(
+                open_workload(config), device, world, log, pinned=uses_pinned_batches(config, device)
+            )
             return _TrainingRun(workload, world, device, log).run()
 
 

@@ -574,6 +574,7 @@ def test_batches_made_under_the_callers_stream() -> None:
 
 @pytest.mark.gpu
 @GPU
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta:UserWarning")
 def test_sparse_batches_on_the_gpu() -> None:
     sparse = [torch.eye(3).to_sparse().cuda(), torch.eye(3).to_sparse_csr().cuda(), torch.eye(3).to_sparse_csc().cuda()]
     for batch in PrefetchLoader(sparse, "cuda"):
