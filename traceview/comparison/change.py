@@ -149,7 +149,7 @@ def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, 
 
 
 Floats = NDArray[np.float64]
-MIN_PERIODS = 5  # times from one iteration to the next; fewer have no interval
+MIN_PERIODS = 5  # times from one iteration to the next; with fewer, a change has no confidence interval
 PERIODIC = 0.6  # correlation of values one period apart
 MIN_BLOCKS = 5  # fewer do not show how they vary
 MAX_BLOCKS = 200  # blocks in a resample; more do not change the distribution of its mean

@@ -193,9 +193,9 @@ NUMBER = re.compile(r"(\d+)")
 
 
 def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
-    """Return each report once, rank2 before rank10. Raises NotFoundError if an argument has no report.
+    """Return each report once, in the order of the numbers in its name. Raises NotFoundError if an argument has none.
 
-    In a folder or a pattern's matches, a .nsys-rep with an exported .sqlite beside it is left out.
+    Folders and patterns leave out a .nsys-rep whose .sqlite export is beside it.
     """
     reports: dict[str, Path] = {}
     for argument in arguments:
@@ -218,7 +218,7 @@ def _reports_of(argument: str) -> list[Path]:
         # A missing file is reported later, with the other unreadable reports.
         return [path]
     matches = [Path(match) for match in glob.glob(argument, recursive=True)]  # noqa: PTH207 - absolute ones too
-    # Other formats, such as traces of torch.profiler, have no suffix of their own.
+    # The suffix of other formats says too little: a trace of torch.profiler is a .json file.
     return _without_exported(
         [path for path in matches if _is_report(path)] or [path for path in matches if not _is_folder(path)]
     )

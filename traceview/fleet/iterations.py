@@ -134,8 +134,8 @@ def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
 def time_parts(rank: RankResult, steady: Times) -> dict[str, Any]:
     """Return the fields of Rank that add up to its wall time, in ns, and its kernels.
 
-    They are means over its steady iterations, or sums over its window if it has no iterations. `steady` are the numbers
-    of the steady iterations. Means add up to the wall time; medians would not.
+    Each is a mean over the steady iterations, whose numbers are `steady`, or a sum over the window of a rank without
+    iterations. Means add up to the wall time; medians do not.
     """
     steps = rank.steps
     rows = np.isin(EMPTY if steps is None else steps.number, steady)

@@ -90,9 +90,8 @@ def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
 def with_shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the result of calls_of_processes with the row of Trace.shapes that each call launches first, or 0."""
     launch, shapes = launch_rows(trace.operations), trace.operations["shape"].to_numpy()
-    shape = np.zeros(
-        len(trace.api) + 1, np.min_scalar_type(len(trace.shapes))
-    )  # without a launch, an operation is in the last row
+    # An operation without a launch writes to the last row, which no call has.
+    shape = np.zeros(len(trace.api) + 1, np.min_scalar_type(len(trace.shapes)))
     shape[launch[::-1]] = shapes[::-1]
     first = int(np.searchsorted(trace.api["start"].to_numpy(), calls["start"][0])) if len(calls) else 0
     return calls.with_columns(shape=shape[first : first + len(calls)])

@@ -134,9 +134,8 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Graphs]) -> Iterator[Findin
 def _draft_of_graphs(device: DeviceFacts, graphs: _Graphs) -> FindingDraft:
     length, ns, count = device.use.window.length, sum(graphs.ns.values()), sum(graphs.launches.values())
     name = max(graphs.ns, key=graphs.ns.__getitem__)
-    many = f"{len(graphs.ns):,} CUDA graphs take"
     values = {
-        "what": f"{name} takes" if len(graphs.ns) == 1 else many,
+        "what": f"{name} takes" if len(graphs.ns) == 1 else f"{len(graphs.ns):,} CUDA graphs take",
         "part": share(min(ns, length), length),
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(ns / count),

@@ -47,7 +47,7 @@ from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 ONE_TIME = 0.5  # share of a cost from which what occurs once explains it, and of the run from which it comes first
 MAX_NAMES, MAX_PLACES, MAX_LETTERS = 3, 5, 80
-FEW = 0.05  # share of the run from which iterations are what it is about
+FEW = 0.05  # share of the run; start-up can lead only where the iterations take less
 MIN_EARLY = 0.01  # share of the run; shorter calls before the iterations are not looked at
 MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
@@ -208,7 +208,7 @@ def _start_up(
 ) -> Iterator[FindingDraft]:
     """Yield the calls that occur once.
 
-    With `counts` also those before the first work, `host` ns beside them, and `early` ones (ROW, ns).
+    With `counts`, they include the calls before the first work, `host` ns between these, and `early` ones (ROW, ns).
     """
     host, early = (host, early) if counts else (0, early.clear())
     once, run = _one_time(sums), facts.analysis.run

@@ -21,7 +21,7 @@ from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
 from traceview.model.names import loading_words
 from traceview.model.peaks import pinned_rate
-from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts
+from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts, names_match
 from traceview.whatif.constants import (
     ASYNC_CALL,
     KERNEL_GAP,
@@ -51,6 +51,7 @@ from traceview.whatif.graph import (
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import name_families
 
+WAITS_FOR_EVENT = "StreamWaitEvent"
 BACKWARD = r"(?i)backward"
 MAX_GAP_OF_CALLS = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
 CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
@@ -67,7 +68,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     frame = frame.filter(
         role.is_in([ROLES.index(name) for name in ("sync", "blocking_copy", "memory")])
         | pl.Series(launched.launches[frame["row"].to_numpy() - low])
-        | frame["name"].cast(pl.String).str.contains("StreamWaitEvent")
+        | pl.Series(names_match(frame["name"], WAITS_FOR_EVENT))
     )
     frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
     start, stop, thread = (frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread"))
@@ -87,7 +88,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         np.zeros(len(start), np.int64),
         (thread != selection.thread) | backward,
         codes == ROLES.index("memory"),
-        (codes == ROLES.index("memory")) & ~frame["name"].cast(pl.String).str.contains("Async").to_numpy(),
+        (codes == ROLES.index("memory")) & ~names_match(frame["name"], "Async"),
     )
     kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
     named = _loading_ranges(trace, selection, begin, end, kernels)
@@ -428,8 +429,7 @@ def _awaited_operations(trace: Trace, calls: GraphCalls, ops: Operations) -> Cod
     """
     target = np.full(len(ops.row), -1, np.int64)
     launched = np.flatnonzero(ops.call >= 0)
-    names = trace.api["name"].gather(calls.row).cast(pl.String).str.contains("StreamWaitEvent").to_numpy()
-    waits = np.flatnonzero(names)
+    waits = np.flatnonzero(names_match(trace.api["name"].gather(calls.row), WAITS_FOR_EVENT))
     if not len(waits) or not len(launched):
         return target
     launched = launched[np.argsort(ops.call[launched], kind="stable")]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, runs
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.storms import FUSED, MAX_TINY, is_matrix, repeats
-from traceview.model.trace import CLASSES, enum_texts
+from traceview.model.trace import CLASSES, names_match
 from traceview.whatif.graph import FAMILIES, Codes, DependencyGraph, Mask
 
 MIN_ROUNDS = 10  # consecutive repetitions of a pattern
@@ -35,7 +35,7 @@ def name_families(shapes: pl.DataFrame, shape: NDArray[np.uint32], names: pl.Ser
     by_shape = np.zeros(len(kinds), np.int64)
     for name, mask in chosen:
         by_shape[mask] = FAMILIES.index(name)
-    shared = enum_texts(names).str.contains(SHARED).to_numpy()[names.to_physical().to_numpy()]
+    shared = names_match(names, SHARED)
     families: Codes = np.where((by_shape[shape] == 0) & shared, FAMILIES.index("shared"), by_shape[shape])
     return families
 

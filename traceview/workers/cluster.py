@@ -7,7 +7,6 @@ the workers. TLS proves that the configured certificate authority signed the sch
 from __future__ import annotations
 
 import logging
-import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
@@ -175,7 +174,7 @@ def _tls_settings(distributed: Any, address: str, name: str) -> Any:
     security = distributed.security.Security()
     try:
         has_certificate = security.get_connection_args("client").get("ssl_context") is not None
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         reason = f"the PEM files of Dask's configuration cannot be used together ({type(error).__name__})"
         raise RequestError(f"{name}: {reason}; {TLS_REMEDY}") from None
     if address.startswith("tls://") and not has_certificate:

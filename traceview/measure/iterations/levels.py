@@ -178,9 +178,9 @@ MIN_EXTRA, MAX_TIMES_EXTRA = 3, 20  # launches that a repetition has more, and t
 MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
-# Above it, small differences of quality say nothing. Below it, an anchor that covers less is tried as well.
+# Qualities above the first rank as equal. Below the second, an anchor that covers less is tried as well.
 GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
-# A level nested in another may be the iteration if it repeats so often, covers this share of it, and talks to the host.
+# See _is_step_of: repetitions of the inner level in the outer, share of its score, share that talks to the host.
 MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
 NO_KERNEL = -1
 
