@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.captures import sample
 from tests.cli.command import Command
 from traceview.engine import limited, memory
+from traceview.workers import processes
 
 SLICES = 7
 
@@ -45,6 +48,22 @@ def test_figures_are_those_in_memory(
     monkeypatch.undo()
     assert traceview("analyze", report, "--no-html", "-q", "--json", whole)[0] == 0
     assert sliced.read_bytes() == whole.read_bytes()
+
+
+def test_path_of_temporary_files_may_be_too_long_for_a_socket(
+    traceview: Command, report: Path, small_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small_memory / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(forkserver, "_forkserver", forkserver.ForkServer())
+    monkeypatch.setattr(forkserver, "ensure_running", forkserver._forkserver.ensure_running)
+    monkeypatch.setattr(processes, "ensure_running", forkserver._forkserver.ensure_running)
+    monkeypatch.setattr(limited, "MIN_BYTES_FOR_PROCESSES", 1)
+    out = report.with_name("sliced.json")
+    assert traceview("analyze", report, "--memory", "1GB", "--no-html", "-q", "--json", out) == (0, "", "")
+    assert left_files(folder) == []
 
 
 def test_chosen_window_is_read_alone(

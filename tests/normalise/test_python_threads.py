@@ -12,6 +12,7 @@ import pytest
 
 from tests.profiling import profiled
 from traceview.model.stacks import EVENTS
+from traceview.model.trace import Trace
 from traceview.normalise.stacks import ThreadEvidence, _samples, root_kinds
 from traceview.normalise.threads import Threads
 from traceview.pipeline import open_trace
@@ -69,6 +70,15 @@ def test_only_launching_thread_of_its_kind_is_the_sampled_one() -> None:
     assert owners({1: "<module>", 3: "_bootstrap"}, callers=[0, 2], names=names) == {1: 0, 3: None}
 
 
+def roots(trace: Trace, thread: int) -> set[str]:
+    """Return the outermost functions of the samples of a thread."""
+    parent, frame = (trace.evidence.stacks[name].to_list() for name in ("parent", "frame"))
+    nodes = set(trace.evidence.samples.filter(pl.col("thread") == thread, pl.col("stack") >= 0)["stack"].to_list())
+    while any(parent[node] >= 0 for node in nodes):
+        nodes = {node if parent[node] < 0 else parent[node] for node in nodes}
+    return set(trace.evidence.frames["function"].gather([frame[node] for node in nodes]).to_list())
+
+
 def test_threads_of_a_real_program(nsys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the lock traced, the samples of a thread without CUDA calls get their thread too."""
     script, report = tmp_path / "train.py", tmp_path / "run.nsys-rep"
@@ -82,6 +92,10 @@ def test_threads_of_a_real_program(nsys: str, tmp_path: Path, monkeypatch: pytes
         owner = threads["thread"].to_list()
         if len(owner) == 2 and [None] not in owner:
             break
-    (main,), (worker,) = owner
+    # The threads are numbered by their first sample, and nsys may take that of the younger one first.
+    (main,), (worker,) = sorted(
+        owner, key=lambda rows: trace.threads["tid"][rows[0]] != trace.threads["process"][rows[0]]
+    )
     assert trace.threads["tid"][main] == trace.threads["process"][main]
-    assert worker is not None and worker != main and trace.threads["name"][worker] != "NSys PySampling"
+    assert worker != main and trace.threads["name"][worker] != "NSys PySampling"
+    assert "<module>" in roots(trace, main) and roots(trace, worker) == {"_bootstrap"}

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import count as numbers
 from multiprocessing import active_children, get_all_start_methods, get_context, util
+from multiprocessing.context import BaseContext
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -62,13 +63,11 @@ class Processes(Workers):
         self.threads = threads or max((os.cpu_count() or 1) // count, 1)
         self.pools: dict[int, ProcessPoolExecutor] = {}
         self.others = set(active_children())
-        self.context = get_context("forkserver" if HAS_FORK_SERVER else "spawn")
+        self.context: BaseContext = get_context("spawn")
         self._calls: Counter[int] = Counter()
         self._turn = numbers()
         if HAS_FORK_SERVER:
-            self.context.set_forkserver_preload([module])
-            with starting_workers():
-                ensure_running()
+            self._start_server()
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         self.shutdown(wait=error is None, cancel_futures=True)
@@ -123,6 +122,17 @@ class Processes(Workers):
             return future.result()
         except BrokenProcessPool:
             raise WorkerDiedError(self.died) from None
+
+    def _start_server(self) -> None:
+        """Start the process that others are copies of, unless the path of its socket is too long (108 bytes on Linux).
+
+        The socket lies in the folder of temporary files. Each process then starts alone, which takes longer.
+        """
+        context = get_context("forkserver")
+        context.set_forkserver_preload([self.module])
+        with starting_workers(), suppress(OSError):
+            ensure_running()
+            self.context = context
 
     def _start(self, number: int) -> ProcessPoolExecutor:
         with starting_workers():
