@@ -39,6 +39,8 @@ MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
 COUNTER_WORDS, PART_WORDS = r"(?i)iter|step|batch|epoch|token|frame", r"(?i)layer|block|stage|level|chunk"
 # Ranges that say that they are the step of a loop, as `ProfilerStep#7` of PyTorch's profiler.
 STEP_WORDS = r"(?i)(^|[^a-z])(profiler)?(iter(ation)?|step)s?([^a-z]|$)"
+# Ranges that say that they are a whole step, or a whole pass over a model.
+PASS_WORDS = r"(?i)(^|[^a-z])(iter(ation)?|step|forward|backward|fwd|bwd)([^a-z]|$)"
 # A numbered layer of a model, as `TransformerLayer_#`.
 LAYER_NAME = r"(?i)layer[^a-z]?#"
 

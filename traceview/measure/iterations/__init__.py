@@ -19,6 +19,7 @@ from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.iterations.candidates import (
+    MIN_NESTED_SHARE,
     LaunchSums,
     RepeatedRange,
     choose_phase,
@@ -26,6 +27,7 @@ from traceview.measure.iterations.candidates import (
     other_phases,
     range_phases,
     repeating_ranges,
+    single_passes,
 )
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence
@@ -209,9 +211,17 @@ def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> Itera
     elif not ranges.is_empty():
         phases = range_phases(ranges, launches.sums())
         chosen = choose_phase(phases)
-        if chosen is not None and not chosen.is_layer:
+        if chosen is not None and not chosen.is_layer and not _in_single_pass(ranges, chosen.start):
             return _from_ranges(trace, chosen.ranges, chosen.confidence, other_phases(phases, chosen))
-    return _from_launches(trace, launches)
+    where = _from_launches(trace, launches)
+    return None if where is None or _in_single_pass(ranges, where.start) else where
+
+
+def _in_single_pass(ranges: pl.DataFrame, starts: Times) -> bool:
+    """Return whether nearly all iterations would begin in one range that is a whole step: they are its layers."""
+    opened, closed = single_passes(ranges)
+    inside = np.searchsorted(starts, closed) - np.searchsorted(starts, opened)
+    return bool((inside >= MIN_NESTED_SHARE * len(starts)).any())
 
 
 def _from_ranges(

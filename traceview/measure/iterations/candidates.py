@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.nvtx import LAYER_NAME, STEP_WORDS, Projection, fold_numbers, phase_names, without_library_ranges
+from traceview.measure.nvtx import (
+    LAYER_NAME,
+    PASS_WORDS,
+    STEP_WORDS,
+    Projection,
+    fold_numbers,
+    phase_names,
+    without_library_ranges,
+)
 from traceview.model.analysis import IterationCandidate
 from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
@@ -184,6 +192,16 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
         .sort([(pl.col("gpu_ns") * 100).floor(), "host", "thread", "phase"], descending=[True, True, False, False])
     )
     return [_phase(phases[index]) for index in range(min(len(phases), MAX_PHASES))]
+
+
+def single_passes(ranges: pl.DataFrame) -> tuple[Times, Times]:
+    """Return start and end of the ranges that are the only step, or the only pass over a model, of their name.
+
+    What repeats in one of them are layers. `ranges` is model.RANGES.
+    """
+    named = ranges.with_columns(phase_names(ranges)).filter(pl.len().over("thread", "phase") == 1)
+    passes = named.filter(pl.col("phase").cast(pl.String).str.contains(PASS_WORDS))
+    return passes["start"].to_numpy(), passes["end"].to_numpy()
 
 
 def _phase(row: pl.DataFrame) -> Phase:
