@@ -23,6 +23,7 @@ from traceview.measure.iterations.candidates import (
     LaunchSums,
     RepeatedRange,
     choose_phase,
+    first_and_last,
     matching_ranges,
     other_phases,
     range_phases,
@@ -32,7 +33,7 @@ from traceview.measure.iterations.candidates import (
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import PeriodLevel
-from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
+from traceview.measure.iterations.periods import Period, find_loops, level_candidate, period_name
 from traceview.measure.iterations.times import (
     Breakdown,
     IterationLaunches,
@@ -212,7 +213,9 @@ def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> Itera
         phases = range_phases(ranges, launches.sums())
         chosen = choose_phase(phases)
         if chosen is not None and not chosen.is_layer and not _in_single_pass(ranges, chosen.start):
-            return _from_ranges(trace, chosen.ranges, chosen.confidence, other_phases(phases, chosen))
+            first, last = first_and_last(phases, chosen)
+            where = _from_ranges(trace, first.ranges, chosen.confidence, other_phases(phases, chosen))
+            return where._replace(end=last.end)
     where = _from_launches(trace, launches)
     return None if where is None or _in_single_pass(ranges, where.start) else where
 
@@ -245,7 +248,7 @@ def _from_launches(trace: Trace, launches: LaunchSource) -> IterationRanges | No
     """Return the repeating unit of the launches of the process with the most GPU time."""
     for process in launches.processes()[:MAX_PROCESSES]:
         sequence = launches.sequence(process)
-        period, levels = find_periods(sequence, inference=trace.program.training is False)
+        period, levels = find_loops(sequence, inference=trace.program.training is False)
         if period is not None:
             return _from_period(process, sequence, period, levels)
     return None

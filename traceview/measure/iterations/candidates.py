@@ -82,6 +82,12 @@ class Phase(NamedTuple):
         """Whether the name says that the ranges are the steps of a loop."""
         return re.search(STEP_WORDS, self.ranges.name) is not None
 
+    def precedes(self, later: Phase) -> bool:
+        """Return whether the ranges of two phases alternate, these first, as forward and backward passes."""
+        if self.ranges.thread != later.ranges.thread or len(self.start) != len(later.start):
+            return False
+        return bool((self.end <= later.start).all() and (later.end[:-1] <= self.start[1:]).all())
+
     def contains(self, inner: Phase) -> bool:
         """Return whether nearly all ranges of another phase begin in these."""
         return int(inner.repeats_in(self).sum()) >= MIN_NESTED_SHARE * len(inner.start)
@@ -252,6 +258,15 @@ def choose_phase(phases: Sequence[Phase]) -> Phase | None:
     if chosen is None or chosen.is_step:
         return chosen
     return next((phase for phase in qualified if phase.is_step and phase.own and phase.contains(chosen)), chosen)
+
+
+def first_and_last(phases: Sequence[Phase], chosen: Phase) -> tuple[Phase, Phase]:
+    """Return the phases that begin and end an iteration which has several, one after another."""
+    before = [phase for phase in phases if phase.precedes(chosen)]
+    after = [phase for phase in phases if chosen.precedes(phase)]
+    first = min([chosen, *before], key=lambda phase: int(phase.start[0]))
+    last = max([chosen, *after], key=lambda phase: int(phase.end[-1]))
+    return first, last
 
 
 def _innermost(phases: Sequence[Phase], chosen: Phase | None) -> Phase | None:

@@ -23,7 +23,7 @@ CONTENT = {2: 8, 7: 4}
 MIN_CONTENT = 2
 MIN_REPEATS = 3
 MAX_ANCHORS = 32
-MIN_SPACED_SHARE = 0.15  # share of the sequence that lies between anchors at about their median distance
+MIN_SPACED_SHARE = 0.15  # share of the launches or of their GPU time, between anchors at about their median distance
 SPACING = 4  # distances within 1/4 of the median are regular
 DISTANCE_STEP = 1.05  # one anchor is kept of several whose median distances differ by less
 SKETCH = 16  # random codes
@@ -64,9 +64,10 @@ class Anchor(NamedTuple):
     steadier: Anchor | None = None
 
 
-def regular_anchors(hashes: Mapping[int, Patterns]) -> Iterator[Anchor]:
+def regular_anchors(hashes: Mapping[int, Patterns], gpu_ns: Times) -> Iterator[Anchor]:
     """Yield for each distance the pattern that covers most of the sequence at this distance, shortest pattern first."""
-    columns = [_regular_patterns(values, length) for length, values in hashes.items()]
+    running = np.append(0, np.cumsum(gpu_ns))
+    columns = [_regular_patterns(values, length, running) for length, values in hashes.items()]
     length, pattern, distance, share, steady = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     steps = np.round(np.log(distance) / np.log(DISTANCE_STEP)).astype(np.int64)
 
@@ -91,24 +92,29 @@ def _best_rows(worth: NDArray[np.float64], length: Times, steps: Times) -> Times
 
 
 def _regular_patterns(
-    values: Patterns, length: int
+    values: Patterns, length: int, gpu_ns: Times
 ) -> tuple[Times, Times, Times, NDArray[np.float64], NDArray[np.float64]]:
-    """Return length, hash, median distance, covered share and share of regular distances of the regular patterns."""
+    """Return length, hash, median distance, covered share and share of regular distances of the regular patterns.
+
+    `gpu_ns` is the GPU time before each launch, and in all.
+    """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     same = ordered[1:] == ordered[:-1]
     # Sort by pattern, then by distance, so that the medians can be picked.
-    keys = np.sort((ordered[1:][same].astype(np.int64) << 40) | np.diff(order)[same])
-    pattern, distance = keys >> 40, keys & ((1 << 40) - 1)
+    keys = (ordered[1:][same].astype(np.int64) << 40) | np.diff(order)[same]
+    by_distance = np.argsort(keys)
+    time = np.diff(gpu_ns[order])[same][by_distance]
+    pattern, distance = np.divmod(keys[by_distance], 1 << 40)
     first = np.flatnonzero(np.diff(pattern, prepend=-1))
     count = np.diff(first, append=len(pattern))
     median = distance[first + (count - 1) // 2]
     regular = np.abs(distance - np.repeat(median, count)) * SPACING <= np.repeat(median, count)
-    covered, steady = (
+    covered, busy, steady = (
         np.add.reduceat(each, first) if len(first) else first
-        for each in (np.where(regular, distance, 0), regular.astype(np.int64))
+        for each in (np.where(regular, distance, 0), np.where(regular, time, 0), regular.astype(np.int64))
     )
-    share = covered / max(len(values), 1)
+    share = np.maximum(covered / max(len(values), 1), busy / max(int(gpu_ns[-1]), 1))
     chosen = (count >= MIN_REPEATS - 1) & (share >= MIN_SPACED_SHARE)
     lengths = np.full(np.count_nonzero(chosen), length)
     return lengths, pattern[first][chosen], median[chosen], share[chosen], (steady / count)[chosen]
@@ -180,8 +186,10 @@ MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
 # Qualities above the first rank as equal. Below the second, an anchor that covers less is tried as well.
 GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
-# See _is_step_of: repetitions of the inner level in the outer, share of its score, share that talks to the host.
-MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
+# See _is_step_of: repetitions of the inner level in the outer, fewer where the inner one has few launches, share of its
+# score, share that talks to the host.
+MIN_NESTED, MIN_GROUPED, MIN_NESTED_SCORE, MIN_TALKING = 10, 4, 0.8, 0.9
+MAX_SHORT = 4  # a period of so few launches may be part of an iteration
 NO_KERNEL = -1
 
 
@@ -233,7 +241,7 @@ def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
 
 def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
     hashes = pattern_hashes(sequence.symbol[part])
-    anchors = list(regular_anchors(hashes))
+    anchors = list(regular_anchors(hashes, sequence.gpu_ns[part]))
     contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
     weight = _weights(sequence, part)
     talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
@@ -349,12 +357,16 @@ def _is_step_of(inner: PeriodLevel, outer: PeriodLevel) -> bool:
 
     The layers of a model do not talk to the host, and a pass over them also computes something that takes time.
     """
-    if inner.length * MIN_NESTED > outer.length or inner.score < MIN_NESTED_SCORE * outer.score:
+    if inner.score < MIN_NESTED_SCORE * outer.score:
         return False
     step = sum(inner.kernels.values())
     own = sum(ns for kind, ns in outer.kernels.items() if kind not in inner.kernels)
     rest = sum(outer.kernels.values()) - step * len(inner.places) // len(outer.places)
-    return inner.talking >= MIN_TALKING or max(own, rest) * STRICT <= step
+    if max(own, rest) * STRICT <= step and inner.length <= MAX_SHORT and inner.length * MIN_GROUPED <= outer.length:
+        return True
+    return inner.length * MIN_NESTED <= outer.length and (
+        inner.talking >= MIN_TALKING or max(own, rest) * STRICT <= step
+    )
 
 
 def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, index_ranges
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import (
+    MAX_SHORT,
     MIN_EXTRA,
     MIN_REPEATS,
     STRICT,
@@ -33,7 +34,7 @@ MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than 
 MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
 PATTERN_SHIFT = 40
 MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
-MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
+SHORT_CONFIDENCE = 0.75  # of periods of at most MAX_SHORT launches
 MIN_PASS = 3  # launches; fewer may be calls by hand
 # Repetitions that prove nothing, where these are whole passes, and where they are a few launches. Equal launches of one
 # kernel are often calls by hand. The weight of the work outside the repetitions.
@@ -42,6 +43,7 @@ MIN_PAUSE = 1000  # ns
 MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and share of groups of the typical size
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
 MAX_TALKING_LAYERS = 0.1
+MIN_LOOP = 0.2  # share of the launches or of their GPU time
 
 
 class Period(NamedTuple):
@@ -55,6 +57,33 @@ class Period(NamedTuple):
     start: Times
     end: Times
     confidence: float
+
+
+def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
+    """Return the iterations of all loops that follow each other, and the other levels that repeat (see find_periods).
+
+    A loop beside the first one counts where it has MIN_LOOP of the launches or of their GPU time.
+    """
+    period, levels = find_periods(sequence, inference=inference)
+    if period is None:
+        return None, []
+    loops, count, gpu_ns = [period], len(sequence.symbol), int(sequence.gpu_ns.sum())
+    parts = [(0, int(period.first[0])), (int(period.last[-1]), count)]
+    while parts:
+        begin, stop = parts.pop()
+        part = sequence.part(begin, stop)
+        if max((stop - begin) / count, int(part.gpu_ns.sum()) / max(gpu_ns, 1)) < MIN_LOOP:
+            continue
+        loop, _ = find_periods(part, inference=inference)
+        if loop is not None:
+            loop = loop._replace(first=loop.first + begin, last=loop.last + begin)
+            parts += [(begin, int(loop.first[0])), (int(loop.last[-1]), stop)]
+            loops.append(loop)
+    loops.sort(key=lambda loop: int(loop.first[0]))
+    first, last, start, end = (
+        np.concatenate([getattr(loop, name) for loop in loops]) for name in ("first", "last", "start", "end")
+    )
+    return Period(first, last, start, end, period.confidence), levels
 
 
 def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
