@@ -18,6 +18,7 @@ from tests.rules.helpers import (
     notes,
     with_calls,
 )
+from traceview.model.program import Program
 from traceview.model.trace import KINDS, Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
@@ -306,18 +307,18 @@ def test_less_than_a_thousandth_has_no_finding() -> None:
     assert findings(made_trace(work), unknown_launch) == ()
 
 
-def loading_loop(size: int, read_back: int) -> Trace:
+def loading_loop(size: int, read_back: int, kind: str = "pytorch") -> Trace:
     """Ten steps of 10 ms: a pause of 7 ms, a copy of `size` bytes to the GPU, a kernel, a copy back of `read_back`."""
     work, calls = [], []
     for step in range(10):
         begin, first = step * 10 * MS, len(calls)
-        for at, (start, kind) in enumerate(((7 * MS, "copy"), (8 * MS, "compute"), (9 * MS, "copy"))):
+        for at, (start, work_class) in enumerate(((7 * MS, "copy"), (8 * MS, "compute"), (9 * MS, "copy"))):
             calls.append((begin + start, begin + start + US, "api", 0))
-            work.append((begin + start + US, begin + start + MS, kind, 0, first + at))
+            work.append((begin + start + US, begin + start + MS, work_class, 0, first + at))
     trace = made_trace(work, calls, iterations(10, 10 * MS))
     kinds, sizes = ["h2d", None, "d2h"] * 10, [size, 0, read_back] * 10
     own = [pl.Series("kind", kinds, dtype=pl.Enum(KINDS)), pl.Series("bytes", sizes, dtype=pl.Int64)]
-    return replace(trace, operations=trace.operations.with_columns(own))
+    return replace(trace, operations=trace.operations.with_columns(own), program=Program(kind, (kind,)))
 
 
 def test_wait_before_the_copies_of_batches_is_data_loading() -> None:
@@ -326,3 +327,10 @@ def test_wait_before_the_copies_of_batches_is_data_loading() -> None:
     assert [finding.id for finding in first] == ["data_loading", "host_bound", "host_bound"]
     assert first[0].cost_ns == 9 * 7 * MS and "before batches are copied" in first[0].title
     assert first[0].change == "load"
+
+
+def test_wait_before_input_of_a_program_without_a_model_is_work_of_the_host() -> None:
+    """Nothing else says that data are loaded: a solver makes its input there as well."""
+    first = findings(loading_loop(10_000, 4, "cuda"), host_bound)[0]
+    assert (first.id, first.cost_ns, first.change) == ("host_bound", 9 * 7 * MS, "load")
+    assert "before its input is copied" in first.title and "several threads" in first.remedy

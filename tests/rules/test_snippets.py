@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from textwrap import indent
 from typing import Any
@@ -95,6 +96,10 @@ def small_program(torch: Any) -> dict[str, Any]:
         "block": torch.nn.Linear(8, 8),
         "dataset": batches,
         "loader": batches,
+        "executor": ThreadPoolExecutor(1),
+        "load": lambda index: batches[index],
+        "index": 0,
+        "compute": model,
         "batches": iter(batches),
         "requests": iter(batches),
         "step": lambda batch: model(batch).sum(),

@@ -30,6 +30,7 @@ PROGRAM_NAMES = {  # by kind, in the order in which evidence decides
     "cuda": "CUDA",
 }
 KINDS = tuple(PROGRAM_NAMES)
+MODELS = ("pytorch", "jax", "tensorflow", "tensorrt", "onnx", "triton")  # frameworks of machine learning
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,16 @@ class Program:
     evidence: tuple[str, ...] = ()
     communicates: bool | None = None
     attention: bool | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the program runs a model of machine learning, by its framework."""
+        return self.kind in MODELS
+
+    @property
+    def cupy(self) -> bool:
+        """Whether CuPy fits the program: it uses CuPy, or Python without a library of arrays that is known."""
+        return self.kind not in ARRAYS or "cupy" in self.frameworks
 
 
 PLAIN_CUDA = Program()

@@ -12,8 +12,8 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     shows                   The properties of NEEDS that the finding itself is evidence of.
     known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
 
-A sentence or code with a word of NEEDS is for programs that have what it speaks of. `training`, `communicates` and
-`attention` are properties of a program.
+A sentence or code with a word of NEEDS is for programs that have what it speaks of. `training`, `communicates`,
+`attention` and `cupy` are properties of a program.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
 fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
@@ -68,6 +68,7 @@ NEEDS: Mapping[str, re.Pattern[str]] = {
         r"(?i)\bDDP\b|DistributedData|\bFSDP\b|bucket|nccl|all-?reduce|tensor parallel|\branks?\b"
     ),
     "attention": re.compile(r"(?i)attention|flash|keys and values|\bcache\["),
+    "cupy": re.compile(r"(?i)cupy"),
 }
 PRICED = ("cost", "share", "gaps")  # values that follow from the price
 Entry: TypeAlias = Mapping[str, Any]

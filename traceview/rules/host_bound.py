@@ -45,10 +45,14 @@ READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
 class _Sums(NamedTuple):
-    """The ns of long waits by range name, and the lengths of those with other evidence of loading."""
+    """The ns of long waits by range name, the lengths of those with other evidence of loading, and its kind.
+
+    `evident` are the ns in which a loader works or files are read; in the others, input is copied afterwards.
+    """
 
     waits: dict[str, int]
     loading: dict[str, Counts]
+    evident: int
 
 
 class _Waits(NamedTuple):
@@ -70,14 +74,15 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         own = shares.filter(pl.col("group") == place)
         limits = None if place < 0 else own["ns"].to_numpy()
         groups[_group(place)] = GapGroup(waits.rows[own["wait"].to_numpy()], own["name"].to_numpy(), names, limits)
-    loading = np.flatnonzero(_load_data(part.trace, device, waits))
+    evident = _are_evident(part.trace, waits)
+    loading = np.flatnonzero(evident | _end_with_input(part.trace, device, waits))
     groups["loading"] = GapGroup(waits.rows[loading], first[loading], names)
     totals = np.zeros(len(names), np.int64)
     np.add.at(totals, shares["name"].to_numpy(), shares["ns"].to_numpy())
     lengths = {
         names[at]: Counts.from_values(waits.ns[loading[first[loading] == at]]) for at in np.unique(first[loading])
     }
-    sums = _Sums(dict(zip(names, totals.tolist(), strict=True)), lengths)
+    sums = _Sums(dict(zip(names, totals.tolist(), strict=True)), lengths, int(waits.ns[evident].sum()))
     return Collected(sums, groups)
 
 
@@ -126,19 +131,25 @@ def _overlapping_names(part: CapturePart, waits: _Waits) -> tuple[tuple[str, ...
     return tuple(names), named
 
 
-def _load_data(trace: Trace, device: DevicePart, waits: _Waits) -> NDArray[np.bool_]:
-    """Return the waits in which data are loaded, by what the capture shows besides the names of ranges."""
-    length = waits.times.end - waits.times.start
-    batch = BatchCopies.from_trace(trace).bytes_after(waits.thread, waits.times.end, length)
+def _end_with_input(trace: Trace, device: DevicePart, waits: _Waits) -> NDArray[np.bool_]:
+    """Return the waits that end with copies of input to the GPU."""
+    batch = BatchCopies.from_trace(trace).bytes_after(waits.thread, waits.times.end, _lengths(waits))
     before = device.operations_before(waits.rows)
     kind, size = (trace.operations[name].to_physical().fill_null(0).to_numpy()[before] for name in ("kind", "bytes"))
     is_copy = (trace.operations["class"] == "copy").to_numpy()[before]
     copied, read_back = (np.where(is_copy & (kind == code), size, 0) for code in (H2D, D2H))
-    ends_with_batch = is_input(batch, copied, read_back)
+    return is_input(batch, copied, read_back)
+
+
+def _are_evident(trace: Trace, waits: _Waits) -> NDArray[np.bool_]:
+    """Return the waits of a loader's thread, and those in which a loader works or files are read most of the time."""
     loaders = [bool(loading_words(name)) for name in trace.threads["name"]]
-    of_loader = np.append(np.array(loaders, np.bool_), False)[waits.thread]
-    loads: NDArray[np.bool_] = ends_with_batch | of_loader | (_time_of_loaders(trace, waits) > MOSTLY * length)
-    return loads
+    evident: NDArray[np.bool_] = np.append(np.array(loaders, np.bool_), False)[waits.thread]
+    return evident | (_time_of_loaders(trace, waits) > MOSTLY * _lengths(waits))
+
+
+def _lengths(waits: _Waits) -> Times:
+    return waits.times.end - waits.times.start
 
 
 def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
@@ -166,7 +177,8 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         named = frozenset(name for name in own.waits if _names_loading(name))
         loading = {name: own.loading[name].total for name in _unnamed_loading(facts, device, own) - named}
         if named or loading:
-            yield _loading_draft(device, {name: own.waits[name] for name in named}, loading)
+            evident = bool(named) or own.evident > MOSTLY * sum(loading.values()) or facts.analysis.program.has_model
+            yield _loading_draft(device, {name: own.waits[name] for name in named}, loading, evident=evident)
         waits = [(ns - loading.get(name, 0), name) for name, ns in own.waits.items() if name and name not in named]
         minimum = MIN_RANGE_SHARE * device.steady.length
         dominant = [name for ns, name in sorted(waits, reverse=True) if ns >= minimum]
@@ -208,11 +220,18 @@ def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _Sums) -> f
     return frozenset(lengths if in_loop and every.total >= MIN_LOADING * device.steady.length else ())
 
 
-def _loading_draft(device: DeviceFacts, named: dict[str, int], loading: dict[str, int]) -> FindingDraft:
-    """Return the finding on data loading in ranges named after it, and in waits with other evidence of it."""
+def _loading_draft(
+    device: DeviceFacts, named: dict[str, int], loading: dict[str, int], *, evident: bool
+) -> FindingDraft:
+    """Return the finding on data loading in ranges named after it, and in waits with other evidence of it.
+
+    Where nothing but copies of input after the waits says so, a program without a model makes its input there.
+    """
     longest = max(named, key=lambda name: (named[name], name), default="")
     is_named = named.get(longest, 0) >= MOSTLY * sum((*named.values(), *loading.values()))
     claims = *_range_claims(frozenset(named)), IdleClaim(("host",), "loading", frozenset(loading))
+    if not evident:
+        return FindingDraft("host_bound", device, claims, {}, "input", key="input")
     return FindingDraft("data_loading", device, claims, {"range": longest}, "" if is_named else "batch")
 
 

@@ -29,6 +29,7 @@ from traceview.measure.iterations.candidates import (
     range_phases,
     repeating_ranges,
     single_passes,
+    with_other_loop,
 )
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence
@@ -128,7 +129,7 @@ class IterationRanges(NamedTuple):
     """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 
     `source` is "range" or "period" (model.Iterations). The `skipped` first ones are warm-up; `why` is the reason.
-    `clipped` says that a window cuts them.
+    `clipped` says that a window cuts them. `first_loop` is the number of iterations of the first loop if there are two.
     """
 
     range: str
@@ -143,6 +144,7 @@ class IterationRanges(NamedTuple):
     skipped: int = 0
     why: str = "none"
     clipped: bool = False
+    first_loop: int | None = None
 
 
 class LaunchSource(NamedTuple):
@@ -197,7 +199,8 @@ def choose_iterations(
     if len(where.start) == 0:
         return NotMeasured("no iteration overlaps the chosen window")
     ratio = WARM_UP if where.source == "range" else WARM_UP_PERIOD
-    skipped, why = _count_warm_up(trace, where.end - where.start, skip, ratio)
+    wall = where.end - where.start
+    skipped, why = _count_warm_up(trace, wall if skip is not None else wall[: where.first_loop], skip, ratio)
     if where.source == "period" and skip is None and skipped > max(MAX_WARM_UP, len(where.start) // 4):
         return where  # iterations that become shorter and shorter, like those of an elimination
     return where._replace(skipped=skipped, why=why)
@@ -214,10 +217,12 @@ def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> Itera
         chosen = choose_phase(phases)
         if chosen is not None and not chosen.is_layer and not _in_single_pass(ranges, chosen.start):
             first, last = first_and_last(phases, chosen)
-            where = _from_ranges(trace, first.ranges, chosen.confidence, other_phases(phases, chosen))
-            return where._replace(end=last.end)
-    where = _from_launches(trace, launches)
-    return None if where is None or _in_single_pass(ranges, where.start) else where
+            rows, start, end, first_loop = with_other_loop(phases, first, last.end)
+            loops = first.ranges._replace(rows=rows)
+            where = _from_ranges(trace, loops, chosen.confidence, other_phases(phases, chosen))
+            return where._replace(start=start, end=end, first_loop=first_loop)
+    repeated = _from_launches(trace, launches)
+    return None if repeated is None or _in_single_pass(ranges, repeated.start) else repeated
 
 
 def _in_single_pass(ranges: pl.DataFrame, starts: Times) -> bool:
@@ -269,6 +274,7 @@ def _from_period(
         names=[f"period {index}" for index in range(len(period.start))],
         start=period.start,
         end=period.end,
+        first_loop=period.first_loop,
     )
 
 
@@ -277,7 +283,8 @@ def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationR
         return where
     inside = overlaps_window(where.start, where.end, window)
     start, end = (np.clip(times[inside], window.start, window.end) for times in (where.start, where.end))
-    return where._replace(start=start, end=end, names=list(compress(where.names, inside)), clipped=True)
+    names, first_loop = list(compress(where.names, inside)), int(inside[: where.first_loop].sum()) or None
+    return where._replace(start=start, end=end, names=names, clipped=True, first_loop=first_loop)
 
 
 def with_last_work(where: IterationRanges, work: IterationLaunches) -> tuple[IterationRanges, IterationLaunches]:

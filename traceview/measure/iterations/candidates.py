@@ -269,6 +269,29 @@ def first_and_last(phases: Sequence[Phase], chosen: Phase) -> tuple[Phase, Phase
     return first, last
 
 
+def with_other_loop(phases: Sequence[Phase], loop: Phase, end: Times) -> tuple[Times, Times, Times, int]:
+    """Return rows, start and end of the ranges of a loop and of the largest loop before or after it.
+
+    `loop` begins each iteration, `end` ends it. The other loop has MIN_SHARE of the GPU work. The last value is the
+    number of iterations of the first loop.
+    """
+    for phase in phases:
+        outside = (phase.start >= end[-1]) | (phase.end <= loop.start[0])
+        share = float(outside.mean()) * max(phase.time_share, phase.count_share)
+        if (
+            phase.own
+            and phase.ranges.thread == loop.ranges.thread
+            and outside.sum() >= MIN_REPEATS
+            and share >= MIN_SHARE
+        ):
+            pairs = zip((phase.ranges.rows, phase.start, phase.end), (loop.ranges.rows, loop.start, end), strict=True)
+            rows, start, end = (np.concatenate([other[outside], own]) for other, own in pairs)
+            order = np.argsort(start, kind="stable")
+            before = int((phase.end <= loop.start[0]).sum())
+            return rows[order], start[order], end[order], before or len(loop.start)
+    return loop.ranges.rows, loop.start, end, len(loop.start)
+
+
 def _innermost(phases: Sequence[Phase], chosen: Phase | None) -> Phase | None:
     """Return a phase, or the iterations of this loop of loops. The layers of a step do not count."""
     while chosen is not None:

@@ -31,6 +31,8 @@ def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tu
 
     `lengths` are the times of the counted iterations, `work` is what all iterations launch.
     """
+    if np.mean(lengths == 0) >= MIN_COUNT:
+        return ()  # several iterations run at once on their streams, and some end together
     names, count = work.names[skipped:], work.kernels[skipped:]
     groups = [part for group in _by_contents(lengths, names) for part in _by_length(group, lengths)]
     groups = _join_nearest(groups, lengths)

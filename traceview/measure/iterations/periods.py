@@ -34,7 +34,7 @@ MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than 
 MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
 PATTERN_SHIFT = 40
 MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
-SHORT_CONFIDENCE = 0.75  # of periods of at most MAX_SHORT launches
+SHORT_CONFIDENCE = 0.75  # confidence in periods of at most MAX_SHORT launches
 MIN_PASS = 3  # launches; fewer may be calls by hand
 # Repetitions that prove nothing, where these are whole passes, and where they are a few launches. Equal launches of one
 # kernel are often calls by hand. The weight of the work outside the repetitions.
@@ -50,6 +50,7 @@ class Period(NamedTuple):
     """The repetitions of a launch sequence at one level.
 
     Repetition i has the launches [first[i], last[i]) and lasts from `start[i]` to `end[i]`. `confidence` is 0 to 1.
+    `first_loop` is the number of repetitions of the first of several loops.
     """
 
     first: Times
@@ -57,6 +58,7 @@ class Period(NamedTuple):
     start: Times
     end: Times
     confidence: float
+    first_loop: int | None = None
 
 
 def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
@@ -83,7 +85,7 @@ def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Pe
     first, last, start, end = (
         np.concatenate([getattr(loop, name) for loop in loops]) for name in ("first", "last", "start", "end")
     )
-    return Period(first, last, start, end, period.confidence), levels
+    return Period(first, last, start, end, period.confidence, len(loops[0].first)), levels
 
 
 def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
