@@ -356,6 +356,11 @@ class Analysis(Drawn):
         """Whether findings cover the run, from its first CUDA call to its last, and not the counted iterations."""
         return self.whole or isinstance(self.iterations, NotMeasured)
 
+    def compute_share(self, device: DeviceUse) -> float:
+        """Return the share of the time of a device in which it computes, waits for the profiler left out."""
+        whole = self.covered_ns(device) - sum((device.gaps.profiler or {}).values())
+        return self.part(device).compute_ns / max(whole, 1)
+
     def covered_ns(self, device: DeviceUse) -> int:
         """Return the time that the shares of a device's findings refer to, in ns."""
         return self.run.length if self.covers_run else device.steady.window.length

@@ -63,8 +63,7 @@ def _parts(analysis: Analysis) -> str:
     """
     first = next((finding.device for finding in analysis.findings if finding.device), analysis.devices[0].id)
     device = next((use for use in analysis.devices if use.id == first), analysis.devices[0])
-    whole = max(analysis.covered_ns(device) - sum((device.gaps.profiler or {}).values()), 1)
-    compute = analysis.part(device).compute_ns / whole
+    compute = analysis.compute_share(device)
     shares = {**_losses(analysis, device.id), "compute": compute}
     named = sorted(shares.items(), key=lambda pair: -pair[1])
     shown = [(words, share) for words, share in named if share >= MIN_PART][:MAX_PARTS]

@@ -7,7 +7,7 @@ so that the bound of a finding on compute is a replay with as much less compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ NO_CHANGE = "no model of the remedy: at most what it costs without the profiler"
 NO_MODEL = "the run has no model that a change could be replayed in"
 ONCE = "it occurs once in a run, so that a longer run hides it"
 BEHIND = 0.999999  # puts a finding without a known gain behind those that gain as much
-NEARLY_ALL = 0.8  # share of the time from which a kernel is what limits a device
+NEARLY_ALL = 0.8  # share of the time from which a kernel, or all of them, are what limits a device
 MOST_FIRST = 2.0  # above every share of an iteration
 MOSTLY = 0.5  # share of the run from which what occurs once comes first
 
@@ -39,7 +39,8 @@ def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes
     """
     pricing = _Gains(analysis, changes)
     gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -_unprofiled_cost(each))]
-    return tuple(sorted(gained, key=_rank(gained)))
+    computing = {use.id for use in analysis.devices if analysis.compute_share(use) >= NEARLY_ALL}
+    return tuple(sorted(gained, key=_rank(gained, computing)))
 
 
 class _Gains:
@@ -123,12 +124,13 @@ def base_ns(analysis: Analysis) -> int:
     return analysis.run.length
 
 
-def _rank(findings: Sequence[Finding]) -> Callable[[Finding], tuple[float, float]]:
+def _rank(findings: Sequence[Finding], computing: Collection[str]) -> Callable[[Finding], tuple[float, float]]:
     """Return the key of the order: findings of one kind on one device, which split one cause, count as one.
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
-    that gain less than captures of a program differ by, and after the others. A kernel that takes nearly all of the
-    time comes before what gains less than HIGH_SHARE. What occurs once and takes most of the run comes first.
+    that gain less than captures of a program differ by, and after the others. What occurs once and takes most of the
+    run comes first. On a device that computes nearly all of the time (`computing`), the kernels come before other
+    changes that gain less than HIGH_SHARE, and one that takes nearly all comes before all such changes.
     """
     whole: dict[tuple[str, str | None], float] = {}
     for finding in findings:
@@ -137,6 +139,8 @@ def _rank(findings: Sequence[Finding]) -> Callable[[Finding], tuple[float, float
         limit = HIGH_SHARE if finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
         own = min(limit, finding.decisive_fraction) * BEHIND if behind else gain.fraction
         own = MOST_FIRST if finding.once and not behind else own
+        if finding.claims != "compute" and finding.device in computing and own < HIGH_SHARE:
+            own *= MEDIUM_SHARE / HIGH_SHARE
         joined = gain.source == "predicted" or behind
         whole[key] = max(whole.get(key, 0.0), own) if joined else whole.get(key, 0.0) + own
     return lambda finding: (-whole[finding.id, finding.device], -_unprofiled_cost(finding))
