@@ -53,6 +53,18 @@ class GraphChange(NamedTuple):
         return self._replace(rests_on=self.in_pytorch) if fitting else self
 
 
+def without_other_waits(graph: DependencyGraph, waits: Mask, operations: Mask) -> Mask:
+    """Return the mask of edges `waits` without those to work that waits for something else than these operations.
+
+    Work that starts later after an operation than this took waits for something that the graph does not have, such as
+    another kernel that fills the GPU, or the loading of its code.
+    """
+    ops, edges = graph.operations, graph.edges
+    source = np.where(waits, graph.operations_at(edges.source), 0)
+    late = edges.weight - graph.facts.kernel_gap > ops.end[source] - ops.start[source]
+    return waits & ~(operations[source] & late)
+
+
 def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
     """Return the mask of the calls that launch any of the operations."""
     mask = np.zeros(len(graph.calls.row), np.bool_)

@@ -17,7 +17,7 @@ import numpy as np
 
 from traceview.intervals import Times, covered_length, union
 from traceview.model.units import size
-from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes
+from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes, without_other_waits
 from traceview.whatif.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
 from traceview.whatif.graph import EVENT, REDUCE, RUN, Codes, DependencyGraph, Mask, replay
 
@@ -32,6 +32,7 @@ def overlap_communication(graph: DependencyGraph, constants: Constants) -> Depen
     source, target = graph.operations_at(edges.source), graph.operations_at(edges.target)
     between = (edges.source >= base) & (edges.target >= base) & (edges.kind != RUN)
     waits = between & is_communication[np.where(between, source, 0)] & ~is_communication[np.where(between, target, 0)]
+    waits = without_other_waits(graph, waits, is_communication)
     if not waits.any():
         return "nothing waits for the communication"
     into = between & is_communication[np.where(between, target, 0)]

@@ -31,6 +31,7 @@ from traceview.whatif.changes.base import (
     GraphChange,
     backward_passes,
     launching_calls,
+    without_other_waits,
 )
 from traceview.whatif.constants import ASYNC_CALL, COPY_LATENCY, Constants
 from traceview.whatif.graph import CALL, EVENT, GAP, LAUNCH, RUN, STREAM, WAIT, DependencyGraph, Mask, replay
@@ -153,7 +154,7 @@ def _with_copies_ahead(graph: DependencyGraph, chosen: Mask) -> DependencyGraph:
     edge = edges.kind == STREAM
     source, target = map(graph.operations_at, (edges.source, edges.target))
     crosses = edge & (chosen[np.where(edge, source, 0)] != chosen[np.where(edge, target, 0)])
-    kept = edges.keep(~crosses)
+    kept = edges.keep(~without_other_waits(graph, crosses, chosen))
     gap = graph.facts.kernel_gap
     for stream in np.unique(ops.stream[chosen]):
         rows = np.flatnonzero((ops.stream == stream) & ~chosen)
@@ -206,7 +207,7 @@ def copy_output_apart(graph: DependencyGraph, constants: Constants) -> Dependenc
     edges, gap = graph.edges, graph.facts.kernel_gap
     between = edges.kind == STREAM
     source, target = (np.where(between, graph.operations_at(nodes), 0) for nodes in (edges.source, edges.target))
-    kept = edges.keep(~(between & (chosen[source] != chosen[target])))
+    kept = edges.keep(~without_other_waits(graph, between & (chosen[source] != chosen[target]), chosen))
     for stream in np.unique(ops.stream[chosen]):
         rows = np.flatnonzero((ops.stream == stream) & ~chosen)
         copies = np.flatnonzero((ops.stream == stream) & chosen)
