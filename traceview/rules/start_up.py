@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.run import (
@@ -54,16 +55,20 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
-COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
+COMPILES = re.compile(
+    r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])"
+)
 LOADS_CODE = r"^cu(?:Link|Module|Library)(?:Create|AddData|AddFile|Complete|LoadData|LoadFatBinary|Load)|^nvrtcCompile"
-COMPILATION = "the compilation of kernels"
+# What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
+STARTS_LIBRARY = r"^cuda(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
+COMPILATION, LIBRARIES = "the compilation of kernels", "the start of libraries"
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
 CASES = (
     (re.compile(r"Host|cuMemAllocHost"), "pinned"),
     (re.compile(r"^`|^the compilation"), "compiled"),
-    (re.compile(r"Library|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
+    (re.compile(r"[Ll]ibrar|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
 )
 
 
@@ -164,7 +169,7 @@ def _single_waits(part: CapturePart, device: DevicePart, calls: pl.DataFrame) ->
 
 
 def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tuple[dict[str, int], GapGroup]:
-    """Return the long gaps in which the host compiles, and their `host` ns by what shows it.
+    """Return the long gaps in which the host compiles or a library starts, and their `host` ns by what shows it.
 
     A range shows it by its name. A call that links or loads a module shows that the host, or a thread or process that
     it waited for, made this code before.
@@ -173,13 +178,17 @@ def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tu
     gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
     middle = (device.gap_start[gaps] + device.gap_end[gaps]) // 2
     names, which = part.range_names(part.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
-    loads = calls.filter("counts", names_match(calls["name"], LOADS_CODE))["start"].to_numpy()
     in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
-    edges = (device.gap_start[gaps], device.gap_end[gaps])
-    ends_with_load = np.less(*(np.searchsorted(loads, edge) for edge in edges))
-    keys = [f"`{name}`" for name in names] + [COMPILATION]
-    which = np.where(in_range, which, len(names))
-    chosen = in_range | ends_with_load
+
+    def have(pattern: str) -> NDArray[np.bool_]:
+        starts = calls.filter("counts", names_match(calls["name"], pattern))["start"].to_numpy()
+        first, last = (np.searchsorted(starts, edge) for edge in (device.gap_start[gaps], device.gap_end[gaps]))
+        return first < last
+
+    loads, starts = have(LOADS_CODE), have(STARTS_LIBRARY)
+    keys = [f"`{name}`" for name in names] + [COMPILATION, LIBRARIES]
+    which = np.where(in_range, which, len(names) + ~loads)
+    chosen = in_range | loads | starts
     ns = np.bincount(which[chosen], host[gaps[chosen]], minlength=len(keys)).astype(np.int64).tolist()
     return {name: own for name, own in zip(keys, ns, strict=True) if own}, GapGroup(gaps[chosen])
 

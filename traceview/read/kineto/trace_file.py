@@ -27,6 +27,8 @@ STRINGS_SCHEMA = {"id": pl.Int64, "value": pl.String}
 ALWAYS_PRESENT = (raw.KERNEL, raw.MEMCPY, raw.MEMSET, raw.RUNTIME, raw.NVTX)
 # Names of copies, such as `Memcpy HtoD (Pageable -> Device)`: Kineto's words (cupti_strings.cpp) and the numbers of
 # CUPTI's memcpy kinds and of nsys's ENUM_CUDA_MEM_KIND.
+# CUPTI's names of its overheadType 2, 6, 7 and 8.
+DRIVER_WORK = re.compile("Driver Compiler|Module Loading|Function Loading|Command Buffer Full")
 COPY_NAME = re.compile(r"Memcpy (\w+|<unknown>)(?: \((.+)\))?")
 COPY_KINDS = {
     kind: number
@@ -68,7 +70,7 @@ def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl
             pl.lit(0, pl.Int64).alias("domainId"),
             pl.lit(None, pl.String).alias("text"),
         ),
-        raw.OVERHEAD: frames["overhead"],
+        raw.OVERHEAD: _profiler_overhead(frames["overhead"], names),
         raw.SYNCHRONIZATION: _synchronizations(stream["sync"], names),
         raw.CUDA_EVENT: _event_records(stream["event"], stream["sync"]),
         raw.SCOPES: scope_table(frames[SCOPE], identity),
@@ -104,6 +106,12 @@ def _host_events(events: pl.DataFrame, identity: TraceIdentity, name: str) -> pl
         pl.col("name").alias(name),
         identity.global_tid(events),
     )
+
+
+def _profiler_overhead(events: pl.DataFrame, names: tuple[str, ...]) -> pl.DataFrame:
+    """Return the overhead of the profiler; the driver's own, which has the same category, belongs to its calls."""
+    own = [code for code in events["name"].unique().to_list() if DRIVER_WORK.search(names[code]) is None]
+    return events.filter(pl.col("name").is_in(own))
 
 
 def _copies(copies: pl.DataFrame, names: tuple[str, ...]) -> pl.DataFrame:
