@@ -111,7 +111,7 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS, work: LaunchedW
 def modelled_iterations(analysis: Analysis) -> Iterations | NotMeasured:
     """Return the iterations of a run; without any, the whole run as one, unless it has too much work to model.
 
-    The run lasts from its first CUDA call or GPU work to the end of the last one, in the analyzed window.
+    The run is that of the analysis (docs/definitions.md "The run"), from the launch of its first work.
     """
     iterations, trace = analysis.iterations, analysis.trace
     if isinstance(iterations, Iterations) or not len(trace.operations) or not len(trace.api):
@@ -120,11 +120,10 @@ def modelled_iterations(analysis: Analysis) -> Iterations | NotMeasured:
         return NotMeasured(f"{iterations.reason}, and the whole run has more than {MAX_RUN:,} GPU operations to model")
     numbers, counts = np.unique(trace.operations["process"].to_numpy(), return_counts=True)
     process = int(numbers[np.argmax(counts)])
-    calls, work = (frame.filter(pl.col("process") == process) for frame in (trace.api, trace.operations))
-    start = int(np.concatenate([frame["start"].to_numpy() for frame in (calls, work)]).min())
-    end = int(np.concatenate([frame["end"].to_numpy() for frame in (calls, work)]).max())
-    window = trace.window or EVERYTHING
-    run = Window(max(start, window.start), min(end, window.end))
+    work = trace.operations.filter(pl.col("process") == process)
+    launched = trace.api["start"].to_numpy()[work["launch"].drop_nulls().to_numpy()]
+    begin = min(analysis.run.start, int(launched.min(initial=analysis.run.start)))
+    run = Window(max(begin, (trace.window or EVERYTHING).start), analysis.run.end)
     threads = trace.api["thread"].to_numpy()[work["launch"].drop_nulls().to_numpy()]
     return _as_iteration(run, process, int(np.bincount(threads).argmax()) if len(threads) else 0, len(work))
 
