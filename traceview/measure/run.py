@@ -19,6 +19,7 @@ from traceview.model.trace import EVERYTHING, Trace, Window, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
+TORCH_PROFILER = "torch.profiler"
 MIN_START_UP = 10_000_000  # ns; only a call that creates a context or loads code takes as long before the first work
 WORKING_ROLES = ("memory", "api")  # the roles of calls that neither wait for the GPU nor copy
 CALL = ("name", "kernel")  # what a call does: its name, and the kernel that it launches
@@ -44,7 +45,11 @@ class CallsTime(NamedTuple):
 
 
 def calls_time(trace: Trace) -> CallsTime | None:
-    """Return the time of the calls that begin in the window, of processes with GPU work; None without such calls."""
+    """Return the time of the calls that begin in the window, of processes with GPU work; None without such calls.
+
+    A trace of torch.profiler begins where its user starts the profiler, so there what the host does first counts, too.
+    Its last calls are those of the profiler.
+    """
     calls = calls_of_processes(trace, trace.devices["processes"].explode().unique())
     counts = calls["counts"].to_numpy()
     if not counts.any():
@@ -52,6 +57,10 @@ def calls_time(trace: Trace) -> CallsTime | None:
     window = Window(
         int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
     )
+    if trace.info.profiler == TORCH_PROFILER:
+        starts = [int(frame["start"].to_numpy()[0]) for frame in (trace.ranges, trace.scopes) if len(frame)]
+        begin = min([window.start, *starts])
+        return CallsTime(Window(begin, begin), begin)
     long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
     few = calls.filter(counts & (long | names_match(calls["name"], STARTS_UP)))
     working = few["role"].is_in(WORKING_ROLES).to_numpy() & ~names_match(few["name"], "Launch")

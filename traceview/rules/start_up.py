@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, own_lengths
 from traceview.measure.run import (
     CALL,
     WORKING_ROLES,
@@ -37,10 +37,11 @@ from traceview.measure.run import (
 )
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
-from traceview.model.sums import KeyedSums
-from traceview.model.trace import Window, names_match
+from traceview.model.names import loading_words
+from traceview.model.sums import KeyedSums, sum_mappings
+from traceview.model.trace import EVERYTHING, Window, names_match
 from traceview.model.units import duration, plain
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.ledger import sum_columns
 from traceview.pricing.texts import join_words
@@ -79,7 +80,8 @@ class _Sums(NamedTuple):
     when each call of CALL occurs first. `waits` has the ns of long gaps in each long call (ROW, by account), and
     `accounts` those of all long gaps. `idle` is the time before the first context in which the host is in no call, and
     `compiling` the ns of long gaps in which it compiles, by the name of the range or of the call that loads the result.
-    `early` are the long calls between the first work and the iterations (ROW, ns).
+    `early` are the long calls between the first work and the iterations (ROW, ns). `loading` is the time before the
+    first work in ranges that load data, by name.
     """
 
     before: dict[str, int]
@@ -91,6 +93,7 @@ class _Sums(NamedTuple):
     idle: int
     compiling: dict[str, int]
     early: KeyedSums
+    loading: dict[str, int]
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
@@ -117,6 +120,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         _without_context(before, run),
         compiling[0],
         KeyedSums.from_rows(early, *ROW),
+        _loading_before(part, Window(run.start, work.start)),
     )
     return Collected(sums, {SINGLE: group, COMPILING: compiling[1]})
 
@@ -133,6 +137,18 @@ def _without_context(before: pl.DataFrame, run: Window) -> int:
     ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT))["end"].head(1).to_list()
     calls = inside(before, Window(run.start, ready[0]))["ns"].sum() if ready else 0
     return ready[0] - run.start - int(calls) if ready else 0
+
+
+def _loading_before(part: CapturePart, window: Window) -> dict[str, int]:
+    """Return the ns in which ranges before the first work load data, by name; every part has all ranges."""
+    own = part.trace.window or EVERYTHING
+    if not own.start <= window.end < own.end:
+        return {}
+    ranges = part.trace.ranges.filter(pl.col("start") < window.end, pl.col("end") > window.start)
+    loads = ranges.filter(pl.Series([bool(loading_words(name)) for name in ranges["name"]], dtype=pl.Boolean))
+    start, end = (loads[name].to_numpy().clip(window.start, window.end) for name in ("start", "end"))
+    names = [fold_numbers(name) for name in loads["name"]]
+    return sum_mappings({name: ns} for name, ns in zip(names, own_lengths(start, end).tolist(), strict=True))
 
 
 def _named(part: CapturePart, calls: pl.DataFrame, *more: str) -> pl.DataFrame:
@@ -201,9 +217,17 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         few = not analysis.covers_run and device.steady.length <= FEW * analysis.run.length
         early = _early(own) if few else own.early.frame.clear()
         host = work.start - analysis.run.start - in_calls if few or analysis.covers_run else 0
+        loading = own.loading if analysis.covers_run else {}
+        loads = min(sum(loading.values()), host)
+        host -= loads
         with_host = host if facts.program.python else min(own.idle, host)
         counts = analysis.covers_run or in_calls + early["ns"].sum() + with_host > ONE_TIME * analysis.run.length
         yield from _start_up(facts, device, own, early, with_host, counts)
+        if loads:
+            main = max(loading, key=loading.__getitem__)
+            place = Place("the host loads data", analysis.run.start, work.start, device.use.id)
+            values = {"range": main}
+            yield FindingDraft("data_loading", device, (), values, CASE, CASE, outside_ns=loads, evidence=(place,))
         if analysis.covers_run and host > with_host:
             place = Place("the host prepares the first work", analysis.run.start, work.start, device.use.id)
             left = host - with_host
