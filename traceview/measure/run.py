@@ -15,6 +15,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.shared_work import launch_rows
+from traceview.model.names import loading_words
 from traceview.model.trace import EVERYTHING, Trace, Window, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
@@ -47,8 +48,8 @@ class CallsTime(NamedTuple):
 def calls_time(trace: Trace) -> CallsTime | None:
     """Return the time of the calls that begin in the window, of processes with GPU work; None without such calls.
 
-    A trace of torch.profiler begins where its user starts the profiler, so there what the host does first counts, too.
-    Its last calls are those of the profiler.
+    A trace of torch.profiler has no start of the process. Data that are loaded before its first work count; its last
+    calls are those of the profiler.
     """
     calls = calls_of_processes(trace, trace.devices["processes"].explode().unique())
     counts = calls["counts"].to_numpy()
@@ -57,10 +58,12 @@ def calls_time(trace: Trace) -> CallsTime | None:
     window = Window(
         int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
     )
-    if trace.info.profiler == TORCH_PROFILER:
-        starts = [int(frame["start"].to_numpy()[0]) for frame in (trace.ranges, trace.scopes) if len(frame)]
-        begin = min([window.start, *starts])
-        return CallsTime(Window(begin, begin), begin)
+    if trace.info.profiler == TORCH_PROFILER and len(trace.ranges):
+        work = int(trace.operations["start"].to_numpy()[0])
+        loads = pl.Series([bool(loading_words(name)) for name in trace.ranges["name"]], dtype=pl.Boolean)
+        before = trace.ranges["start"].filter(loads & (trace.ranges["start"] < work))
+        begin = min([window.start, *before.head(1)])
+        return CallsTime(Window(begin, begin), before.first())  # type: ignore[arg-type]
     long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
     few = calls.filter(counts & (long | names_match(calls["name"], STARTS_UP)))
     working = few["role"].is_in(WORKING_ROLES).to_numpy() & ~names_match(few["name"], "Launch")

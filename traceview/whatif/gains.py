@@ -129,18 +129,18 @@ def _rank(findings: Sequence[Finding], computing: Collection[str]) -> Callable[[
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
     that gain less than captures of a program differ by, and after the others. What occurs once and takes most of the
-    run comes first. On a device that computes nearly all of the time (`computing`), the kernels come before other
-    changes that gain less than HIGH_SHARE, and one that takes nearly all comes before all such changes.
+    run comes first. A kernel that takes nearly all of the time comes before what gains less than HIGH_SHARE. So do
+    the kernels of a device that computes nearly all of the time (`computing`), if no change of them gains MEDIUM_SHARE.
     """
     whole: dict[tuple[str, str | None], float] = {}
+    faster = [each.device for each in findings if each.claims == "compute" and each.gain.fraction >= MEDIUM_SHARE]
     for finding in findings:
         key, gain = (finding.id, finding.device), finding.gain
         behind = gain.source == "none" or (finding.once and gain.fraction <= MOSTLY)
-        limit = HIGH_SHARE if finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
+        limits = finding.claims == "compute" and finding.device in computing and finding.device not in faster
+        limit = HIGH_SHARE if limits or finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
         own = min(limit, finding.decisive_fraction) * BEHIND if behind else gain.fraction
         own = MOST_FIRST if finding.once and not behind else own
-        if finding.claims != "compute" and finding.device in computing and own < HIGH_SHARE:
-            own *= MEDIUM_SHARE / HIGH_SHARE
         joined = gain.source == "predicted" or behind
         whole[key] = max(whole.get(key, 0.0), own) if joined else whole.get(key, 0.0) + own
     return lambda finding: (-whole[finding.id, finding.device], -_unprofiled_cost(finding))

@@ -27,7 +27,8 @@ from traceview.model.analysis import IterationCandidate
 from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
 
-MIN_REPEATS = 3
+MIN_REPEATS, MIN_STEPS = 3, 2  # ranges of a name; numbered steps say that they repeat
+NUMBERED_STEP = STEP_WORDS + ".*#"
 MAX_LISTED_NAMES = 5
 MAX_SHOWN_NAME = 200  # characters of a name in an error
 MIN_ACTIVE = 0.9  # share of a candidate's ranges that launch GPU work
@@ -180,7 +181,9 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
         pl.Series("own", launched.own[rows] > 0),
     )
     key = ("thread", "phase")
-    frame = frame.filter(pl.len().over(key) >= MIN_REPEATS).with_columns(pl.struct(key).rank("dense").alias("group"))
+    is_step = pl.col("phase").cast(pl.String).str.contains(NUMBERED_STEP)
+    repeats = pl.len().over(key) >= pl.when(is_step).then(MIN_STEPS).otherwise(MIN_REPEATS)
+    frame = frame.filter(repeats).with_columns(pl.struct(key).rank("dense").alias("group"))
     frame = frame.filter(pl.Series(_is_outermost(frame.with_columns(thread="group"))))
     phases = (
         frame.group_by(*key, "process")
@@ -191,7 +194,7 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
             pl.col("own").any(),
             (pl.col("end") - pl.col("start")).sum().alias("host"),
         )
-        .filter(pl.col("row").list.len() >= MIN_REPEATS)
+        .filter(pl.col("row").list.len() >= pl.when(is_step).then(MIN_STEPS).otherwise(MIN_REPEATS))
         .join(totals, on="process")
         .with_columns(pl.col("gpu_ns") / pl.col("total_ns").clip(1), pl.col("count") / pl.col("total_count"))
         .filter(pl.col("active") >= MIN_ACTIVE, pl.max_horizontal("gpu_ns", "count") >= MIN_LISTED_SHARE)
