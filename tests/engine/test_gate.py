@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
+from tests.build_export import Call, Graph, Kernel, Nvtx, Record, build_export
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.docs_examples import examples
 from tests.engine.gate import same_in_parts
 from tests.engine.made_captures import make_capture
 from tests.test_plugins import EXAMPLE, example_entry_points, install
+from tests.variants import without_ranges
 from traceview.model.plugins import MEASURE_GROUP, RULE_GROUP
 
 SOME = (
@@ -89,6 +90,21 @@ def test_limits_of_a_large_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ALL if WANTED == "all" else ["public/nsys2022.2_mpi_empty_tables.sqlite"])
 def test_shared_captures(name: str, tmp_path: Path) -> None:
     same_in_parts(shared(name), tmp_path)
+
+
+def test_period_of_the_launches(tmp_path: Path) -> None:
+    shown = same_in_parts(without_ranges(sample("dual.sqlite"), tmp_path), tmp_path, 5, (5,))
+    assert json.loads(shown.json)["iterations"]["source"] == "period"
+
+
+def test_events_of_streams_without_work_count_in_all_parts(tmp_path: Path) -> None:
+    """Another stream has an event before, during and after the work of the GPU."""
+    names = ["cudaLaunchKernel" if 400 <= at < 1600 else "cudaEventRecord" for at in range(2000)]
+    calls = [Call(20_000 * at, 20_000 * at + 90, name, at) for at, name in enumerate(names)]
+    kernels = [Kernel(20_000 * at + 100, 20_000 * at + 12_000, correlation=at) for at in range(400, 1600)]
+    events = [Record(number, correlation=at, stream=9) for number, at in enumerate((1, 900, 1999))]
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
+    assert "(3 events)" in same_in_parts(path, tmp_path, least=5).json
 
 
 def test_graph_whose_kernels_are_traced_too(tmp_path: Path) -> None:
