@@ -78,22 +78,6 @@ def test_no_gpu_work(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'noon' WHERE rowid = 5",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid = 5",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 1.5 WHERE rowid = 5",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 9223372036854775807 WHERE rowid = 5",
-    ],
-)
-def test_invalid_rows_are_left_out_with_a_note(copy: Path, damage: str) -> None:
-    kernels = analyzed(sample("dual.sqlite")).devices[0].kernel_count
-    actual = analyze(change(copy, damage))
-    assert actual.devices[0].kernel_count == kernels - 1
-    assert any("1 row of CUPTI_ACTIVITY_KIND_KERNEL left out" in note.text for note in actual.notes)
-
-
-@pytest.mark.parametrize(
     "table",
     ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "TARGET_INFO_GPU"],
 )
