@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.captures import ALL, shared
+from tests.captures import shared
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
 from tests.measure.iterations.whole_trace import measure_iterations
@@ -245,16 +245,3 @@ def test_one_device_has_the_iterations_of_its_process() -> None:
         assert [found.process_id] == processes
         assert found.count == 13
         assert min(one.compute_ns for one in found.per_iteration) > 0
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_iterations_add_up(name: str) -> None:
-    found = measure_iterations(open_trace(shared(name)))
-    if isinstance(found, NotMeasured):
-        assert found.reason
-        return
-    for one in found.per_iteration:
-        assert one.idle_ns == sum(one.idle.values()) >= 0
-        assert one.wall_ns == one.end_ns - one.start_ns
-        assert min(one.compute_ns, one.exposed_h2d_ns, one.exposed_d2h_ns, one.blocked_ns) >= 0
-        assert one.exposed_communication_ns <= one.communication_ns
