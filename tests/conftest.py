@@ -1,4 +1,4 @@
-"""Shared fixtures: the command, a real nsys if one is installed, and a hypothesis profile without deadlines."""
+"""Shared fixtures: the command, a capture that may change, a real nsys if installed, and a hypothesis profile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.captures import sample
 from tests.cli.command import traceview
 
 __all__ = ["nsys", "traceview"]
@@ -31,6 +32,12 @@ settings.load_profile("traceview")
 def pytest_collection_finish() -> None:
     """Exclude what the test modules imported from garbage collection, where torch alone takes 0.4 s each time."""
     gc.freeze()
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """Return a copy of a capture that a test may change."""
+    return Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "report.sqlite"))
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,12 @@ import polars as pl
 
 from traceview.model.trace import (
     API,
+    CLASSES,
     DEVICES,
     OPERATIONS,
     OVERHEAD,
     RANGES,
+    ROLES,
     SHAPES,
     STREAM_EVENTS,
     STREAMS,
@@ -47,9 +49,13 @@ def made_trace(
 ) -> Trace:
     """Build a Trace of one process and one device.
 
-    `operations`: (start, end, class, stream, launch: index into `api` or None); `api`: (start, end, role,
-    thread); `ranges`: (start, end, name, thread).
+    `operations`: (start, end, class of CLASSES, stream, launch: index into `api` or None); `api`: (start, end, role of
+    ROLES, thread); `ranges`: (start, end, name, thread). traceview/model/trace.py has CLASSES and ROLES; "api" is the
+    role of calls that launch. Operations have the name of their class, and calls that of their role after "cuda".
     """
+    unknown = ({one[2] for one in operations} - {*CLASSES}) | ({call[2] for call in api} - {*ROLES})
+    if unknown:
+        raise ValueError(f"no class of CLASSES {CLASSES} or role of ROLES {ROLES}: {unknown}")
     calls = sorted(range(len(api)), key=lambda index: (api[index][0], api[index][1], index))
     row_of = {index: row for row, index in enumerate(calls)}
     work = sorted(operations, key=lambda one: (one[0], one[1]))

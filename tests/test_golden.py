@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import analyzed, sample, shared
+from tests.captures import analyzed, sample
 from traceview.report.analysis import document
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -46,11 +46,6 @@ def check(name: str, capture: Path, golden_folder: Path = GOLDEN) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_have_golden_figures(name: str) -> None:
     check(name, sample(f"{name.removeprefix('h200_')}.sqlite"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_originals_have_golden_figures(name: str) -> None:
-    check(name, shared(f"{name}.sqlite"))
 
 
 def test_changed_figure_fails_and_is_saved(tmp_path: Path) -> None:

@@ -8,11 +8,8 @@ import pytest
 
 from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
 from tests.captures import ALL, shared
-from tests.cli.command import Command, traceview
-from tests.cli.conftest import report
+from tests.cli.command import Command
 from traceview.report.screen import MAX_LINES, width
-
-__all__ = ["report", "traceview"]
 
 
 def test_contents_of_a_capture(traceview: Command, report: Path) -> None:

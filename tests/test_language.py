@@ -126,7 +126,7 @@ def test_names_of_tests_are_plain() -> None:
     ]
     wrong = [listed(*function) for function in functions if not TEST_NAME.fullmatch(function[1])]
     assert len(functions) > 1000
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([f"a test's name matches {TEST_NAME.pattern}", *wrong])
 
 
 def test_habits_are_recognised() -> None:
@@ -141,4 +141,5 @@ def test_habits_are_recognised() -> None:
 def test_every_class_name_is_unique() -> None:
     classes = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
     names = [name for name in classes if not name.startswith("_")]  # a private one is used in its module alone
-    assert {name for name in names if names.count(name) > 1} <= SHARED_NAMES
+    twice = {name for name in names if names.count(name) > 1} - SHARED_NAMES
+    assert not twice, f"two public classes have one of these names, so rename one of them: {twice}"

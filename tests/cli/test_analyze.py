@@ -62,13 +62,6 @@ def test_json_on_standard_output(traceview: Command, report: Path) -> None:
     assert names(report.parent) == ["report.sqlite"]
 
 
-def test_existing_files_are_replaced(traceview: Command, report: Path) -> None:
-    for _ in range(2):
-        page, place = report.parent / "a.html", report.parent / "a.json"
-        assert traceview("analyze", report, "--html", page, "--json", place, "-q").code == 0
-    assert names(report.parent) == ["a.html", "a.json", "report.sqlite"]
-
-
 def test_window_narrows_every_figure(traceview: Command, report: Path) -> None:
     whole = analyze(report).devices[0].window
     first, last = whole.start + 20_000_000, whole.start + 50_000_000
@@ -147,16 +140,6 @@ def test_invalid_options_are_one_line_and_write_nothing(
     assert report.read_bytes() == before
 
 
-def test_capture_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
-    from tests.build_export import Call, build_export
-
-    path = build_export(tmp_path / "cpu.sqlite", api=[Call()])
-    code, out, err = traceview("analyze", path)
-    assert (code, out) == (2, "")
-    assert "no GPU work (1 CUDA API calls)" in err and "nsys profile -t cuda,nvtx" in err
-    assert names(tmp_path) == ["cpu.sqlite"]
-
-
 def test_ranges_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     from tests.build_export import Nvtx, build_export
 
@@ -167,12 +150,6 @@ def test_ranges_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     assert names(tmp_path) == ["cpu.overlap.html", "cpu.sqlite"]
     code, _, err = traceview("analyze", path, "--device", "0")
     assert code == 2 and "no GPU work" in err
-
-
-def test_control_characters_in_a_file_name(traceview: Command, tmp_path: Path) -> None:
-    code, _, err = traceview("analyze", tmp_path / "a\033[31m\nb.sqlite")
-    assert code == 2
-    assert err.count("\n") == 1 and "\033" not in err
 
 
 def test_file_name_that_is_not_utf8(traceview: Command, report: Path) -> None:

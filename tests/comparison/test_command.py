@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from tests.cli.command import Command, traceview
+from tests.cli.command import Command
 from traceview.cli.compare import EPILOG
 from traceview.cli.conditions.comparison import QUANTITIES
 
-__all__ = ["traceview"]
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
 
 

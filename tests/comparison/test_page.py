@@ -151,10 +151,6 @@ def test_names_are_escaped(browser: Browser, tmp_path: Path) -> None:
         assert "onerror" in page.page.inner_text("h1")
 
 
-def test_page_is_reproducible() -> None:
-    assert render(compare_samples("serial", "dual")) == render(compare_samples("serial", "dual"))
-
-
 def test_captures_without_iterations(browser: Browser, tmp_path: Path) -> None:
     analysis = analyzed(sample("dual.sqlite"))
     bare = replace(analysis, iterations=NotMeasured("nothing repeats"))

@@ -17,12 +17,10 @@ from tests.made_trace import made_trace
 from traceview import compare
 from traceview.comparison import change
 from traceview.comparison.change import (
-    RESAMPLES,
     Series,
     block_length,
     mean_change,
     mean_interval,
-    resampled_deviations,
     time_shape,
 )
 from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
@@ -47,22 +45,6 @@ def bounds(before: Times, after: Times) -> tuple[int, int]:
     interval = mean_interval(series(before), series(after))
     assert interval is not None
     return interval.low, interval.high
-
-
-@settings(max_examples=20)
-@given(VALUES, st.integers(1, 7))
-def test_deviations_match_a_plain_loop(values: Times, length: int) -> None:
-    """Resample blocks one value at a time, with the same draws."""
-    length = min(length, len(values))
-    deviations = resampled_deviations(Series(values, length))
-    blocks = max(2, len(values) // length)
-    for which, fast in enumerate(deviations):
-        starts = change._block_starts(len(values), blocks, which)
-        factor = change._small_sample_factor(blocks, which)
-        for row in (0, 1, RESAMPLES - 1):
-            drawn = [int(values[(start + at) % len(values)]) for start in starts[row].tolist() for at in range(length)]
-            mean = math.fsum(drawn) / len(drawn) - math.fsum(values.tolist()) / len(values)
-            assert fast[row] == pytest.approx(mean * factor[row], rel=1e-6, abs=1e3)
 
 
 def plain_block_length(values: list[int]) -> float:
@@ -269,22 +251,6 @@ def test_shapes(values: list[int], form: str) -> None:
     shape = time_shape(np.array(values, np.int64) * MS)
     assert shape.form == form
     assert list(shape.quantiles.values()) == sorted(shape.quantiles.values())
-
-
-@settings(max_examples=30)
-@given(VALUES.filter(lambda values: len(values) >= 8))
-def test_best_split_matches_every_split(values: Times) -> None:
-    from traceview.comparison.change import _best_split
-
-    ordered = sorted(values.tolist())
-    removed = 0.0
-    for at in range(1, len(ordered)):
-        parts = (ordered[:at], ordered[at:])
-        spread = sum(len(part) * (sum(part) / len(part) - sum(ordered) / len(ordered)) ** 2 for part in parts)
-        removed = max(removed, spread / len(ordered))
-    variance = float(np.var(np.array(ordered, np.float64) - ordered[0]))
-    expected = removed / variance if variance else 0.0
-    assert _best_split(np.array(ordered))[3] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_equal_series_are_noise() -> None:

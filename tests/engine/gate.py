@@ -1,11 +1,12 @@
 """The gate: everything that a capture shows is the same however many parts it is measured in.
 
-`shown_in_memory` and `shown_in_parts` return the JSON and the page of a capture, byte for byte what the command writes:
-as one part that is in memory, and as parts that are read from the file.
+`same_in_parts` compares the JSON and the page of a capture, byte for byte what the command writes: as one part that is
+in memory, and as parts that are read from the file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,8 +35,23 @@ class Shown(NamedTuple):
     parts: int
 
 
+def same_in_parts(path: Path, folder: Path, least: int = 1, counts: Sequence[int] = (1, 5), **options: Any) -> Shown:
+    """Compare what a capture shows, and return it as measured in the last of `counts` parts, `least` or more.
+
+    `folder` gets the events of the parts. The options are those of `analyze`.
+    """
+    whole = shown_in_memory(path, **options)
+    for count in counts:
+        (own := folder / f"{count} parts").mkdir()
+        parts = shown_in_parts(path, count, own, **options)
+        assert parts.json == whole.json, f"{path.name}: the JSON of {parts.parts} parts differs"
+        assert parts.page == whole.page, f"{path.name}: the page of {parts.parts} parts differs"
+    assert parts.parts >= least, f"{path.name}: {parts.parts} parts of {count} at most, because loops are not cut"
+    return parts
+
+
 def shown_in_memory(path: Path, detail: int = page.DETAIL, **options: Any) -> Shown:
-    """Return what a capture shows that is one part in memory. The options are those of `analyze`."""
+    """Return what a capture shows that is one part in memory."""
     return _shown(analyze_trace(open_trace(path), AnalysisOptions(**options)), 1, detail)
 
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
+from tests.build_export import Call, Graph, Kernel, Nvtx, Record, build_export
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.docs_examples import examples
-from tests.engine.gate import Shown, shown_in_memory, shown_in_parts
+from tests.engine.gate import same_in_parts
 from tests.engine.made_captures import make_capture
 from tests.test_plugins import EXAMPLE, example_entry_points, install
+from tests.variants import without_ranges
 from traceview.model.plugins import MEASURE_GROUP, RULE_GROUP
 
 SOME = (
@@ -65,21 +66,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 start_of = attrgetter("start")
 
 
-def check(path: Path, folder: Path, least: int = 1, counts: Sequence[int] = (1, 5), **options: Any) -> Shown:
-    """Compare what a capture shows, and return it as measured in the last of `counts` parts, `least` or more."""
-    whole = shown_in_memory(path, **options)
-    for count in counts:
-        (own := folder / str(count)).mkdir()
-        parts = shown_in_parts(path, count, own, **options)
-        assert parts.json == whole.json, f"{path.name}: the JSON of {parts.parts} parts differs"
-        assert parts.page == whole.page, f"{path.name}: the page of {parts.parts} parts differs"
-    assert parts.parts >= least
-    return parts
-
-
 @pytest.mark.parametrize("name", EVERY if WANTED == "all" else SOME)
 def test_samples(name: str, tmp_path: Path) -> None:
-    shown = check(sample(name), tmp_path)
+    shown = same_in_parts(sample(name), tmp_path)
     assert '"short_kernels": [' in shown.json and '"longest_kernels": [' in shown.json
     if name in SMALL_COPIES:
         assert shown.parts > 1 and '"id": "small_copies"' in shown.json
@@ -88,19 +77,34 @@ def test_samples(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"whole": True}, {"device": "1", "skip": 5, "flops_per_iteration": 10**12}])
 def test_options(options: dict[str, Any], tmp_path: Path) -> None:
-    check(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
+    same_in_parts(sample("ddp2.sqlite"), tmp_path, 5, (5,), **options)
 
 
 def test_limits_of_a_large_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models look at a part of the capture. Its timeline has blocks, levels and an index, and few places in full."""
     for name, value in SMALL_LIMITS.items():
         monkeypatch.setattr(f"traceview.{name}", value)
-    check(sample("dual.sqlite"), tmp_path, 5, (5,), detail=2_000_000)
+    same_in_parts(sample("dual.sqlite"), tmp_path, 5, (5,), detail=2_000_000)
 
 
 @pytest.mark.parametrize("name", ALL if WANTED == "all" else ["public/nsys2022.2_mpi_empty_tables.sqlite"])
 def test_shared_captures(name: str, tmp_path: Path) -> None:
-    check(shared(name), tmp_path)
+    same_in_parts(shared(name), tmp_path)
+
+
+def test_period_of_the_launches(tmp_path: Path) -> None:
+    shown = same_in_parts(without_ranges(sample("dual.sqlite"), tmp_path), tmp_path, 5, (5,))
+    assert json.loads(shown.json)["iterations"]["source"] == "period"
+
+
+def test_events_of_streams_without_work_count_in_all_parts(tmp_path: Path) -> None:
+    """Another stream has an event before, during and after the work of the GPU."""
+    names = ["cudaLaunchKernel" if 400 <= at < 1600 else "cudaEventRecord" for at in range(2000)]
+    calls = [Call(20_000 * at, 20_000 * at + 90, name, at) for at, name in enumerate(names)]
+    kernels = [Kernel(20_000 * at + 100, 20_000 * at + 12_000, correlation=at) for at in range(400, 1600)]
+    events = [Record(number, correlation=at, stream=9) for number, at in enumerate((1, 900, 1999))]
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, records=events)
+    assert "(3 events)" in same_in_parts(path, tmp_path, least=5).json
 
 
 def test_graph_whose_kernels_are_traced_too(tmp_path: Path) -> None:
@@ -113,7 +117,7 @@ def test_graph_whose_kernels_are_traced_too(tmp_path: Path) -> None:
     graphs = [Graph(12_056_000, 90_000_000, correlation=9_000)]
     api, kernels = sorted(api, key=start_of), sorted(kernels, key=start_of)  # otherwise it is read as a whole
     path = build_export(tmp_path / "made.sqlite", api=api, kernels=kernels, graphs=graphs)
-    check(path, tmp_path, least=5)
+    same_in_parts(path, tmp_path, least=5)
 
 
 @pytest.mark.parametrize("shift", [-9_000_000, -400_000, 700_000])
@@ -123,7 +127,7 @@ def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path:
     kernels = [
         Kernel(start + shift, start + shift + 9_000, f"kernel {at % 7}", at) for at, start in enumerate(starts, 1)
     ]
-    shown = check(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
+    shown = same_in_parts(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
     assert "lost_launches" not in shown.json
     assert ('"clock_corrected"' in shown.json) == (shift < 0)  # a late clock looks like a queue
 
@@ -138,11 +142,13 @@ def test_lost_events(tmp_path: Path) -> None:
             calls.append(Call(start, start + 9_000, correlation=number + 1, process=process))
             if number % 4 < 2:
                 kernels.append(Kernel(start + 10_000, start + 99_000, correlation=number + 1, process=process))
-    shown = check(build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges), tmp_path, 5, (5,))
+    shown = same_in_parts(
+        build_export(tmp_path / "made.sqlite", api=calls, kernels=kernels, nvtx=ranges), tmp_path, 5, (5,)
+    )
     ids = [note["id"] for note in json.loads(shown.json)["notes"]]
     assert [name for name in ids if name in LOSSES] == ["lost_launches", "lost_launches", "cuda_ends_early"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_made_captures(seed: int, tmp_path: Path) -> None:
-    check(make_capture(tmp_path / "made.sqlite", seed), tmp_path)
+    same_in_parts(make_capture(tmp_path / "made.sqlite", seed), tmp_path)

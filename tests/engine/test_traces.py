@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import pairwise
 from typing import Any
 
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 from tests.captures import SAMPLES
-from traceview.engine.limited import plan_parts
 from traceview.engine.traces import PartSource
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze, open_trace
@@ -45,10 +42,6 @@ def windows(source: PartSource, count: int) -> list[Window]:
     return [Window(*pair) for pair in pairwise(start + (end - start) * part // count for part in range(count + 1))]
 
 
-def edges(window: Window) -> tuple[int, int]:
-    return window.start, window.end - 1
-
-
 def test_figures_of_windows(export: tuple[Trace, PartSource]) -> None:
     whole, source = export
     for window in windows(source, 2):
@@ -69,21 +62,3 @@ def test_shared_frames(export: tuple[Trace, PartSource]) -> None:
     assert devices == {row: Window(min(start), max(end)) for row, start, end in by_device.iter_rows()}
     assert set(streams) == set(range(len(whole.streams)))
     assert events == whole.span
-
-
-def test_source_in_another_process(export: tuple[Trace, PartSource]) -> None:
-    _, source = export
-    window = windows(source, 3)[1]
-    here, there = source.trace(window), pickle.loads(pickle.dumps(source)).trace(window)
-    for name in ("operations", "api", "stream_events", "shapes"):
-        assert_frame_equal(getattr(here, name), getattr(there, name))
-
-
-def test_slices_hold_each_event_once(export: tuple[Trace, PartSource]) -> None:
-    whole, source = export
-    planned = [(window, source.trace(window)) for window in plan_parts(source, 4)]
-    for what in ("operations", "api"):
-        frames = [(window, getattr(part, what)) for window, part in planned]
-        counts = [len(rows.filter(pl.col("start").is_between(*edges(window)))) for window, rows in frames]
-        assert sum(counts) == len(getattr(whole, what))
-    assert len(whole.operations) < 1000 or len(planned[0][1].operations) < len(whole.operations)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.captures import sample
-from tests.cli.command import traceview
 from tests.fleet.reports import merged, ranks_of
 from tests.report.conftest import browser
 from traceview.model.fleet import Fleet
 
-__all__ = ["browser", "traceview"]
+__all__ = ["browser"]
 
 
 @pytest.fixture(scope="session")

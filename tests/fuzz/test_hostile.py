@@ -27,12 +27,13 @@ PAGE = 1024
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def run(*arguments: str | Path) -> tuple[int, str]:
-    """Run the command line and return its exit code and error output."""
+def run(*arguments: str | Path, folder: Path | None = None, memory: int = MEMORY) -> tuple[int, str]:
+    """Run the command line in a process with little memory; return its exit code and error output."""
     ended = subprocess.run(
         [sys.executable, "-m", "traceview", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2", "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
+        cwd=folder,
         capture_output=True,
         timeout=FOREVER,
         check=False,

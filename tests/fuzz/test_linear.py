@@ -44,7 +44,7 @@ def hostile_names(seed: int, count: int) -> list[str]:
 
 
 def test_long_repeated_names(tmp_path: Path) -> None:
-    names = hostile_names(1, 200)
+    names = hostile_names(1, 60)
     spans = range(0, 10 * len(names), 10)
     path = build_export(
         tmp_path / "report.sqlite",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sqlite3
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from tests.captures import sample
 from tests.fuzz.ended import Ended, run
+from tests.fuzz.forms import as_tables
 from traceview.model.unprofiled import CALIBRATION
 from traceview.read.calibration import FORMAT, VERSION
 
@@ -58,7 +57,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root, self.folder, self.outside = root, root / "in", root / "outside"
         self.scratch = root / "scratch"
-        for folder in (self.folder / "runs", self.folder / "tables", self.outside, self.scratch):
+        for folder in (self.folder / "runs", self.outside, self.scratch):
             folder.mkdir(parents=True)
         shutil.copyfile(sample("cudagraph.sqlite"), self.folder / "a.sqlite")
         (self.folder / "link.sqlite").symlink_to("a.sqlite")
@@ -68,7 +67,7 @@ class World:
         (self.folder / CALIBRATION).write_text(json.dumps(COSTS))
         (self.folder / "traceview.toml").write_text("# no settings\n")
         (self.outside / "precious").write_text("precious")
-        _write_tables(self.folder / "a.sqlite", self.folder / "tables")
+        as_tables(self.folder / "a.sqlite", self.folder / "tables", "parquet")
         self.before = self.files()
 
     def files(self) -> dict[Path, bytes]:
@@ -94,19 +93,6 @@ class World:
         for path in new - kept:
             path.unlink()
         return sorted(str(path) for path in (self.before.keys() | kept) if now.get(path) != self.before.get(path))
-
-
-def _write_tables(export: Path, folder: Path) -> None:
-    """Write the tables of an export as `nsys export --type parquetdir` does."""
-    connection = sqlite3.connect(export)
-    for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        cursor = connection.execute(f'SELECT * FROM "{table}"')
-        schema = [column[0] for column in cursor.description]
-        rows = cursor.fetchall()
-        pl.DataFrame(rows, schema=schema, orient="row", infer_schema_length=None, strict=False).write_parquet(
-            folder / f"{table}.parquet"
-        )
-    connection.close()
 
 
 @pytest.fixture

@@ -99,10 +99,6 @@ def test_steady_part_of_captures(name: str) -> None:
         assert steady.window.end <= analysis.iterations.steady.end
         narrowed = analyze(analysis.trace, window=steady.window, device=device.id).devices[0]
         assert figures(steady) == figures(narrowed)
-        assert steady.idle_ns == sum(steady.gaps.causes.values())
-        assert steady.busy_ns + steady.idle_ns == steady.window.length
-        for kind, exposed in (("h2d", steady.exposed_h2d_ns), ("d2h", steady.exposed_d2h_ns)):
-            assert exposed <= sum(row.exposed_ns for row in steady.copies if row.kind == kind)
 
 
 def test_without_iterations_the_steady_part_is_the_window() -> None:

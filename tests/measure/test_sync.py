@@ -176,14 +176,6 @@ def test_calls_by_the_nanosecond(trace: Trace) -> None:
     activities = activities_of(trace)
     host = measure_host(trace, activities)
     assert measured_calls(host) == expected_calls(trace, activities)
-    idle = sum(device.window.length - int((device.busy.end - device.busy.start).sum()) for device in activities)
-    uses = (host.sync, host.implicit_sync)
-    assert sum(use.idle_in_wait_ns + use.refill_ns for use in uses) <= idle
-    for use in uses:
-        assert use.blocked_ns == use.waited_ns + use.starved_ns
-        assert use.cost_ns <= use.blocked_ns
-        assert sum(call.count for call in use.calls) == use.count
-        assert sum(call.cost_ns for call in use.calls) == use.cost_ns
 
 
 def measured(trace: Trace) -> HostUse:

@@ -199,11 +199,6 @@ def test_overhead_of_cupti(tmp_path: Path) -> None:
     assert (full.id, "3.00 ms" in full.text) == ("launch_queue_full", True)
 
 
-def test_notes_are_part_of_the_analysis(tmp_path: Path) -> None:
-    path = build_export(tmp_path / "made.sqlite", **launches(10, 6))  # type: ignore[arg-type]
-    assert "lost_launches" in [note.id for note in analyze(path).notes]
-
-
 def test_findings_that_rest_on_lost_work_are_unsure(tmp_path: Path) -> None:
     def findings(kernels: int) -> tuple[Finding, ...]:
         ms = 1_000_000
@@ -269,8 +264,3 @@ def test_findings_on_missing_kernel_names_are_in_doubt_and_the_summary_says_so(t
     assert all(device.communication_ns > 0 for device in complete.devices)
     assert "are missing from the capture" in " ".join(terminal.render_brief(analysis).split())
     assert any("names of" in (finding.unsure_because or "") for finding in analysis.findings)
-
-
-@pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite", "cudagraph.sqlite"])
-def test_no_note_on_a_complete_capture(name: str) -> None:
-    assert notes_of(open_trace(sample(name)).info.health) == []

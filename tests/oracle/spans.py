@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 
 Span = tuple[int, int]
 
@@ -64,8 +64,3 @@ def free(spans: list[Span], start: int, end: int) -> list[Span]:
 
 def without(left: list[Span], right: list[Span]) -> list[Span]:
     return [piece for start, end in left for piece in free(right, start, end)]
-
-
-def first_at_or_after(starts: list[int], moment: int) -> int | None:
-    index = bisect_left(starts, moment)
-    return index if index < len(starts) else None

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +11,8 @@ import click
 import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
-from tests.captures import ROOT
 from tests.fuzz.odd_databases import page_size
-from tests.fuzz.test_hostile import interior
+from tests.fuzz.test_hostile import interior, run
 from traceview.cli import cli
 from traceview.read.source import MAX_DECODED
 from traceview.serve.agents import Tools
@@ -25,7 +20,6 @@ from traceview.serve.captures import Captures
 
 MEGABYTE = 1 << 20
 LIMIT, MEMORY = "50MB", 3 << 30
-FOREVER = 300  # seconds
 # What follows the name of a command that reads a capture. A new command needs an entry here, or in OTHER_CAPTURES.
 ARGUMENTS: dict[str, Sequence[str]] = {
     "analyze": ("BOMB", "--no-html"),
@@ -114,17 +108,6 @@ def payloads(path: Path) -> Path:
     return repeat_leaf(path, "NVTX_EVENTS", 2)
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command in a process with little memory; return its exit code and error output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "traceview", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2", "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-        cwd=folder, capture_output=True, timeout=FOREVER, check=False,
-    )  # fmt: skip
-    return ended.returncode, ended.stderr.decode("utf-8", "replace")
-
-
 def test_every_command_that_reads_is_tested() -> None:
     assert set(READING) == ARGUMENTS.keys() | OTHER_CAPTURES
     for name, command in leaf_commands(cli):
@@ -137,7 +120,7 @@ def test_commands_refuse_a_bomb(tmp_path: Path, command: str) -> None:
     bomb = texts_of_ranges(tmp_path / "bomb.sqlite")
     assert bomb.stat().st_size < 2 * MEGABYTE
     rest = [bomb.name if word == "BOMB" else word for word in ARGUMENTS[command]]
-    code, message = run(tmp_path, *command.split(), *rest, "--max-decoded", LIMIT)
+    code, message = run(*command.split(), *rest, "--max-decoded", LIMIT, folder=tmp_path, memory=MEMORY)
     assert (code, message.count("\n")) == (2, 1), message
     assert f"bomb.sqlite: decodes to more than {LIMIT}" in message
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["bomb.sqlite"]
@@ -160,7 +143,7 @@ def test_other_bombs(tmp_path: Path, bomb: Callable[[Path], Path], command: str)
     path = bomb(tmp_path / "bomb.sqlite")
     assert path.stat().st_size < 3 * MEGABYTE
     rest = [path.name if word == "BOMB" else word for word in ARGUMENTS[command]]
-    code, message = run(tmp_path, command, *rest, "--max-decoded", LIMIT)
+    code, message = run(command, *rest, "--max-decoded", LIMIT, folder=tmp_path, memory=MEMORY)
     ignored = {(settings, "analyze"), (settings, "info"), (payloads, "redact")}
     if (bomb, command) in ignored:
         assert (code, message) == (0, "")

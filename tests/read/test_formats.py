@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from tests import profiling
-from tests.captures import H200, SAMPLES, analyzed, original, sample
+from tests.captures import SAMPLES, analyzed, sample
 from traceview.captures.info import describe
 from traceview.captures.redact import redact
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
@@ -331,9 +331,3 @@ def test_nsys_exports_a_real_report(nsys: str, profiled: Path, tmp_path: Path, c
     newer = tmp_path / "newer.nsys-rep"
     newer.write_bytes(content.replace(b"Report 20", b"Report 90", 1))
     says(ReportError, newer, "is too old to read it")
-
-
-@pytest.mark.parametrize("name", H200[:1])
-def test_table_folder_of_a_shared_capture(tmp_path: Path, name: str) -> None:
-    content = original(name)
-    assert figures(as_directory(content, tmp_path / "tables", ".parquet")) == figures(content)

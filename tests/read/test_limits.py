@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -141,9 +140,8 @@ def test_texts_above_64_mb(tmp_path: Path, suffix: str) -> None:
     assert memory < PEAK
 
 
-@pytest.mark.parametrize("length", [120, 240])
-def test_trace_events_above_64_mb(tmp_path: Path, length: int) -> None:
-    path = trace(tmp_path / "run.json", {**KERNEL, "name": "k" * (length * MEGABYTE)}, CALL)
+def test_trace_events_above_64_mb(tmp_path: Path) -> None:
+    path = trace(tmp_path / "run.json", {**KERNEL, "name": "k" * (120 * MEGABYTE)}, CALL)
     code, memory, message = peak("analyze", path, "--no-html")
     assert (code, message.count("\n")) == (2, 0)
     assert message.startswith("traceview: error: run.json: ") and "holds an event of more than 64 MB" in message
@@ -178,16 +176,6 @@ def test_decompression_stops_at_the_limit(
     )  # fmt: skip
 
 
-def test_disk_space_is_checked_first(traceview: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.sqlite.gz"
-    path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
-    usage = shutil.disk_usage(tmp_path)._replace(free=(256 << 20) + path.stat().st_size - 1)
-    monkeypatch.setattr("traceview.read.formats.shutil.disk_usage", lambda _: usage)
-    monkeypatch.setattr("traceview.read.formats._copy", None)  # nothing may be written
-    code, _, message = traceview("analyze", path)
-    assert (code, message.count("\n")) == (2, 1) and "no room for it; set TMPDIR" in message
-
-
 def shared_overflow(path: Path, rows: int, length: int) -> Path:
     """Write a database whose rows share their overflow pages, which SQLite does not check."""
     connection = sqlite3.connect(path)
@@ -216,29 +204,12 @@ def test_rows_that_share_overflow_pages(tmp_path: Path) -> None:
         MAX_DECODED.reset(before)
 
 
-def test_numbers_count_toward_the_limit(traceview: Command, tmp_path: Path) -> None:
-    path = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "run.sqlite"))
-    code, _, message = traceview("analyze", path, "--no-html", "--max-decoded", "10kB")
-    assert (code, message.count("\n")) == (2, 1) and "decodes to more than 10kB" in message
-
-
 def test_nsys_export_above_the_limit(traceview: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(REPORT)
     endless = script(tmp_path, 'while :; do head -c 1000000 /dev/zero >> "$5"; done')
     code, _, message = traceview("analyze", path, "--nsys", endless, "--max-decoded", "5MB")
     assert (code, message.count("\n")) == (2, 1) and "run.nsys-rep: decodes to more than 5MB" in message
-
-
-def test_fleet_workers_have_the_limit(traceview: Command, tmp_path: Path) -> None:
-    path = Path(shutil.copyfile(sample("ddp2.sqlite"), tmp_path / "run.sqlite"))
-    code, _, message = traceview("fleet", path, "--no-html", "--workers", 1, "--max-decoded", "10kB")
-    assert (code, message.count("\n")) == (2, 1) and "decodes to more than 10kB" in message
-
-
-@pytest.mark.parametrize("command", ["analyze", "compare", "export", "fleet", "info", "redact", "serve", "whatif"])
-def test_commands_have_the_option(traceview: Command, command: str) -> None:
-    assert "--max-decoded SIZE" in traceview(command, "--help").out
 
 
 def test_size_text() -> None:

@@ -91,6 +91,7 @@ def test_policy_lists_exactly_the_page_scripts(html: str) -> None:
         "default-src", "script-src", "style-src-elem", "style-src-attr", "img-src", "base-uri", "form-action"
     }  # fmt: skip
     assert found["img-src"] == ["data:", "blob:"]
+    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html) == []
     assert html.index("Content-Security-Policy") < html.index("<style") < html.index("<script")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,8 @@ WORDS = st.lists(VISIBLE.filter(bool), max_size=30).map(" ".join)
 
 
 @pytest.mark.parametrize("colours", [256, 1 << 24])
-@pytest.mark.parametrize("report", [terminal, terminal])
-def test_colours_add_only_escapes(report: object, colours: int) -> None:
-    render = report.render  # type: ignore[attr-defined]
+@pytest.mark.parametrize("render", [terminal.render, terminal.render_brief])
+def test_colours_add_only_escapes(render: Callable[..., str], colours: int) -> None:
     plain, coloured = render(made_analysis(), Screen(100)), render(made_analysis(), Screen(100, colours=colours))
     assert "\033[" not in plain
     assert ESCAPES.sub("", coloured) == plain

@@ -67,6 +67,12 @@ def rows_of(analysis: Analysis) -> CapturePart:
     return parts.in_part(0, partial(capture_part, context=FindingContext.from_analysis(analysis, steady, ())))
 
 
+def sums_of(trace: Trace, rule: Rule[Any]) -> dict[int, Any]:
+    """Return the sums that `decide` reads of a trace that is one part, by device."""
+    part = rows_of(analyze(trace))
+    return {device.row: rule.collect(part, device).sums for device in part.devices}
+
+
 def in_training(trace: Trace) -> Trace:
     """Return the trace as one of a PyTorch program that trains."""
     return replace(trace, program=TRAINING)

@@ -15,7 +15,6 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
 from traceview.model.trace import CLASSES, ROLES, Note, Trace, Window
 from traceview.pipeline import analyze, open_trace
-from traceview.rules import RULES
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.missing_data import missing_data
 
@@ -101,9 +100,3 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit, whole) ->
             assert finding.cost_ns > 0
             if isinstance(analysis.iterations, Iterations):
                 assert (finding.cost_per_iteration_ns or 0) <= analysis.iterations.time_ns
-
-
-def test_rule_docstrings() -> None:
-    for rule in RULES:
-        text = __import__(rule.decide.__module__, fromlist=["__doc__"]).__doc__
-        assert all(word in text for word in ("Symptom:", "Cause:", "Remedy:")), rule.name

@@ -7,7 +7,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings
 from traceview.model.program import Program
@@ -123,14 +122,6 @@ def test_moves_are_findings_without_a_prediction(name: str, kind: str) -> None:
 def test_each_nanosecond_of_compute_is_claimed_once() -> None:
     result = findings(trace_of_kernels("ampere_sgemm_128x64_nn", blocks=4), slow_kernels, small_grids)
     assert sum(finding.cost_ns for finding in result) <= 4 * MS
-
-
-def test_sample_costs_at_most_its_compute() -> None:
-    analysis = analyzed(sample("serial.sqlite"))
-    for device in analysis.devices:
-        costs = [item.cost_ns for item in analysis.findings if item.device == device.id and item.claims == "compute"]
-        assert costs
-        assert sum(costs) <= device.steady.compute_ns
 
 
 def test_slower_kernels_reduce_the_saving() -> None:

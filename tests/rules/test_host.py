@@ -158,41 +158,29 @@ def test_allocation_in_the_loop() -> None:
     assert "inside the iterations" in finding.title
 
 
+def host_in(name: str) -> Trace:
+    """Return iterations of 10 ms; in each the host spends 8 ms in a range with this name, then launches a kernel."""
+    starts = [step * 10 * MS for step in range(10)]
+    ranges = iterations(10, 10 * MS) + [(begin, begin + 8 * MS, name, 0) for begin in starts]
+    calls = [(begin + 8 * MS, begin + 8 * MS, "api", 0) for begin in starts]
+    return made_trace([(at, at + 2 * MS, "compute", 0, step) for step, (at, *_) in enumerate(calls)], calls, ranges)
+
+
 def test_data_loading() -> None:
-    work, calls, ranges = [], [], iterations(10, 10 * MS)
-    for step in range(10):
-        begin = step * 10 * MS
-        ranges.append((begin, begin + 8 * MS, "next_batch", 0))
-        calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
-        work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
-    (finding,) = findings(in_training(made_trace(work, calls, ranges)), host_bound)
-    assert finding.id == "data_loading"
-    assert finding.cost_ns == 9 * 8 * MS
+    (finding,) = findings(in_training(host_in("next_batch")), host_bound)
+    assert (finding.id, finding.cost_ns) == ("data_loading", 9 * 8 * MS)
     assert "`next_batch`" in finding.title
     assert "num_workers" in finding.code
 
 
 @pytest.mark.parametrize("name", ["DistributedDataParallel.forward", "DataParallel"])
 def test_data_parallel_loads_no_data(name: str) -> None:
-    work, calls, ranges = [], [], iterations(10, 10 * MS)
-    for step in range(10):
-        begin = step * 10 * MS
-        ranges.append((begin, begin + 8 * MS, name, 0))
-        calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
-        work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
-    (finding,) = findings(in_training(made_trace(work, calls, ranges)), host_bound)
-    assert finding.id == "host_bound"
-    assert f"`{name}`" in finding.title
+    (finding,) = findings(in_training(host_in(name)), host_bound)
+    assert finding.id == "host_bound" and f"`{name}`" in finding.title
 
 
 def test_wait_in_mpi() -> None:
-    work, calls, ranges = [], [], iterations(10, 10 * MS)
-    for step in range(10):
-        begin = step * 10 * MS
-        ranges.append((begin, begin + 8 * MS, "MPI_Waitall", 0))
-        calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
-        work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
-    (finding,) = findings(made_trace(work, calls, ranges), host_bound)
+    (finding,) = findings(host_in("MPI_Waitall"), host_bound)
     assert finding.id == "host_bound"
     assert "in `MPI_Waitall`" in finding.title and "late" in finding.advice and "MPI_Wait" in finding.code
 

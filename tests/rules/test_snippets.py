@@ -57,12 +57,12 @@ def test_code_compiles(program: str, name: str, code: str) -> None:
 
 @pytest.fixture(scope="module")
 def torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Return PyTorch with one rank on the CPU, and streams that do nothing."""
+    """Return PyTorch with one rank on the CPU, and streams and events that do nothing."""
     torch = pytest.importorskip("torch")
     store = torch.distributed.FileStore(str(tmp_path_factory.mktemp("store") / "ranks"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("Stream", "current_stream", "synchronize", "cudart"):
+        for name in ("Stream", "Event", "current_stream", "synchronize", "cudart"):
             patch.setattr(torch.cuda, name, MagicMock())
         patch.setattr(torch.Tensor, "record_stream", MagicMock())
         patch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.captures import analyzed, sample
-from tests.pages import inputs_of
-from tests.report.analysis.test_sections import repeated
+from tests.pages import inputs_of, long_analysis
 from tests.report.conftest import browser
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
 from traceview.report.analysis import page as html_page
 from traceview.serve.page import Server
 
@@ -21,7 +18,7 @@ __all__ = ["browser"]
 
 @pytest.fixture(scope="package")
 def analysis() -> Analysis:
-    return analyze(repeated(analyzed(sample("dual.sqlite")).trace, 6))
+    return long_analysis()
 
 
 @pytest.fixture(scope="package")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.captures import sample
-from tests.cli.command import Command, traceview
+from tests.cli.command import Command
 from tests.pages import inputs_of
 from traceview.model.timeline.groups import rows
 from traceview.model.timeline.rows import LOOKS
@@ -15,7 +15,6 @@ from traceview.pipeline import analyze
 from traceview.report.screen import MAX_LINES
 from traceview.whatif.prediction import whatif
 
-__all__ = ["traceview"]
 SERIAL = sample("trainer/serial.sqlite")
 
 

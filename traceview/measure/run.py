@@ -16,7 +16,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.shared_work import launch_rows
 from traceview.model.names import loading_words
-from traceview.model.trace import EVERYTHING, Trace, Window, names_match
+from traceview.model.trace import Trace, Window, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
@@ -31,9 +31,7 @@ def calls_of_processes(trace: Trace, processes: pl.Series) -> pl.DataFrame:
 
     Calls that do not count remain, because most do, and a frame without them would be a copy.
     """
-    window = trace.window or EVERYTHING
-    first, last = np.searchsorted(trace.api["start"].to_numpy(), (window.start, window.end)).tolist()
-    calls = trace.api[first:last]
+    calls = trace.own_calls
     of_program = pl.Series(~names_match(calls["name"], OF_PROFILER), dtype=pl.Boolean)
     return calls.with_columns(counts=calls["process"].is_in(processes.implode()) & of_program)
 

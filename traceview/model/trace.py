@@ -279,6 +279,14 @@ class Trace:
         ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
         return Window(min(starts, default=0), max(ends, default=1))
 
+    @property
+    def own_calls(self) -> pl.DataFrame:
+        """The rows of `api` that begin in the window: in a part of a capture, the calls that belong to the part."""
+        if self.window is None:
+            return self.api
+        first, last = np.searchsorted(self.api["start"].to_numpy(), (self.window.start, self.window.end)).tolist()
+        return self.api[first:last]
+
     def with_window(self, window: Window) -> Trace:
         """Return the same trace, with every measure restricted to `window`."""
         return replace(self, window=window)

@@ -144,9 +144,8 @@ class CapturePart(NamedTuple):
 
     def calls_for(self, device: DevicePart) -> pl.DataFrame:
         """Return the rows of Trace.api that begin in the part, while findings cover the device."""
-        windows = [window for window in (self.trace.window, device.use.window) if window is not None]
-        inside = [pl.col("start").is_between(window.start, window.end, closed="left") for window in windows]
-        return self.trace.api.filter(*inside)
+        window = device.use.window
+        return self.trace.own_calls.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
 
     @property
     def program(self) -> Program:

@@ -200,19 +200,6 @@ def test_every_quantity_has_a_figure_on_a_real_capture() -> None:
         assert values or quantity.startswith("overlap_"), quantity
 
 
-SPREADS = ("wall", "compute", "exposed_h2d", "idle", "blocked")  # those that the made analysis holds
-
-
-@pytest.mark.parametrize(
-    "quantity",
-    [name for name in QUANTITIES if not name.startswith("iteration.") or name.split(".")[1] in SPREADS],
-)
-def test_every_quantity_has_a_figure(quantity: str) -> None:
-    values = list(QUANTITIES[quantity].values(made_analysis()))
-    assert all(isinstance(value.figure, int) for value in values)
-    assert len(values) == 1 or quantity.startswith("overlap_")
-
-
 def test_help_names_every_quantity() -> None:
     words = set(EPILOG.replace("...", "").split())
     for name in QUANTITIES:

@@ -9,9 +9,8 @@ import pytest
 
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
-from traceview.measure.gaps import ThreadStates
 from traceview.measure.nvtx import phase_names
-from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.analysis import Iterations
 from traceview.model.trace import Trace
 
 Spans = Sequence[tuple[int, int, str]]
@@ -26,12 +25,8 @@ def made(ranges: Spans, launches: Sequence[int], length: int = 5) -> Trace:
     )
 
 
-def iterations_of(trace: Trace) -> Iterations | NotMeasured:
-    return measure_iterations(trace, ThreadStates.from_trace(trace))
-
-
 def name_of(trace: Trace) -> str | None:
-    found = iterations_of(trace)
+    found = measure_iterations(trace)
     return found.range if isinstance(found, Iterations) and found.source == "range" else None
 
 
@@ -40,7 +35,7 @@ def spans(name: str, count: int, length: int = 90, start: int = 0) -> list[tuple
 
 
 def test_ranges_that_launch_work_are_iterations() -> None:
-    found = iterations_of(made(spans("step #", 10), range(10, 1010, 100)))
+    found = measure_iterations(made(spans("step #", 10), range(10, 1010, 100)))
     assert isinstance(found, Iterations)
     assert (found.range, found.source, found.count, found.confidence) == ("step #", "range", 10, 1.0)
     assert found.time_ns == 100
@@ -71,14 +66,14 @@ def test_epochs_contain_iterations(steps: int, name: str) -> None:
     launches = [start + 10 for start, _, text in ranges if text.startswith("step")]
     trace = made(ranges, launches)
     assert name_of(trace) == name
-    found = iterations_of(trace)
+    found = measure_iterations(trace)
     assert isinstance(found, Iterations)
     assert {"epoch #", "step #"} == {found.range, *(other.name for other in found.candidates)}
 
 
 def test_validation_is_another_phase() -> None:
     trace = made([*spans("step #", 10), *spans("validate", 3, start=2000)], [*range(10, 1010, 100), 2010, 2110, 2210])
-    found = iterations_of(trace)
+    found = measure_iterations(trace)
     assert isinstance(found, Iterations)
     assert found.range == "step #"
     assert [(other.name, other.count) for other in found.candidates] == [("validate", 3)]
@@ -126,7 +121,7 @@ def test_work_launched_after_the_last_range_is_not_its_own() -> None:
     steps = spans("step #", 10)
     work = [(at + 1, at + 81, "compute", 0, index) for index, at in enumerate([*range(10, 1010, 100), 1500])]
     calls = [(at, at + 1, "api", 0) for at in [*range(10, 1010, 100), 1500]]
-    found = iterations_of(made_trace(work, calls, [(*span, 0) for span in steps]))
+    found = measure_iterations(made_trace(work, calls, [(*span, 0) for span in steps]))
     assert isinstance(found, Iterations)
     assert (found.time_ns, found.steady.end, found.count) == (100, 990, 10)
 
@@ -143,7 +138,7 @@ def test_ranges_of_a_thread_that_launches_nothing_lose() -> None:
     ]
     work = [(start + 1, start + 6, "compute", 0, index) for index, (start, *_) in enumerate(calls)]
     for others in (loader, executor):
-        found = iterations_of(made_trace(work, calls, [*steps, *others]))
+        found = measure_iterations(made_trace(work, calls, [*steps, *others]))
         assert isinstance(found, Iterations) and found.range == "step #"
 
 

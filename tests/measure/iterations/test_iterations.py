@@ -12,15 +12,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.captures import ALL, shared
+from tests.captures import shared
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
-from tests.measure.iterations.whole_trace import measure_iterations, measured_devices
+from tests.measure.iterations.whole_trace import measure_iterations
 from traceview.errors import RequestError
 from traceview.measure.activity import device_activity
-from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations import spread
-from traceview.measure.iterations.times import MeasuredDevices
 from traceview.measure.nvtx import fold_numbers
 from traceview.model.analysis import CAUSES, Iteration, Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
@@ -28,10 +26,6 @@ from traceview.pipeline import open_trace
 
 SPAN = st.tuples(st.integers(0, 50), st.integers(0, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 NAMES = st.sampled_from(["step 1", "step 22", "step -3", "forward", "load"])
-
-
-def measure(trace: Trace, pattern: str | None = None, skip: int | None = None) -> Iterations | NotMeasured:
-    return measure_iterations(trace, ThreadStates.from_trace(trace), pattern=pattern, skip=skip)
 
 
 @st.composite
@@ -89,7 +83,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
 def test_iterations_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
     assume(device_activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
     try:
-        found = measure(trace, pattern)
+        found = measure_iterations(trace, pattern)
     except RequestError:
         assert pattern is not None
         assert not any(re.search(pattern, name) for name in trace.ranges["name"].to_list())
@@ -148,7 +142,7 @@ def test_longest_outermost_name_is_the_iteration(trace: Trace) -> None:
     trace = without_launches(trace)
     candidates = sorted(row for rows in often(trace, list(range(len(trace.ranges)))).values() for row in rows)
     groups = often(trace, outermost(trace, candidates))
-    found = measure(trace)
+    found = measure_iterations(trace)
     if not groups:
         assert isinstance(found, NotMeasured) or found.source == "period"
         return
@@ -202,7 +196,7 @@ def steps(*lengths: int) -> Trace:
     ],
 )
 def test_warm_up_is_skipped(lengths: tuple[int, ...], skip: int | None, skipped: int, why: str) -> None:
-    found = measure(steps(*lengths), skip=skip)
+    found = measure_iterations(steps(*lengths), skip=skip)
     assert isinstance(found, Iterations)
     assert (found.count, found.skipped, found.skipped_why) == (len(lengths), skipped, why)
     assert [one.skipped for one in found.per_iteration] == [index < skipped for index in range(len(lengths))]
@@ -213,21 +207,21 @@ def test_warm_up_is_skipped(lengths: tuple[int, ...], skip: int | None, skipped:
 @pytest.mark.parametrize("skip", [4, 400, -1])
 def test_skip_must_leave_an_iteration(skip: int) -> None:
     with pytest.raises(RequestError, match=rf"made\.sqlite.*--skip {skip}"):
-        measure(steps(10, 10, 10, 10), skip=skip)
+        measure_iterations(steps(10, 10, 10, 10), skip=skip)
 
 
 def test_unmatched_pattern_lists_names() -> None:
     with pytest.raises(RequestError, match=r"made\.sqlite.*'epoch'.*'step 0'"):
-        measure(steps(10, 10, 10), pattern="epoch")
+        measure_iterations(steps(10, 10, 10), pattern="epoch")
 
 
 def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(RequestError, match=r"made\.sqlite.*'step \('.*regular expression"):
-        measure(steps(10, 10, 10), pattern="step (")
+        measure_iterations(steps(10, 10, 10), pattern="step (")
 
 
 def test_without_repeats_there_are_no_iterations() -> None:
-    found = measure(steps(10, 10))
+    found = measure_iterations(steps(10, 10))
     assert isinstance(found, NotMeasured)
     assert "--iteration" in found.reason
 
@@ -235,7 +229,7 @@ def test_without_repeats_there_are_no_iterations() -> None:
 @pytest.mark.parametrize(("name", "count", "process"), [("h200_ddp2.sqlite", 13, None), ("h200_dual.sqlite", 20, 1531)])
 def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> None:
     trace = open_trace(shared(name))
-    found = measure(trace)
+    found = measure_iterations(trace)
     assert isinstance(found, Iterations)
     assert (found.range, found.count) == ("iteration #", count)
     assert process in (None, found.process_id)
@@ -245,25 +239,9 @@ def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> 
 
 def test_one_device_has_the_iterations_of_its_process() -> None:
     trace = open_trace(shared("h200_ddp2.sqlite"))
-    of = ThreadStates.from_trace(trace)
-    every = measured_devices(trace, of)
-    assert measure_iterations(trace, of, every) == measure(trace)
-    for index, device in enumerate(every.activities):
-        found = measure_iterations(trace, of, MeasuredDevices([device], every.gaps))
+    for device, processes in enumerate(trace.devices["processes"].to_list()):
+        found = measure_iterations(trace, device=device)
         assert isinstance(found, Iterations)
-        assert [found.process_id] == trace.devices["processes"].to_list()[index]
+        assert [found.process_id] == processes
         assert found.count == 13
         assert min(one.compute_ns for one in found.per_iteration) > 0
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_iterations_add_up(name: str) -> None:
-    found = measure(open_trace(shared(name)))
-    if isinstance(found, NotMeasured):
-        assert found.reason
-        return
-    for one in found.per_iteration:
-        assert one.idle_ns == sum(one.idle.values()) >= 0
-        assert one.wall_ns == one.end_ns - one.start_ns
-        assert min(one.compute_ns, one.exposed_h2d_ns, one.exposed_d2h_ns, one.blocked_ns) >= 0
-        assert one.exposed_communication_ns <= one.communication_ns

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from tests.captures import H200, PUBLIC, SAMPLES, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
-from traceview.measure.gaps import ThreadStates
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
 from traceview.measure.iterations.periods import Period, find_periods
-from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.analysis import Iterations
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
 from traceview.report.screen import confidence_word
@@ -210,14 +209,10 @@ def test_long_run_is_searched_from_its_middle() -> None:
     assert len(period.first) in (1199, 1200)
 
 
-def iterations_of(trace: Trace) -> Iterations | NotMeasured:
-    return measure_iterations(trace, ThreadStates.from_trace(trace))
-
-
 def test_periods_are_iterations_of_the_capture() -> None:
     calls = [(100 * at, 100 * at + 10, "api", 0) for at in range(12)]
     work = [(100 * at + 20, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, at) for at in range(12)]
-    result = iterations_of(made_trace(work, calls))
+    result = measure_iterations(made_trace(work, calls))
     assert isinstance(result, Iterations)
     assert (result.source, result.count, result.thread, result.process_id) == ("period", 4, 0, 1)
     assert result.time_ns == 300
@@ -228,7 +223,7 @@ def test_periods_are_iterations_of_the_capture() -> None:
 
 def test_operations_without_launches_have_periods_too() -> None:
     work = [(100 * at, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, None) for at in range(30)]
-    result = iterations_of(made_trace(work))
+    result = measure_iterations(made_trace(work))
     assert isinstance(result, Iterations)
     assert (result.source, result.count, result.time_ns) == ("period", 10, 300)
 
@@ -249,9 +244,9 @@ WITH_RANGES = [
 
 def assert_agree(path: Path) -> None:
     trace = open_trace(path)
-    by_range = iterations_of(trace)
+    by_range = measure_iterations(trace)
     assert isinstance(by_range, Iterations) and by_range.source == "range"
-    by_launch = iterations_of(stripped(trace, by_range.process_id))
+    by_launch = measure_iterations(stripped(trace, by_range.process_id))
     assert isinstance(by_launch, Iterations) and by_launch.source == "period"
     assert abs(by_launch.count - by_range.count) <= 1
     assert by_launch.time_ns == pytest.approx(by_range.time_ns, rel=0.02)
@@ -275,9 +270,9 @@ def test_solver_without_ranges() -> None:
 
 def test_streams_show_the_rounds_of_a_loop_over_streams() -> None:
     trace = open_trace(SAMPLES / "scenarios" / "many_streams.sqlite")
-    by_range = iterations_of(trace)
+    by_range = measure_iterations(trace)
     assert isinstance(by_range, Iterations)
-    by_launch = iterations_of(stripped(trace, by_range.process_id))
+    by_launch = measure_iterations(stripped(trace, by_range.process_id))
     assert isinstance(by_launch, Iterations)
     assert any(abs(other.time_ns / by_range.time_ns - 1) < 0.02 for other in by_launch.candidates)
 

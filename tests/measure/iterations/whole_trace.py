@@ -1,53 +1,28 @@
-"""The iterations of a complete trace, measured at once: what a capture in parts is compared with."""
+"""The iterations of a trace that is one part, without the other measures."""
 
 from __future__ import annotations
 
-from traceview.measure.activity import device_activity
-from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.measure.iterations import (
-    LaunchSource,
-    build_iterations,
-    busiest_first,
-    choose_iterations,
-    gpu_times,
-    with_last_work,
-)
-from traceview.measure.iterations.candidates import LaunchSums
-from traceview.measure.iterations.launches import launch_sequence
-from traceview.measure.iterations.times import IterationLaunches, MeasuredDevices, breakdown, end_of_launches
-from traceview.measure.nvtx import project_operations
+from traceview.engine.iterations import find_iterations_in_parts, measure_iteration_part, merge_iteration_parts
+from traceview.engine.part import PartTrace
+from traceview.measure.activity import active_devices
+from traceview.measure.gaps import device_gaps, find_idle_gaps
+from traceview.measure.iterations import build_iterations
+from traceview.measure.iterations.times import MeasuredDevices
 from traceview.model.analysis import Iterations, NotMeasured
-from traceview.model.trace import Trace
-
-
-def measured_devices(trace: Trace, threads: ThreadStates) -> MeasuredDevices:
-    """Measure every device of a trace."""
-    rows = range(len(trace.devices))
-    activities = [work for row in rows if (work := device_activity(trace, row)) is not None]
-    gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in activities}
-    return MeasuredDevices(activities, gaps)
+from traceview.model.trace import EVERYTHING, Trace
 
 
 def measure_iterations(
-    trace: Trace,
-    threads: ThreadStates,
-    measured: MeasuredDevices | None = None,
-    *,
-    pattern: str | None = None,
-    skip: int | None = None,
+    trace: Trace, pattern: str | None = None, skip: int | None = None, device: int | None = None
 ) -> Iterations | NotMeasured:
-    """Measure every iteration. `measured` has the devices that count, all by default."""
-    measured = measured or measured_devices(trace, threads)
-    devices, operations = measured.devices, trace.operations
-    launches = LaunchSource(
-        known=operations["launch"].null_count() < len(operations),
-        sums=lambda: LaunchSums.from_trace(trace, project_operations(trace)),
-        processes=lambda: busiest_first(gpu_times(trace, devices)),
-        sequence=lambda process: launch_sequence(trace, process),
-    )
-    where = choose_iterations(trace, devices, launches, pattern=pattern, skip=skip)
-    if isinstance(where, NotMeasured):
-        return where
-    until = end_of_launches(where.start, where.end)
-    where, work = with_last_work(where, IterationLaunches.from_trace(trace, where.process, where.start, until, devices))
-    return build_iterations(where, breakdown(trace, threads, measured, where.process, where.start, where.end), work)
+    """Measure every iteration, with the work of all devices or of one (row of Trace.devices)."""
+    part = PartTrace(trace.with_window(trace.window or EVERYTHING))
+    activities = [work for work in active_devices(trace) if device in (None, work.device)]
+    devices = [work.device for work in activities]
+    found = find_iterations_in_parts(trace, devices, lambda use: map(use, [part]), pattern=pattern, skip=skip)
+    if isinstance(found, NotMeasured):
+        return found
+    where, work = found
+    gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, part.threads, work)) for work in activities}
+    measured = measure_iteration_part(part.trace, part.threads, MeasuredDevices(activities, gaps), devices, where)
+    return build_iterations(where, merge_iteration_parts(where, [measured]), work)

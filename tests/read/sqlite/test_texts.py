@@ -15,7 +15,6 @@ from tests.build_export import Nvtx, build_export
 from tests.captures import ALL, sample, shared
 from tests.read.complete_tables import complete_tables
 from traceview.read import raw, sqlite_pages
-from traceview.read.sqlite import reader
 from traceview.read.sqlite.reader import read_sqlite
 
 NEVER = 1 << 40
@@ -46,18 +45,6 @@ def equals_sqlite_result(path: Path) -> bool:
 @pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
 def test_real_captures(name: str) -> None:
     assert equals_sqlite_result(sample("dual.sqlite") if name.startswith("samples") else shared(name))
-
-
-@pytest.mark.parametrize("rows_in_order", [True, False])
-def test_sqlite_reads_only_the_texts(rows_in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are read alone, and only where there are some if row numbers give their positions."""
-    read: dict[str, list[str]] = {}
-    slowly = reader._read_with_sqlite
-    monkeypatch.setattr(reader, "_read_with_sqlite", lambda *given: read.update({given[1]: given[2]}) or slowly(*given))
-    if not rows_in_order:
-        monkeypatch.setattr(reader, "_sparse_text", lambda *_: None)
-    assert len(read_sqlite(sample("dual.sqlite")).tables[raw.NVTX]) > 100
-    assert read.get(raw.NVTX) == (None if rows_in_order else ["text"]) and raw.KERNEL not in read
 
 
 @pytest.mark.parametrize("removed", [None, 1, 3, 6])

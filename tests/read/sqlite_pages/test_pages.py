@@ -125,17 +125,6 @@ def test_key_of_two_columns_is_not_the_rowid(tmp_path: Path, end: str) -> None:
     connection.close()
 
 
-def test_added_columns_are_left_to_sqlite(tmp_path: Path) -> None:
-    path = tmp_path / "made.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE t (a INTEGER)")
-    connection.execute("INSERT INTO t VALUES (1)")
-    connection.execute("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")
-    connection.commit()
-    assert read_integers(path, connection, "t", ["a", "b"]) is None
-    connection.close()
-
-
 def child_page(data: bytes, root: int) -> int:
     """Return the first child of an interior page."""
     first = (root - 1) * PAGE

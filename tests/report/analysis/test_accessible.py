@@ -198,7 +198,7 @@ CUT_HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, .card *, .par
 # 200% of a screen is half of its pixels, each twice as large.
 @pytest.mark.parametrize(
     ("width", "height", "dark"),
-    [(1440, 900, False), (800, 600, False), (800, 600, True), (720, 450, False), (400, 300, True)],
+    [(1440, 900, False), (800, 600, False), (720, 450, False), (400, 300, True)],
 )
 def test_screens_of_all_sizes(browser: Browser, html: str, tmp_path: Path, width: int, height: int, dark: bool) -> None:
     with opened(browser, html, tmp_path, width=width, height=height, dark=dark) as page:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import ALL, analyzed, sample, shared
 from tests.made_trace import made_trace
-from tests.pages import inputs_of
+from tests.pages import inputs_of, long_analysis
 from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding, Place
-from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render, sections
@@ -54,13 +51,6 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
         assert page.evaluate("window.owned") is None
         assert page.evaluate("document.images.length") == 0
         assert page.complaints == []
-
-
-def test_names_stay_inside_their_strings() -> None:
-    html = render(inputs_of(hostile_analysis()))
-    assert html.count("</script>") == html.count("<script ") + html.count("<script>") >= 5
-    assert "<img" not in html
-    assert "<!--" not in html
 
 
 def test_same_analysis_same_bytes() -> None:
@@ -144,14 +134,6 @@ def test_page_has_no_private_data(analysis_of: Callable[[str], Analysis]) -> Non
     assert "dual.sqlite" in html
 
 
-def test_policy_allows_no_outside_source(analysis_of: Callable[[str], Analysis]) -> None:
-    html = render(inputs_of(analysis_of("cudagraph")))
-    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe-eval" not in policy and "blob:" not in policy.split("img-src")[0]
-    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html) == []
-
-
 def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None:
     second = 1_000_000_000
     trace = made_trace(
@@ -177,27 +159,8 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
         assert page.evaluate(painted) == 1
 
 
-def repeated(trace: Trace, times: int) -> Trace:
-    """Return the trace repeated end to end."""
-    length = int(trace.api["end"].max() or 0) + 1_000_000  # type: ignore[arg-type, operator]
-    calls = len(trace.api)
-    shifted = [
-        (
-            trace.operations.with_columns(pl.col("start", "end") + length * at, pl.col("launch") + calls * at),
-            trace.api.with_columns(pl.col("start", "end") + length * at),
-            trace.ranges.with_columns(pl.col("start", "end") + length * at),
-        )
-        for at in range(times)
-    ]
-    operations, api, ranges = (pl.concat(frames) for frames in zip(*shifted, strict=True))
-    return replace(trace, operations=operations, api=api, ranges=ranges)
-
-
-def test_page_beyond_the_budget_is_reported(
-    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
-) -> None:
-    analysis = analyze(repeated(analysis_of("dual").trace, 6))
-    html = render(inputs_of(analysis), 3_000_000)
+def test_page_beyond_the_budget_is_reported(browser: Browser, tmp_path: Path) -> None:
+    html = render(inputs_of(long_analysis()), 3_000_000)
     assert len(html) <= 3_000_000
     with opened(browser, html, tmp_path) as page:
         assert page.complaints == []

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.pages import inputs_of
-from tests.report.analysis.test_sections import repeated
+from tests.pages import inputs_of, long_analysis
 from tests.report.browser import READY, Opened, opened
 from traceview import intervals
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 
 KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"
@@ -168,8 +166,8 @@ def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -
     agrees(analysis, found)
 
 
-def test_measure_from_bins_ends_at_their_borders(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
-    analysis = analyze(repeated(analysis.trace, 6))
+def test_measure_from_bins_ends_at_their_borders(browser: Browser, tmp_path: Path) -> None:
+    analysis = long_analysis()
     with opened(browser, render(inputs_of(analysis), 2_700_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
         assert page.evaluate("traceview.page.timeline.whole") is False
