@@ -1,7 +1,7 @@
 """A copy of a capture that can be shared: it keeps every figure and drops private data.
 
-keep.py           the tables, columns and rows that are kept; everything else is dropped
-shapes.py         the patterns of secrets
+keep.toml         the tables, columns and rows that are kept; everything else is dropped
+shapes.py         the patterns of secrets; those of tokens are in secrets.toml
 secrets.py        finds and replaces secrets in texts; keeps or hashes names
 """
 
