@@ -14,7 +14,7 @@ from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.iterations import iteration_numbers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
-from traceview.fleet.stragglers import remedies
+from traceview.fleet.rank_figures import remedies
 from traceview.measure.iterations import IterationRanges
 from traceview.model.analysis import CAUSES, Iterations
 from traceview.model.fleet import Fleet, PackedColumn, RankResult, Steps

@@ -41,8 +41,14 @@ from traceview.read.raw import (
 )
 from traceview.read.source import DecodedSize, display_name, unchanged
 from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, check_file, open_export
-from traceview.read.sqlite.parts import PAGES_PER_PART, DecodedFrames, PartedTable, decoded_frames
-from traceview.read.sqlite_pages import TableDecoder, table_decoder
+from traceview.read.sqlite.decoder import (
+    PAGES_PER_PART,
+    DecodedFrames,
+    PartedTable,
+    TableDecoder,
+    decoded_frames,
+    table_decoder,
+)
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
 PLAIN_NAME = re.compile(r"\w{1,64}", re.ASCII)  # tables and columns with other names are not written
