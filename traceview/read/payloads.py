@@ -21,19 +21,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview.errors import DamagedExportError, ReportError
+from traceview.intervals import index_ranges
 from traceview.model.stacks import CallTree, Numbers
 from traceview.read import raw
 from traceview.read.source import DecodedSize, display_name
-
-if TYPE_CHECKING:
-    from traceview.read.sqlite.database import Export
+from traceview.read.sqlite.database import Export, typed
 
 BLOCK_BYTES = 8 << 20
 SPARSE_BYTES = 4 << 10  # bytes of text for each wanted line, from which lines are cut out one by one
@@ -148,12 +147,12 @@ def _mark_blocks(export: Export, marks: pl.DataFrame) -> Iterator[Block]:
 
     `marks` has COLUMNS and, as `domainId`, whether a mark is a sample.
     """
-    is_mark = f"WHERE CASE typeof(eventType) WHEN 'integer' THEN eventType END = {raw.MARKED}"
+    is_mark = f"WHERE {typed('eventType', 'integer')} = {raw.MARKED}"
     first = export.select(f"typeof({PAYLOAD})", raw.NVTX, f"{is_mark} AND {PAYLOAD} IS NOT NULL").fetchone()
     if first not in (("blob",), ("text",)):
         return
     is_blob = first == ("blob",)
-    cursor = export.select(f"CASE typeof({PAYLOAD}) WHEN '{first[0]}' THEN {PAYLOAD} END", raw.NVTX, is_mark)
+    cursor = export.select(typed(PAYLOAD, first[0]), raw.NVTX, is_mark)
     for block in marks.iter_slices(BATCH_ROWS):
         values = [export.counted(value) for (value,) in islice(cursor, len(block))]
         payloads = pl.Series(values, dtype=pl.Binary) if is_blob else pl.Series(values, dtype=pl.String)
@@ -209,13 +208,9 @@ def _decoded(stacks: pl.Series) -> tuple[CallTree, Numbers]:
     # nsys 2023.4 leaves other data in the upper half of numbers that have 32 bits.
     low = (words & 0xFFFFFFFF).astype(np.int64)
     depth = np.minimum(low[first + 1], (count - HEAD_WORDS) // FRAME_WORDS).clip(1, MAX_FRAMES)
-    triples = np.repeat(first + HEAD_WORDS, depth) + FRAME_WORDS * _counts_from_zero(depth)
+    triples = np.repeat(first + HEAD_WORDS, depth) + FRAME_WORDS * index_ranges(np.zeros_like(depth), depth)
     frames = np.stack([low[triples], low[triples + 1], low[triples + 2]], axis=1)
     return CallTree.from_chains(frames, depth), low[first]
-
-
-def _counts_from_zero(lengths: Numbers) -> Numbers:
-    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 # The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
@@ -308,10 +303,7 @@ def _rows(export: Export, strings: pl.DataFrame, payload: str) -> Iterator[pl.Da
     if payload not in columns:
         return
     kinds = dict.fromkeys(("start", "end", "globalTid", "textId"), "integer") | {"text": "text"}
-    values = [
-        f'CASE typeof("{name}") WHEN \'{kind}\' THEN "{name}" END' if name in columns else "NULL"
-        for name, kind in kinds.items()
-    ]
+    values = [typed(name, kind) if name in columns else "NULL" for name, kind in kinds.items()]
     # SQLite knows the length of a blob without reading it. The export counts texts.
     fits = f"typeof({payload}) = 'text' OR typeof({payload}) = 'blob' AND length({payload}) <= {MAX_PAYLOAD_BYTES}"
     cursor = export.select(f"{', '.join(values)}, {payload}", raw.NVTX, f"WHERE {fits} LIMIT {MAX_PAYLOADS}")

@@ -265,6 +265,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def typed(column: str, kind: str) -> str:
+    """Return SQL for a column in which values of another type are null, so that SQLite does not read their bytes."""
+    return f"CASE typeof({quoted(column)}) WHEN '{kind}' THEN {quoted(column)} END"
+
+
 def _damaged_error(name: str, error: Exception) -> DamagedExportError:
     """Return the error for a file that SQLite or Python cannot read."""
     if isinstance(error, sqlite3.Error):
