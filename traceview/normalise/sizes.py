@@ -34,32 +34,13 @@ from traceview.model.sizes import (
 )
 from traceview.model.trace import CLASSES, Note
 from traceview.normalise.api import Links
-from traceview.normalise.codes import event_texts, texts_of
+from traceview.normalise.codes import NAMES, event_texts, texts_of
 from traceview.normalise.devices import DEVICE_KEY, Devices
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
-from traceview.read.kineto.sizes import TENSOR_MEMORY
 
-MEMORY_NAMES = ("dram", "vram", "gpu memory")
-# Each column's hardware counter, and its names in the metric sets of nsys 2022 to 2025, in small letters.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "sm_active": ("sm active", "sms active"),  # sm__cycles_active
-    "sm_issue": ("sm issue", "sm issue active"),  # sm__inst_executed_realtime
-    "tensor_active": ("tensor active",),  # sm__pipe_tensor_cycles_active_realtime
-    "warps": ("compute warps in flight", "compute warps"),  # tpc__warps_active_shader_cs_realtime
-    # dram__read_throughput, dramc__read_throughput, and the same of writing
-    "dram_read": tuple(f"{memory} read {what}" for memory in MEMORY_NAMES for what in ("bandwidth", "throughput")),
-    "dram_write": tuple(f"{memory} write {what}" for memory in MEMORY_NAMES for what in ("bandwidth", "throughput")),
-    "pcie_rx": ("pcie rx throughput", "pcie read throughput", "pcie read bandwidth"),  # pcie__read_bytes
-    "pcie_tx": ("pcie tx throughput", "pcie write throughput", "pcie write bandwidth"),  # pcie__write_bytes
-    # The parts of nvlrx__bytes and nvltx__bytes add up.
-    "nvlink_rx": ("nvlink bytes received", "nvlink rx bandwidth"),
-    "nvlink_tx": ("nvlink bytes transmitted", "nvlink tx bandwidth"),
-    "gpc_clock_mhz": ("gpc clock frequency",),  # gpc__cycles_elapsed
-    "sys_clock_mhz": ("sys clock frequency",),  # sys__cycles_elapsed
-}
-_COLUMN_OF = {name: column for column, names in NAMES.items() for name in names}
+_COLUMN_OF = {name: column for column, names in NAMES["metrics"].items() for name in names}
 _NVLINK_PART = re.compile(r"nvlink ([rt]x) (requests|responses) (protocol|user) data")
 READ_QUANTITIES = ("throughput %", "mhz")
 MAX_SHARE = 200  # percent; a GPU that boosts can exceed its sustained peak, damage exceeds any limit
@@ -156,15 +137,7 @@ def _gpus_of_devices(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl
 
 
 # Names of memKind (ENUM_CUDA_MEM_KIND of nsys).
-MEMORY_KINDS = {
-    1: "pinned",
-    2: "device",
-    3: "array",
-    4: "managed",
-    5: "static",
-    6: "static",
-    TENSOR_MEMORY: "tensors",
-}
+MEMORY_KINDS = {int(number): kind for number, kind in NAMES["memory"].items()}
 ALLOCATED, FREED = 0, 1  # memoryOperationType
 MAX_BYTES = 1 << 50
 
@@ -229,23 +202,7 @@ def _calling_threads(events: pl.DataFrame, links: Links, threads: Threads, api: 
 MARK = r"^flops_per_iteration\s*[:=]?\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)$"
 MAX_FLOPS = 1 << 62
 MAX_GROUP_SIZE = 1 << 20
-# Names of PyTorch and NCCL, without "nccl", underscores and case. The first that matches decides.
-KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), kind)
-    for pattern, kind in (
-        ("allreduce", "all_reduce"),
-        ("reducescatter", "reduce_scatter"),
-        ("allgather", "all_gather"),
-        ("alltoall", "all_to_all"),
-        ("broadcast|bcast", "broadcast"),
-        ("^reduce", "reduce"),
-        ("^gather", "gather"),
-        ("^scatter", "scatter"),
-        ("^send$", "send"),
-        ("^recv", "receive"),
-        ("barrier", "barrier"),
-    )
-)
+KINDS = [(re.compile(pattern), kind) for pattern, kind in NAMES["collectives"].items()]
 
 
 def work_sizes(
