@@ -9,7 +9,7 @@ from traceview.model.units import duration, durations, plain, quantity, share, t
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.json import UNPROFILED, Document, Shapes, names, rounded
-from traceview.report.screen import PLAIN, Screen, confidence_word, left, part_lines, wrap
+from traceview.report.screen import PLAIN, WORDS, Screen, confidence_word, left, part_lines, wrap
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names
@@ -33,17 +33,7 @@ SHAPES: Shapes = {
 }
 JSON = Document[WhatIf](SHAPES)
 document, to_json = JSON.values, JSON.text
-PATH_WORDS = {
-    "compute": "compute",
-    "communication": "communication",
-    "copy": "copies",
-    "memset": "memsets",
-    "gap": "gaps between operations",
-    "launch": "launch latency",
-    "host": "host between CUDA calls",
-    "call": "CUDA calls",
-    "wait": "host wake-up after waits",
-}
+PATH_WORDS = WORDS["path"]
 
 
 def render(result: WhatIf, screen: Screen = PLAIN) -> str:
