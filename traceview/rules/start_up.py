@@ -56,9 +56,7 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
-COMPILES = re.compile(
-    r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])"
-)
+COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
 LOADS_CODE = r"^cu(?:Link|Module|Library)(?:Create|AddData|AddFile|Complete|LoadData|LoadFatBinary|Load)|^nvrtcCompile"
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
 STARTS_LIBRARY = r"^cuda(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
