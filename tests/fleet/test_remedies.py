@@ -14,7 +14,7 @@ from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.iterations import iteration_numbers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
-from traceview.fleet.stragglers import CUDA, MPI, PYTORCH, remedies
+from traceview.fleet.rank_figures import remedies
 from traceview.measure.iterations import IterationRanges
 from traceview.model.analysis import CAUSES, Iterations
 from traceview.model.fleet import Fleet, PackedColumn, RankResult, Steps
@@ -24,6 +24,7 @@ from traceview.pipeline import analyze
 from traceview.report.fleet.terminal import headline, price, render
 
 MPI_PROGRAM = Program("cuda", ("cuda", "mpi"))
+CUDA, PYTORCH, MPI = map(remedies, (Program(), Program("pytorch"), MPI_PROGRAM))
 PYTORCH_WORDS = ("DataLoader", ".item()", "pin_memory", "torch", "Python", "batch", "checkpoint")
 
 

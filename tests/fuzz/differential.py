@@ -13,9 +13,9 @@ from unittest import mock
 
 from tests.fuzz.made_databases import make_database
 from tests.fuzz.page_damage import damage_pages
-from tests.read.sqlite_pages.decoded import read_integers
+from tests.read.sqlite.decoded import read_integers
 from traceview.errors import ReportError
-from traceview.read import sqlite_pages
+from traceview.read.sqlite import decoder
 from traceview.read.sqlite.database import open_export
 
 CASES_PER_DATABASE = 8  # the first one is undamaged
@@ -94,8 +94,8 @@ def compare_tables(path: Path, sound: Sound, pages_at_once: int) -> Iterator[tup
     The result is "decoded", "left" to SQLite, "empty", "refused" by SQLite and not decoded, or "different".
     """
     with (
-        mock.patch.object(sqlite_pages, "MIN_TABLE_BYTES", 0),
-        mock.patch.object(sqlite_pages, "PAGES_PER_CHUNK", pages_at_once),
+        mock.patch.object(decoder, "MIN_TABLE_BYTES", 0),
+        mock.patch.object(decoder, "PAGES_PER_CHUNK", pages_at_once),
     ):
         try:
             with open_export(path) as export:

@@ -39,7 +39,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
     if way == "apart":
         return _run_apart(arguments, scratch)
     from traceview.cli.process import SIGNAL_EXIT_CODES, main
-    from traceview.read import sqlite_pages
+    from traceview.read.sqlite import decoder
     from traceview.workers import ThisProcess
 
     before = {number: signal.getsignal(number) for number in SIGNAL_EXIT_CODES}
@@ -48,7 +48,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
         with (
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
-            mock.patch.object(sqlite_pages, "MIN_TABLE_BYTES", sqlite_pages.MIN_TABLE_BYTES if way == "sqlite" else 0),
+            mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
             mock.patch("traceview.fleet.analyze_reports.Processes", lambda *_, **__: ThisProcess()),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),

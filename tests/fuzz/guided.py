@@ -18,9 +18,9 @@ from unittest import mock
 from tests.fuzz.invariants import parsed
 from tests.read.complete_tables import complete_tables
 from traceview.errors import ReportError
-from traceview.read import sqlite_pages
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
+from traceview.read.sqlite import decoder
 from traceview.read.sqlite.reader import read_sqlite
 
 Target = Callable[[bytes, Path], None]
@@ -31,9 +31,9 @@ def decoded_pages(data: bytes, folder: Path) -> None:
     """Check that the page decoder gives the tables that SQLite reads."""
     path = folder / "fuzzed.sqlite"
     path.write_bytes(data)
-    with mock.patch.object(sqlite_pages, "PAGES_PER_CHUNK", 3), mock.patch.object(sqlite_pages, "MIN_TABLE_BYTES", 0):
+    with mock.patch.object(decoder, "PAGES_PER_CHUNK", 3), mock.patch.object(decoder, "MIN_TABLE_BYTES", 0):
         fast = _read(path)
-    with mock.patch.object(sqlite_pages, "MIN_TABLE_BYTES", NEVER):
+    with mock.patch.object(decoder, "MIN_TABLE_BYTES", NEVER):
         slow = _read(path)
     assert fast is None or slow is not None, "what SQLite refuses was decoded"
     if fast is None or slow is None:

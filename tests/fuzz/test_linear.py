@@ -17,7 +17,7 @@ from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.fuzz.test_hostile import run
 from traceview.measure.kernels.families import FAMILIES, kernel_kind, shape_kinds
 from traceview.normalise.api import without_suffix
-from traceview.normalise.counters import metric_column
+from traceview.normalise.sizes import metric_column
 from traceview.normalise.stacks import qualified_name
 from traceview.read.kineto.trace_file import copy_kind_and_memories
 

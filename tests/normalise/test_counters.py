@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from traceview.model.sizes import GPU_METRICS
 from traceview.normalise.api import Links
-from traceview.normalise.counters import gpu_metric_frame, memory_frame, metric_column
 from traceview.normalise.devices import Devices
+from traceview.normalise.sizes import gpu_metric_frame, memory_frame, metric_column
 from traceview.normalise.threads import Threads
 from traceview.pipeline import open_trace
 from traceview.read import raw

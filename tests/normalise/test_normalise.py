@@ -36,7 +36,7 @@ from traceview import normalise
 from traceview.errors import DamagedExportError
 from traceview.model.trace import Trace
 from traceview.normalise.api import role_of, without_suffix
-from traceview.normalise.clocks import ClockBounds, measure_clocks
+from traceview.normalise.devices import ClockBounds, measure_clocks
 from traceview.pipeline import open_trace
 
 PROCESSES = st.sampled_from([10, 11, 0xFFFFFF, None])

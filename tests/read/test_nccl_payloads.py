@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tests.captures import sample
-from traceview.read import nsys_json, raw
+from traceview.read import payloads, raw
 from traceview.read.payloads import calls_from_json
 from traceview.read.sqlite.reader import read_sqlite
 
@@ -39,7 +39,7 @@ def nccl_ranges(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
 
 
 def test_calls_of_a_json_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(payloads, "BLOCK_BYTES", 4000)
     tables = read_sqlite(sample("ddp2.sqlite")).tables
     ranges = nccl_ranges(tables)
     assert len(ranges) > 100

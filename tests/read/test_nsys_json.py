@@ -15,7 +15,7 @@ from tests.cli.command import Command
 from tests.profiling import profiled, run
 from tests.read.test_formats import says
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read import nsys_json
+from traceview.read import payloads
 
 # Hand-made: the first bytes of an HDF5 file and of nsys's JSON.
 HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(100)
@@ -63,7 +63,7 @@ def test_json_scanner_on_a_real_export(nsys: str, tmp_path: Path) -> None:
     expected = [(str(start), str(end)) for start, end in export.execute(query)]
     export.close()
     assert len(expected) == 20
-    ranges = pl.concat(nsys_json.records(tmp_path / "ranges.json", "NvtxEvent", NVTX)).drop_nulls("EndTimestamp")
+    ranges = pl.concat(payloads.records(tmp_path / "ranges.json", "NvtxEvent", NVTX)).drop_nulls("EndTimestamp")
     assert sorted(ranges.select("Timestamp", "EndTimestamp").rows(), key=lambda row: int(row[0])) == expected
 
 
@@ -76,11 +76,11 @@ def nvtx(index: int) -> str:
 def test_json_scanner_with_any_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, sparse: int
 ) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", block)
-    monkeypatch.setattr(nsys_json, "SPARSE_BYTES", sparse)
+    monkeypatch.setattr(payloads, "BLOCK_BYTES", block)
+    monkeypatch.setattr(payloads, "SPARSE_BYTES", sparse)
     path = tmp_path / "report.json"
     path.write_text(JSON.decode() + "\n".join(map(nvtx, range(30))), encoding="utf-8")
-    frame = pl.concat(nsys_json.records(path, "NvtxEvent", NVTX))
+    frame = pl.concat(payloads.records(path, "NvtxEvent", NVTX))
     assert frame.rows() == [(str(index), None, f"步 {index}") for index in range(30)]
 
 
@@ -92,15 +92,15 @@ def test_json_scanner_refuses_damaged_records(tmp_path: Path, damage: object) ->
     path = tmp_path / "report.json"
     path.write_text(damage("\n".join(map(nvtx, range(3)))), encoding="utf-8")
     with pytest.raises(DamagedExportError, match=r"^report\.json: cut off or damaged"):
-        list(nsys_json.records(path, "NvtxEvent", NVTX))
+        list(payloads.records(path, "NvtxEvent", NVTX))
 
 
 def test_json_scanner_limits_line_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(nsys_json, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(payloads, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(payloads, "MAX_LINE_BYTES", 100)
     path = tmp_path / "report.json"
     path.write_bytes(b"x" * 300)
     with pytest.raises(DamagedExportError, match=r"^report\.json: "):
-        list(nsys_json.records(path, "NvtxEvent", NVTX))
+        list(payloads.records(path, "NvtxEvent", NVTX))
     with pytest.raises(ReportError, match=r"^nothing\.json: cannot be read"):
-        list(nsys_json.records(tmp_path / "nothing.json", "NvtxEvent", NVTX))
+        list(payloads.records(tmp_path / "nothing.json", "NvtxEvent", NVTX))

@@ -18,7 +18,7 @@ import pytest
 from tests.profiling import profiled, run
 from traceview.model.stacks import CallTree, node_levels
 from traceview.normalise import normalise
-from traceview.read import nsys_json, raw, read_capture
+from traceview.read import payloads, raw, read_capture
 from traceview.read.payloads import STACK_DOMAIN, json_samples, stack_tables
 from traceview.read.source import DecodedSize
 
@@ -82,7 +82,7 @@ def write_json(path: Path, blobs: list[bytes]) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_stacks_of_a_made_json_export(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(payloads, "BLOCK_BYTES", 1500)
     blobs = random_payloads(seed)
     write_json(tmp_path / "made.json", blobs)
     tables = json_samples(tmp_path / "made.json")

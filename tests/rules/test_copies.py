@@ -11,7 +11,7 @@ from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings, in_training, iterations, with_calls, with_memory
 from traceview.model.program import Program
 from traceview.model.trace import OPERATIONS
-from traceview.rules import RULES
+from traceview.rules import own_rules
 from traceview.rules.copy_bound import copy_bound
 from traceview.rules.exposed_copies import exposed_copies
 from traceview.rules.host_bound import host_bound
@@ -113,7 +113,7 @@ def test_time_after_the_last_kernel_counts_without_iterations() -> None:
 
 def test_copies_after_the_last_kernel_count() -> None:
     work = [(0, 1 * MS, "compute", 0, None), (2 * MS, 14 * MS, "copy", 0, None), (20 * MS, 21 * MS, "memset", 0, None)]
-    by_id = {finding.id: finding.cost_ns for finding in findings(made_trace(work), *RULES)}
+    by_id = {finding.id: finding.cost_ns for finding in findings(made_trace(work), *own_rules())}
     assert by_id == {
         "exposed_copies": 11 * MS,
         "exposed_memset": 1 * MS,

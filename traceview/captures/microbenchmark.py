@@ -18,29 +18,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 
-PTX = b"""
-.version 6.0
-.target sm_50
-.address_size 64
-.visible .entry empty(.param .u64 ignored) { ret; }
-.visible .entry spin(.param .u64 cycles)
-{
-    .reg .u64 %start, %now, %limit;
-    .reg .u32 %rounds;
-    .reg .pred %go;
-    ld.param.u64 %limit, [cycles];
-    mov.u32 %rounds, 0;
-    mov.u64 %start, %clock64;
-AGAIN:
-    mov.u64 %now, %clock64;
-    sub.u64 %now, %now, %start;
-    add.u32 %rounds, %rounds, 1;
-    setp.lt.u64 %go, %now, %limit;
-    setp.lt.and.u32 %go, %rounds, 50000000, %go;
-    @%go bra AGAIN;
-    ret;
-}
-"""
+PTX = Path(__file__).with_suffix(".ptx").read_bytes()  # kernels: one is empty, one runs for some cycles
 SMALL = 4096  # bytes of a small copy
 BLOCK = 1 << 20  # bytes of an allocation
 GRAPH_KERNELS = 20

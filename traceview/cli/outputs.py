@@ -131,9 +131,9 @@ def write_document(json_path: Path | None, result: object) -> bool:
     """Write a result as JSON if a path is given. Return whether the document went to standard output."""
 
     def to_json() -> str:
-        from traceview.report.json import result_text
+        from traceview.report.json import Document
 
-        return result_text(result)
+        return Document[object]().text(result)
 
     return write_output(json_path, to_json)
 

@@ -7,12 +7,12 @@ name the file and what it sets for them.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from traceview.errors import RequestError
+from traceview.model.catalogue import parsed_toml
 
 CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
 FILE, PROJECT, TABLE = "traceview.toml", "pyproject.toml", "tool.traceview"
@@ -95,12 +95,8 @@ def _data(path: Path, shown: str) -> bytes:
 
 
 def _parsed(name: str, data: bytes) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return parsed_toml(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # also a text that is not UTF-8
         raise RequestError(f"{name}: invalid TOML ({str(error)[:200]})") from None
 

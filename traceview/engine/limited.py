@@ -33,7 +33,7 @@ from traceview.measure.storms import MIN_STORM, PERIODS, storms, tiny_operations
 from traceview.measure.sync import number_waits
 from traceview.model.times import window_between
 from traceview.model.trace import ROLES, Note, Trace, Window
-from traceview.normalise.clocks import TIMED_TABLES
+from traceview.normalise.devices import TIMED_TABLES
 from traceview.pricing.speedups import FINDABLE, KernelSequence
 from traceview.pricing.speedups.steps import Candidates
 from traceview.workers import ThisProcess, Workers

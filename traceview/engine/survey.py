@@ -17,23 +17,24 @@ from traceview.intervals import Times
 from traceview.model.times import MAX_DISTANCE
 from traceview.model.trace import Window
 from traceview.normalise import EventSummary
-from traceview.normalise.clocks import (
+from traceview.normalise.codes import MAX_COUNT_SPAN, integers
+from traceview.normalise.devices import (
     CLOCK_TABLES,
     COPY_COLUMNS,
+    GPU_TABLES,
+    RAW_COLUMNS,
     TIMED_TABLES,
     clock_rows,
     sampled_bits,
 )
-from traceview.normalise.clocks import (
+from traceview.normalise.devices import (
     COLUMNS as CLOCK_COLUMNS,
 )
-from traceview.normalise.codes import MAX_COUNT_SPAN, integers
-from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
 from traceview.normalise.health import NORMAL_RESULTS
 from traceview.normalise.threads import process_ids
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
-from traceview.read.sqlite.parts import DecodedFrames, PartedTable, StoredGroup, StoredTable, store_parts
+from traceview.read.sqlite.decoder import DecodedFrames, PartedTable, StoredGroup, StoredTable, store_parts
 from traceview.workers import ThisProcess, Workers
 
 LINKED_TABLES = (raw.SYNCHRONIZATION, raw.CUDA_EVENT)  # without times: found by the correlation ids of calls

@@ -44,13 +44,12 @@ from traceview.intervals import Times
 from traceview.model.trace import Trace, Window
 from traceview.normalise import SeveralClocksError, WholeCapture, normalise
 from traceview.normalise.api import KEYS, Links, with_keys, without_traced_graphs
-from traceview.normalise.clocks import TIMED_TABLES, common_offset
-from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS
+from traceview.normalise.devices import GPU_TABLES, RAW_COLUMNS, TIMED_TABLES, common_offset
 from traceview.normalise.operations import stream_keys
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite.parts import PAGES_PER_PART, PartedTable
+from traceview.read.sqlite.decoder import PAGES_PER_PART, PartedTable
 from traceview.read.sqlite.reader import read_in_parts
 from traceview.workers import Workers
 

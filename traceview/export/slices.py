@@ -113,21 +113,8 @@ def assign_lanes(start: Times, end: Times, group: Times) -> Times:
     lanes = np.zeros(len(start), np.int64)
     long = np.flatnonzero(end > start)
     rows = long[np.lexsort((start[long], group[long]))]
-    lanes[rows] = _lanes_of_sorted(*_distinct_ranks(start[rows], end[rows], group[rows]))
+    lanes[rows] = _lanes_of_sorted(*_ranks(start[rows], end[rows], group[rows], distinct=True))
     return lanes
-
-
-def _distinct_ranks(start: Times, end: Times, group: Times) -> tuple[Times, Times]:
-    """Return distinct ranks of the start and end times, with each group after the one before it."""
-    count = len(start)
-    times = np.concatenate([start, end])
-    groups = np.concatenate([group, group])
-    # At equal times, ends come before starts.
-    is_start = np.repeat([1, 0], count)
-    order = np.lexsort((is_start, times, groups))
-    rank = np.empty(2 * count, np.int64)
-    rank[order] = np.arange(2 * count)
-    return rank[:count], rank[count:]
 
 
 def _lanes_of_sorted(start: Times, end: Times) -> Times:
@@ -162,7 +149,7 @@ def crossing_rows(start: Times, end: Times, group: Times) -> Times:
     Without these rows, all events nest.
     """
     order = np.lexsort((-end, start, group))
-    begins, ends = _dense_ranks(start[order], end[order], group[order])
+    begins, ends = _ranks(start[order], end[order], group[order], distinct=False)
     by_end = np.argsort(ends, kind="stable")
     ordered = ends[by_end]
     # Among the events that end inside this one, an event earlier in `order` also began earlier, so it crosses.
@@ -173,15 +160,20 @@ def crossing_rows(start: Times, end: Times, group: Times) -> Times:
     return rows
 
 
-def _dense_ranks(start: Times, end: Times, group: Times) -> tuple[Times, Times]:
-    """Return ranks of the times, equal for equal times, with each group after the one before it."""
+def _ranks(start: Times, end: Times, group: Times, *, distinct: bool) -> tuple[Times, Times]:
+    """Return ranks of the start and end times, with each group after the one before it.
+
+    Equal times have equal ranks; if `distinct`, ends come before starts, and all ranks differ.
+    """
     count = len(start)
     times, groups = np.concatenate([start, end]), np.concatenate([group, group])
-    order = np.lexsort((times, groups))
+    order = np.lexsort((np.repeat([1, 0], count), times, groups))
     times, groups = times[order], groups[order]
-    new = np.append(False, (times[1:] != times[:-1]) | (groups[1:] != groups[:-1])) if count else np.empty(0, np.bool_)
+    later = np.full(2 * count, distinct)
+    later[1:] |= (times[1:] != times[:-1]) | (groups[1:] != groups[:-1])
+    later[:1] = False
     rank = np.empty(2 * count, np.int64)
-    rank[order] = np.cumsum(new)
+    rank[order] = np.cumsum(later)
     return rank[:count], rank[count:]
 
 

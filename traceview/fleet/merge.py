@@ -23,12 +23,13 @@ from traceview.fleet.partials import FleetReports, header, run_here
 from traceview.fleet.rank_figures import (
     FigurePlan,
     RankTable,
+    build_advice,
     build_heat,
+    find_stragglers,
     fleet_iterations,
     measure_figures,
     measure_lags,
 )
-from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
 from traceview.intervals import Times
 from traceview.model.fleet import Clock, CollectiveTimes, Fleet, PackedColumn, RankResult, ReportResult, Skipped

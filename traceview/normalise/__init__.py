@@ -14,17 +14,21 @@ from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes, empty_frame
 from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import Links, api_frame, with_pageable_copies, without_traced_graphs
-from traceview.normalise.clocks import (
+from traceview.normalise.codes import categories, name_column, texts_of
+from traceview.normalise.devices import (
+    Devices,
+    RawStreamIds,
     clock_notes,
     clock_tables,
     common_offset,
+    devices_of,
     measure_clocks,
+    raw_stream_ids,
+    stream_events,
+    stream_frame,
     with_clocks,
     with_corrected_times,
 )
-from traceview.normalise.codes import categories, name_column, texts_of
-from traceview.normalise.counters import gpu_metric_frame, memory_frame
-from traceview.normalise.devices import Devices, RawStreamIds, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.health import (
     Check,
     check_health,
@@ -48,7 +52,14 @@ from traceview.normalise.operations import (
 )
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, trace_scopes, with_library_calls, without_program_ranges
-from traceview.normalise.sizes import count_messages, flops_marks, unknown_messages, work_sizes
+from traceview.normalise.sizes import (
+    count_messages,
+    flops_marks,
+    gpu_metric_frame,
+    memory_frame,
+    unknown_messages,
+    work_sizes,
+)
 from traceview.normalise.stacks import take_stacked_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables

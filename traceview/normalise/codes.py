@@ -6,6 +6,7 @@ The functions work in blocks, whose temporary arrays stay in the processor's cac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,9 +14,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import blocks
+from traceview.model.catalogue import read_toml
 from traceview.model.trace import enum_texts
 from traceview.read import raw
 
+NAMES = read_toml(Path(__file__).with_name("names.toml"))  # words of CUPTI, CUDA and nsys
 MAX_LOOKUP_SPAN, MAX_COUNT_SPAN = 1 << 25, 1 << 22  # largest minus smallest value for a table indexed by value
 UNNAMED = "(unnamed)"
 # The short name in a demangled name: `void at::native::<unnamed>::kernel<float>(...)`.

@@ -1,16 +1,26 @@
-"""Devices, streams and the events that synchronize streams (docs/definitions.md "Identity")."""
+"""Devices, streams and the events that synchronize streams (docs/definitions.md "Identity"); clocks of devices.
+
+The offset between the clock of each GPU and that of the host (docs/definitions.md "Clocks of a device"): an operation
+starts after the call that launched it, and ends before a call that waited for it returns. All launches and waits
+together bound how far the GPU's clock is ahead of the host's. The upper bound comes from launches that found the GPU
+idle, because they have the smallest latency.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.model.sizes import empty_frame
-from traceview.model.trace import STREAM_EVENTS
-from traceview.normalise.api import Links
-from traceview.normalise.codes import distinct_rows
+from traceview.model.trace import CLOCK_FIGURES, STREAM_EVENTS, Note
+from traceview.model.units import duration, quantity, signed_duration
+from traceview.normalise.api import ASYNC_COPY, BLOCKING_COPY, Links, without_suffix
+from traceview.normalise.codes import distinct_rows, integers, texts_of
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 
@@ -189,3 +199,264 @@ def _typed_events(table: pl.DataFrame, name: str) -> pl.DataFrame:
         event.alias("event_id"),
         pl.col("correlationId").fill_null(0).cast(pl.UInt32).alias("correlation"),
     )
+
+
+TIMED_TABLES = (*GPU_TABLES, raw.RUNTIME)
+CLOCK_TABLES = (*TIMED_TABLES, raw.SYNCHRONIZATION)
+# The smallest launch latency is 3.5 to 8 us on 22 of 32 GPUs in samples/ and in captures of nsys 2021 to 2026.
+LAUNCH_NS = 4_000
+MAX_LATENCY = 1_000_000  # docs/definitions.md: with a larger smallest latency, the clocks disagree
+# Waits end up to 7 us before the copies that they wait for in a capture of nsys 2026 whose clocks agree.
+NOISE_NS = 20_000
+MIN_UNDELAYED, MIN_GAP_NS = 20, 10_000  # launches after a gap of this length, which show a clock without any wait
+DAMAGED_PART = 100  # a hundredth of the launches and waits, or one, may be damaged
+MAX_SAMPLED_BITS = 18  # the evidence is that of about 2^18 calls and operations
+BLOCK_BITS = 10  # a sample has whole blocks of correlation ids: work that was launched one after another
+HASH = 2_654_435_761  # Knuth's multiplicative hash of 32 bits
+DEVICE_TO_HOST, PAGEABLE = 2, 0  # CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind
+# By the name of a call that waits: the columns of its row in SYNCHRONIZATION that identify the work it waits for. The
+# type of the row is not enough: nsys 2024 gives some rows of cudaStreamWaitEvent that of a synchronization.
+WAITS = (
+    (re.compile(r"(?:cuda|cu)StreamSynchronize"), ("process", "contextId", "streamId")),
+    (re.compile(r"cudaDeviceSynchronize|cuCtxSynchronize"), ("process", "contextId")),
+)
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(GPU_TABLES, (*raw.TIMES, *RAW_COLUMNS, "correlationId")),
+    raw.RUNTIME: (*raw.TIMES, "globalTid", "correlationId", "nameId"),
+    raw.SYNCHRONIZATION: ("globalPid", "contextId", "streamId", "correlationId"),
+}
+COPY_COLUMNS = ("copyKind", "dstKind")
+KEY = "key"  # process and correlation id as one number, by which joins are twice as fast
+AFFECTED = ("idle", "host.sync", "nvtx", "iterations")
+
+
+class ClockBounds(NamedTuple):
+    """How far a GPU's clock is ahead of the host's, in ns, and two bounds; None where nothing shows it.
+
+    `contradictions` counts the launches and waits that the offset does not fit, or that no offset fits if it is None.
+    """
+
+    offset: int | None
+    low: int | None
+    high: int | None
+    contradictions: int = 0
+
+
+def sampled_bits(events: int) -> int:
+    """Return how many bits of a hash select the events that show the clocks, of `events` calls and operations."""
+    return max((max(events, 1) - 1).bit_length() - MAX_SAMPLED_BITS, 0)
+
+
+def clock_rows(name: str, table: pl.DataFrame, bits: int) -> pl.DataFrame:
+    """Return the rows of a table of CLOCK_TABLES that show the clocks: those of a sample of the correlation ids.
+
+    Columns: COLUMNS of the table, for copies also COPY_COLUMNS.
+    """
+    rows = table.select(*COLUMNS[name], *(column for column in COPY_COLUMNS if column in table.columns))
+    if bits == 0:
+        return rows
+    blocks = integers(rows["correlationId"]).astype(np.uint32) >> np.uint32(BLOCK_BITS)
+    return rows[np.flatnonzero((blocks * np.uint32(HASH)) >> np.uint32(32 - bits) == 0)]
+
+
+def clock_tables(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Return clock_rows of the tables of a complete capture."""
+    bits = sampled_bits(sum(len(tables[name]) for name in TIMED_TABLES if name in tables))
+    return {name: clock_rows(name, tables[name], bits) for name in CLOCK_TABLES if len(tables.get(name, ())) > 0}
+
+
+def measure_clocks(
+    rows: Mapping[str, pl.DataFrame],
+    pairs: pl.DataFrame,
+    tables: dict[str, pl.DataFrame],
+    failed: pl.DataFrame | None,
+) -> list[ClockBounds]:
+    """Return the clock of each device, from the result of clock_tables.
+
+    `pairs` are those of Devices. `tables` has the names of calls, and `failed` the calls that failed (process,
+    correlation), which may not have waited.
+    """
+    count = 0 if pairs.is_empty() else int(pairs["device"].to_numpy().max()) + 1
+    if raw.RUNTIME not in rows or count == 0:
+        return [ClockBounds(None, None, None)] * count
+    calls = _calls(rows[raw.RUNTIME], tables, failed)
+    work = pl.concat([_work(rows[name]) for name in GPU_TABLES if name in rows]).join(pairs, on=DEVICE_KEY)
+    launched = work.filter(pl.col("correlationId") != 0).join(calls, on=KEY)
+    launched = launched.with_columns(
+        latency=pl.col("start") - pl.col("call_start"), after_call=pl.col("start") - pl.col("call_end")
+    )
+    ends = pl.concat([_copies_to_host(launched), *_waits(rows, launched, calls)])
+    of_device = ((frame.filter(pl.col("device") == device) for frame in (launched, ends)) for device in range(count))
+    return _with_common_offset([_bounds(*evidence) for evidence in of_device])
+
+
+def _with_common_offset(clocks: list[ClockBounds]) -> list[ClockBounds]:
+    """Return the clocks with one offset where one is within all bounds: then the clock of the host is the wrong one."""
+    bounds = [(clock.low, clock.high) for clock in clocks if clock.low is not None and clock.high is not None]
+    if len(bounds) < len(clocks) or not all(clock.offset for clock in clocks):
+        return clocks
+    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    if low > high:
+        return clocks
+    return [clock._replace(offset=high - min(LAUNCH_NS, (high - low) // 2)) for clock in clocks]
+
+
+def _with_key(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the rows with `process` and KEY; `column` has their globalPid or globalTid."""
+    numbered = rows.with_columns(process_of(column).alias("process"), pl.col("correlationId").fill_null(0))
+    return numbered.with_columns(_key("correlationId"))
+
+
+def _key(correlation: str) -> pl.Expr:
+    return (pl.col("process").cast(pl.Int64) * (1 << 32) + pl.col(correlation).cast(pl.Int64)).alias(KEY)
+
+
+def _calls(rows: pl.DataFrame, tables: dict[str, pl.DataFrame], failed: pl.DataFrame | None) -> pl.DataFrame:
+    """Return the first call with each KEY: `call` (its name), call_start, call_end."""
+    calls = _with_key(rows, "globalTid").sort("start").filter(pl.col(KEY).is_first_distinct())
+    if failed is not None:
+        calls = calls.join(failed.select(_key("correlation")), on=KEY, how="anti")
+    ids = calls["nameId"].fill_null(0)
+    used = ids.unique()
+    names = pl.DataFrame({"nameId": used, "call": [without_suffix(name) for name in texts_of(used, tables)]})
+    return calls.select(KEY, ids, call_start="start", call_end="end").join(names, on="nameId").drop("nameId")
+
+
+def _work(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return operations with the columns that show clocks; `to_pageable` marks copies that block until they end."""
+    is_copy = set(COPY_COLUMNS) <= set(rows.columns)
+    to_pageable = (pl.col("copyKind") == DEVICE_TO_HOST) & (pl.col("dstKind") == PAGEABLE) if is_copy else pl.lit(False)
+    ids = [pl.col(name).fill_null(0) for name in RAW_COLUMNS[1:]]
+    return _with_key(rows, "globalPid").select(
+        "process", "correlationId", KEY, *ids, *raw.TIMES, to_pageable=to_pageable.fill_null(False)
+    )
+
+
+def _has_name(*patterns: re.Pattern[str]) -> pl.Expr:
+    names = "|".join(pattern.pattern for pattern in patterns)
+    return pl.col("call").str.contains(f"^(?:{names})$")
+
+
+def _copies_to_host(launched: pl.DataFrame) -> pl.DataFrame:
+    """Return how much later than its call each copy to pageable memory ends (device, ahead)."""
+    copies = launched.filter(_has_name(ASYNC_COPY, BLOCKING_COPY), pl.col("to_pageable"))
+    return copies.select("device", ahead=pl.col("end") - pl.col("call_end"))
+
+
+def _waits(rows: Mapping[str, pl.DataFrame], launched: pl.DataFrame, calls: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield how much later than each wait the work ends that it waited for (device, ahead)."""
+    if raw.SYNCHRONIZATION not in rows:
+        return
+    ids = [pl.col(name).fill_null(0) for name in RAW_COLUMNS[2:]]
+    waits = _with_key(rows[raw.SYNCHRONIZATION], "globalPid").with_columns(ids).join(calls, on=KEY)
+    before = launched.sort("call_end")
+    for name, keys in WAITS:
+        reach = before.select(*keys, "device", at="call_end", reach=pl.col("end").cum_max().over(keys))
+        joined = (
+            waits.filter(_has_name(name))
+            .sort("call_start")
+            .join_asof(reach, left_on="call_start", right_on="at", by=keys, check_sortedness=False)
+        )
+        yield joined.drop_nulls("device").select("device", ahead=pl.col("reach") - pl.col("call_end"))
+
+
+def _bounds(launched: pl.DataFrame, ends: pl.DataFrame) -> ClockBounds:
+    """Return the clock of a device from its launches (latency) and the waits for its work (ahead)."""
+    latency, ahead = launched["latency"].to_numpy(), ends["ahead"].to_numpy()
+    if len(latency) == 0:
+        return ClockBounds(None, None, None)
+    high, low = int(latency.min()), int(ahead.max()) if len(ahead) else None
+    if low is not None and low - high > MAX_LATENCY:
+        # Some times are damaged: the others may agree on an offset.
+        high, low = _without_smallest(latency), -_without_smallest(-ahead)
+        if low - high > MAX_LATENCY:
+            return ClockBounds(None, high, low, int((ahead - high > MAX_LATENCY).sum()))
+    if low is None and high < 0 <= _without_smallest(latency):
+        high = int(latency[latency >= 0].min())  # no wait confirms the few launches that are impossible
+    offset, low = _offset(high, low, launched)
+    wrong = int((latency < offset - MAX_LATENCY).sum() + (ahead > offset + MAX_LATENCY).sum())
+    return ClockBounds(offset, low if low is None else min(low, high, offset), max(low or high, high, offset), wrong)
+
+
+def _without_smallest(values: Times) -> int:
+    """Return the smallest value after those that may be damaged."""
+    rank = min(max(len(values) // DAMAGED_PART, 1), len(values) - 1)
+    return int(np.partition(values, rank)[rank])
+
+
+def _offset(high: int, low: int | None, launched: pl.DataFrame) -> tuple[int, int | None]:
+    """Return how far a clock is ahead, and the lower bound; the clocks agree where it is 0."""
+    is_late = high > MAX_LATENCY and (low is None or low < -MAX_LATENCY // 2) and _are_undelayed(launched, high)
+    if not is_late and high >= 0 and (low is None or low <= NOISE_NS):
+        return 0, low
+    low = high - MAX_LATENCY if low is None else max(low, high - MAX_LATENCY)
+    return (high + low) // 2 if low > high else high - min(LAUNCH_NS, (high - low) // 2), low
+
+
+def _are_undelayed(launched: pl.DataFrame, smallest: int) -> bool:
+    """Return whether launches that found the GPU idle have about the smallest latency, so that nothing delayed them.
+
+    In a queue that is never empty, each latency is as long as the work before it, and gaps are short. A launch call
+    that itself takes long, as the first one of a large graph, shows no late clock.
+    """
+    block = pl.struct("process", pl.col("correlationId").cast(pl.Int64) // (1 << BLOCK_BITS))
+    ordered = launched.sort("start").with_columns(block=block)
+    gap = pl.col("start") - pl.col("end").cum_max().shift()
+    undelayed = ordered.filter(pl.col("block") == pl.col("block").shift(), gap >= MIN_GAP_NS)
+    latency, after_call = (undelayed[end].to_numpy() for end in ("latency", "after_call"))
+    return (
+        len(latency) >= MIN_UNDELAYED
+        and bool(np.median(latency) - smallest <= MAX_LATENCY)
+        and bool(after_call.min() > MAX_LATENCY // 2)
+    )
+
+
+def clock_notes(devices: pl.DataFrame) -> Iterator[Note]:
+    """Yield notes on each GPU whose clock was corrected, or cannot be; `devices` is Trace.devices."""
+    for name, offset, low, high, wrong in devices.select("id", *CLOCK_FIGURES).iter_rows():
+        if wrong:
+            counted = quantity(wrong, "launch or wait", "launches and waits")
+            yield Note(
+                "clocks_disagree" if offset is None else "impossible_times",
+                f"{counted} of {name} contradict the others by more than 1 ms: the work starts before its launch, or "
+                "ends after a call that waited for it"
+                + ("; no offset between the clocks fits, so the causes of idle time are unknown" * (offset is None)),
+                AFFECTED,
+            )
+        if offset:
+            yield Note(
+                "clock_corrected",
+                f"the clock of {name} is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} the host's "
+                f"(offset {signed_duration(low)} to {signed_duration(high)}): its times are corrected by this offset, "
+                "which its launches and synchronizations show",
+                AFFECTED,
+            )
+
+
+def with_clocks(devices: Devices, clocks: Sequence[ClockBounds]) -> Devices:
+    """Return the devices with the columns of model.DEVICES that describe their clocks."""
+    values = zip(*clocks, strict=True) if clocks else [()] * len(CLOCK_FIGURES)
+    columns = zip(CLOCK_FIGURES.items(), values, strict=True)
+    return devices._replace(
+        frame=devices.frame.with_columns(pl.Series(name, list(own), dtype=kind) for (name, kind), own in columns),
+    )
+
+
+def with_corrected_times(tables: Mapping[str, pl.DataFrame], devices: Devices) -> dict[str, pl.DataFrame]:
+    """Return the tables, with the times of GPU work on the host's clock."""
+    offsets = devices.frame["clock_offset"].fill_null(0)
+    if not (offsets != 0).any():
+        return dict(tables)
+    ahead = devices.pairs.select(*DEVICE_KEY, ahead=offsets.gather(devices.pairs["device"]))
+    key = [process_of("globalPid").alias("process"), pl.col("deviceId").fill_null(0)]
+    corrected = {}
+    for name in set(GPU_TABLES) & set(tables):
+        of_rows = tables[name].select(key).join(ahead, on=DEVICE_KEY, how="left", maintain_order="left")["ahead"]
+        corrected[name] = tables[name].with_columns(pl.col(raw.TIMES) - of_rows)
+    return dict(tables) | corrected
+
+
+def common_offset(devices: pl.DataFrame) -> int | None:
+    """Return how far all clocks of Trace.devices are ahead of the host's; None if they differ."""
+    offsets: list[int] = devices["clock_offset"].fill_null(0).unique().to_list() or [0]
+    return offsets[0] if len(offsets) == 1 else None

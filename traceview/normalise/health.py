@@ -16,7 +16,7 @@ from traceview.model.times import MAX_DISTANCE
 from traceview.model.trace import PROFILER_DOMAINS, SOURCES, Note
 from traceview.model.units import duration, quantity, share
 from traceview.normalise.api import without_suffix
-from traceview.normalise.codes import UNNAMED, categories, texts_of
+from traceview.normalise.codes import NAMES, UNNAMED, categories, texts_of
 from traceview.normalise.threads import process_of
 from traceview.read import raw
 
@@ -28,19 +28,7 @@ READ_DIAGNOSTICS = (DROPPED, DRIVER, NO_UNIFIED_MEMORY)
 # A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.
 QUERY = "Query|Get|CanAccess|PeekAtLastError"
 NORMAL_RESULTS = (0, 4, 600, 704)  # success, unloading, not ready, peer access already enabled
-RESULTS: Mapping[int, str] = {
-    1: "invalid value",
-    2: "out of memory",
-    9: "invalid configuration",
-    98: "invalid device function",
-    209: "no kernel image for this GPU",
-    217: "no peer access between these GPUs",
-    700: "illegal address",
-    701: "too many resources for the launch",
-    719: "launch failure",
-    801: "not supported",
-    900: "not permitted during stream capture",
-}
+RESULTS: Mapping[str, str] = NAMES["results"]
 PROFILER_TYPES = (3, 4, 5)  # buffer flush, instrumentation, resources: time of the profiler
 CODE_TYPES: Mapping[int, str] = {2: "JIT compilation", 6: "module loading", 7: "lazy loading of functions"}
 QUEUE_FULL_TYPE = 8  # the host waits for space in the queue, also without a profiler
@@ -202,7 +190,7 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:
     counts = acting.group_by("name", "result").agg(pl.len())
     counts = counts.sort("len", "name", "result", descending=[True, False, False])
     named = ", ".join(
-        f"{without_suffix(name)} ({count:,} x {RESULTS.get(result, f'error {result}')})"
+        f"{without_suffix(name)} ({count:,} x {RESULTS.get(str(result), f'error {result}')})"
         for name, result, count in counts.head(MAX_NAMED_CALLS).rows()
     )
     more = f" and {len(counts) - MAX_NAMED_CALLS} more kinds" if len(counts) > MAX_NAMED_CALLS else ""

@@ -34,6 +34,7 @@ from traceview.model.trace import (
 from traceview.normalise.api import Links
 from traceview.normalise.codes import (
     MAX_LOOKUP_SPAN,
+    NAMES,
     UNNAMED,
     code_type,
     enum_column,
@@ -150,24 +151,7 @@ def kernel_captures(nodes: pl.DataFrame, operations: pl.DataFrame, threads: Thre
 
 RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF_SOURCE = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
-# By the numbers of CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind.
-COPY_KINDS = (
-    "other",
-    "h2d",
-    "d2h",
-    "h2d",
-    "d2h",
-    "d2d",
-    "d2d",
-    "d2d",
-    "d2d",
-    "h2h",
-    "p2p",
-    "um_h2d",
-    "um_d2h",
-    "um_d2d",
-)
-COPY_MEMORIES = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
+COPY_KINDS, COPY_MEMORIES = NAMES["copies"]["kinds"], NAMES["copies"]["memories"]
 NO_KIND, NO_MEMORY = len(KINDS), len(MEMORIES)  # the codes of null
 
 

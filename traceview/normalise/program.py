@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
+from traceview.model.catalogue import read_toml
 from traceview.model.names import communicates
 from traceview.model.program import ARRAYS, KINDS, Program
 from traceview.normalise.codes import SHORT_NAME, categories, short_names, texts_of
@@ -52,9 +54,8 @@ class ProgramNames:
     @cached_property
     def marked_texts(self) -> pl.Series:
         """The texts that any mark may match: one search for all marks, so that each mark then searches few texts."""
-        patterns = [
-            mark.pattern for mark in (*MARKS, *PYTHON_MARKS, *TRAINING_MARKS) if mark.names in ("texts", KERNEL_TEXTS)
-        ]
+        every = (*framework_marks(), *PYTHON_MARKS, *TRAINING_MARKS)
+        patterns = [mark.pattern for mark in every if mark.names in ("texts", KERNEL_TEXTS)]
         starts = self.texts.str.slice(0, MAX_SEARCHED)
         return self.texts.filter(starts.str.contains("|".join(f"(?:{pattern})" for pattern in patterns)))
 
@@ -113,62 +114,16 @@ def _texts(texts: Iterable[str]) -> pl.Series:
     return pl.Series(list(texts), dtype=pl.String)
 
 
-OPENACC_KERNELS = "kernels of OpenACC"
-# The first mark of a framework that matches is its evidence, so kernels come before libraries. A text may belong to
-# anything, so its patterns contain a namespace or the name of a library.
-MARKS = (
-    Mark("pytorch", KERNEL_TEXTS, r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", "kernels of ATen"),
-    Mark("pytorch", "threads", r"^pt_(autograd|main|elastic|nccl|data|tcpstore)", "threads of PyTorch"),
-    Mark("pytorch", "ranges", r"^aten::|^autograd::|^ProfilerStep#", "ranges of PyTorch"),
-    Mark(
-        "pytorch",
-        "texts",
-        r"^\S*libtorch(_cuda|_cpu|_python)?\.so|^\S*torch_(cuda|cpu|python)\.dll",
-        "libraries of PyTorch",
-        is_weak=True,
-    ),
-    Mark("tensorrt", "kernels", r"^trt_|^__myl|_trt$|^generatedNativePointwise", "kernels of TensorRT"),
-    Mark(
-        "tensorrt",
-        "texts",
-        r"\b(nvinfer1|cask_trt|xmma_trt|genericReformat|cuInt8|cuEltwise)::|_ZN\d+(cask|xmma)_trt",
-        "kernels of TensorRT",
-    ),
-    Mark("tensorrt", "domains", r"^TensorRT$", "ranges of TensorRT"),
-    Mark("tensorrt", "texts", r"^\S*libnvinfer\w*\.so|^\S*nvinfer\w*\.dll", "libraries of TensorRT"),
-    Mark("onnx", "texts", r"\bonnxruntime::", "kernels of ONNX Runtime"),
-    Mark("onnx", "texts", r"^\S*libonnxruntime\w*\.so|^\S*onnxruntime\w*\.dll", "libraries of ONNX Runtime"),
-    Mark("jax", PLAIN, r"^([a-z]+_)*fusion(_[a-z]+)*(_+\d+)*$", "kernels of XLA"),
-    Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|^\S*(libjax\w*|xla_extension|xla_cuda_plugin)\.so", "XLA"),
-    Mark("tensorflow", "texts", r"\btensorflow::", "functions of TensorFlow"),
-    Mark("tensorflow", "threads", r"^tf_", "threads of TensorFlow"),
-    Mark("tensorflow", "texts", r"^\S*(libtensorflow\w*|_pywrap_tensorflow\w*)\.so", "libraries of TensorFlow", True),
-    Mark("triton", PLAIN, r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
-    Mark("triton", "texts", r"^\S*libtriton\.so", "libraries of Triton", is_weak=True),
-    Mark("julia", "kernels", r"^(julia|ptxcall)_", "kernels of CUDA.jl"),
-    Mark("julia", "texts", r"CuDeviceArray|CuKernelContext", "kernels of CUDA.jl"),
-    Mark("julia", "processes", r"^julia", "a process of Julia"),
-    Mark("julia", "texts", r"^\S*libjulia\w*\.so", "libraries of Julia"),
-    Mark("openacc", "domains", r"^OpenACC$", "calls of OpenACC"),
-    Mark("openacc", PLAIN, r"_\d+_gpu(__red)?$", OPENACC_KERNELS),
-    Mark("openmp", PLAIN, r"^nvkernel_|^__omp_offloading_", "kernels of OpenMP"),
-    Mark("gcc", "kernels", r"\$_omp_fn\$\d+$", "kernels that GCC offloads"),
-    Mark("mpi", "domains", r"^MPI$", "calls of MPI"),
-    Mark("mpi", "threads", r"^MPI Rank \d+$", "threads of MPI"),
-    Mark("kokkos", "texts", r"\bKokkos::", "kernels of Kokkos"),
-    Mark("raja", "texts", r"\bRAJA::", "kernels of RAJA"),
-    Mark("cupy", "kernels", r"^cupy_", "kernels of CuPy"),
-    Mark("cupy", "texts", r"^\S*/cupy(_backends|/_core|/cuda)/\S*\.so", "libraries of CuPy", is_weak=True),
-    Mark("numba", "texts", r"\bcudapy::|_ZN6cudapy", "kernels of Numba"),
-    Mark("warp", PLAIN, r"_cuda_kernel_(forward|backward)$", "kernels of Warp"),
-    Mark("warp", "texts", r"^\S*/warp/bin/warp\S*\.so", "libraries of Warp", is_weak=True),
-    Mark("taichi", "kernels", r"_kernel_\d+_(range_for|serial|struct_for|listgen|mesh_for)", "kernels of Taichi"),
-    Mark("taichi", "texts", r"^\S*taichi_python\S*\.so", "libraries of Taichi", is_weak=True),
-    Mark("pycuda", "texts", r"^\S*/pycuda/_driver\S*\.so", "libraries of PyCUDA"),
-    Mark("rust", "texts", r"\bcudarc::|_ZN6cudarc", "functions of cudarc"),
-    Mark("rust", "threads", r"^tokio-r(un)?t", "threads of Tokio"),
-    Mark("physx", "texts", r"\bphysx::|^\S*PhysXGpu\w*\.(so|dll)", "functions of PhysX"),
-)
+MARKS = Path(__file__).with_name("program.toml")
+OPENACC_KERNELS = "kernels of OpenACC"  # the evidence in program.toml
+
+
+@cache
+def framework_marks() -> tuple[Mark, ...]:
+    """Return the marks of all frameworks."""
+    return tuple(Mark(framework, *fields) for framework, marks in read_toml(MARKS).items() for fields in marks)
+
+
 PYTHON_MARKS = (
     Mark("python", "threads", r"^i?python|^pt_(main|elastic|data)|^VLLM::|^sglang::|^ray::", "threads of Python"),
     Mark("python", "processes", r"^i?python|^torchrun|^pytest", "a process of Python"),
@@ -196,7 +151,7 @@ IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", *ARRAYS)
 def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool, devices: int = 1) -> Program:
     """Return the kind of the program that made a capture of this number of GPUs."""
     signs, weak = {"pytorch": TORCH_TRACE} if is_torch_trace else {}, set[str]()
-    for mark in MARKS:
+    for mark in framework_marks():
         if (mark.framework not in signs or mark.framework in weak) and names.matching(mark).len():
             signs[mark.framework] = mark.evidence
             (weak.add if mark.is_weak else weak.discard)(mark.framework)
@@ -243,7 +198,7 @@ def _kernel_time(framework: str, names: ProgramNames, operations: pl.DataFrame) 
     """Return the summed time of the kernels that the marks of a framework name, in ns."""
     own = [
         names.matching(mark)
-        for mark in MARKS
+        for mark in framework_marks()
         if mark.framework == framework and mark.names in ("kernels", "texts", PLAIN, KERNEL_TEXTS)
     ]
     short = pl.concat([pl.concat([matches, short_names(matches)]) for matches in own]).unique()

@@ -8,7 +8,7 @@ less the compute time in it splits into accounts:
   `h2d pageable`, ..., `memset`).
 
 A rule does not take time itself. It yields a FindingDraft with claims on accounts. The drafts are priced in the
-order of traceview.rules.RULES, most specific cause first:
+order of Rule.place, most specific cause first:
 
 1. Ledger.grant returns what is left of the claimed accounts.
 2. A draft below the reporting threshold (MIN_SHARE, `min_gaps`) is dropped. Its claims take nothing.

@@ -27,13 +27,13 @@ last and once, so that braces in names of a capture stay text.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from traceview.model.catalogue import read_toml
 from traceview.model.program import ARRAYS, Program
 
 FOLDER = Path(__file__).parents[1] / "rules" / "texts"
@@ -112,14 +112,10 @@ class FindingTexts:
 @cache
 def read_entry(name: str) -> Entry | None:
     """Return an entry of traceview's own findings; None if there is none with this name."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     path = FOLDER / f"{name}.toml"
     if not name.isidentifier() or not path.is_file():
         return None
-    entry = tomllib.loads(path.read_text(encoding="utf-8"))
+    entry = read_toml(path)
     return {**(read_entry(entry["like"]) or {}), **entry} if "like" in entry else entry
 
 

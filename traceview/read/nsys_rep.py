@@ -14,7 +14,7 @@ from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read import payloads, raw
-from traceview.read.nsys_json import is_export
+from traceview.read.payloads import is_export
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, private_folder, read_head
 from traceview.read.sqlite.reader import read_sqlite

@@ -22,18 +22,8 @@ from typing import IO, Any
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
-from traceview.read.raw import (
-    CATEGORICAL,
-    NOT_A_TIME,
-    STRINGS,
-    TABLES,
-    TIMES,
-    RawCapture,
-    WantedColumns,
-    as_text,
-    problem_of_rows,
-    wanted_columns,
-)
+from traceview.read import raw
+from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, private_folder
 from traceview.read.sqlite.database import META_TABLES, version_text
 from traceview.read.sqlite.reader import write_sqlite
@@ -325,7 +315,7 @@ class TableFolderReader:
         problems: list[str] = []
         tables = {}
         size = DecodedSize(display_name(path))
-        for name, wanted in TABLES.items():
+        for name, wanted in raw.TABLES.items():
             file = path / f"{name}{suffix}"
             if file.is_file():
                 tables[name] = _read_table(file, name, wanted, size, problems)
@@ -344,7 +334,7 @@ def table_suffix(folder: Path) -> str | None:
     try:
         if not folder.is_dir():
             return None
-        return next((suffix for suffix in OPEN_TABLE if (folder / f"{STRINGS}{suffix}").is_file()), None)
+        return next((suffix for suffix in OPEN_TABLE if (folder / f"{raw.STRINGS}{suffix}").is_file()), None)
     except OSError:
         return None
 
@@ -374,10 +364,12 @@ def _all_tables(folder: Path) -> Iterator[tuple[str, pl.DataFrame]]:
         yield path.stem, _read_columns(path, _read_columns(path, None, size).columns, size)
 
 
-def _read_table(path: Path, table: str, wanted: WantedColumns, size: DecodedSize, problems: list[str]) -> pl.DataFrame:
+def _read_table(
+    path: Path, table: str, wanted: raw.WantedColumns, size: DecodedSize, problems: list[str]
+) -> pl.DataFrame:
     """Read a table's wanted columns as integers and texts; rows with a value of another type are counted."""
     present = _read_columns(path, None, size)
-    columns = wanted_columns(present.columns, table, problems, file=size.name, remedy=EXPORT_AGAIN)
+    columns = raw.wanted_columns(present.columns, table, problems, file=size.name, remedy=EXPORT_AGAIN)
     if columns is None:
         return pl.DataFrame()
     frame = _read_columns(path, columns, size)
@@ -385,11 +377,11 @@ def _read_table(path: Path, table: str, wanted: WantedColumns, size: DecodedSize
     typed_columns = []
     for column in frame:
         typed = _as_text_or_null(column) if column.name in wanted.text else _as_integer(column)
-        if column.name not in TIMES:
+        if column.name not in raw.TIMES:
             wrong |= typed.is_null() & column.is_not_null()
         typed_columns.append(typed)
     if count := int(wrong.sum()):
-        problems.append(problem_of_rows(table, count, "with a value of the wrong type, which is ignored"))
+        problems.append(raw.problem_of_rows(table, count, "with a value of the wrong type, which is ignored"))
     return pl.DataFrame(typed_columns)
 
 
@@ -423,7 +415,7 @@ def _with_counted_texts(frame: pl.DataFrame, size: DecodedSize, expected: int) -
 
     Raises ReportError above the limits, before anything copies the text of each row.
     """
-    frame = frame.with_columns(as_text(column) for column in frame if column.dtype in CATEGORICAL)
+    frame = frame.with_columns(raw.as_text(column) for column in frame if column.dtype in raw.CATEGORICAL)
     texts = 0
     for column in frame:
         if column.dtype in (pl.String, pl.Binary):
@@ -436,20 +428,20 @@ def _with_counted_texts(frame: pl.DataFrame, size: DecodedSize, expected: int) -
 
 
 def _as_integer(column: pl.Series) -> pl.Series:
-    """Return integers as SQLite stores them, in 64 bits; other values become null, or NOT_A_TIME in a time column."""
+    """Return integers as SQLite stores them, in 64 bits; others become null, or raw.NOT_A_TIME in a time column."""
     if column.dtype == pl.UInt64:
         return column.reinterpret(signed=True)
     if column.dtype.is_integer() or column.dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Int64)
     empty = pl.Series(column.name, [None], pl.Int64).new_from_index(0, len(column))
-    if column.name not in TIMES:
+    if column.name not in raw.TIMES:
         return empty
-    return empty.to_frame().select(pl.when(column.is_not_null()).then(NOT_A_TIME).alias(column.name)).to_series()
+    return empty.to_frame().select(pl.when(column.is_not_null()).then(raw.NOT_A_TIME).alias(column.name)).to_series()
 
 
 def _as_text_or_null(column: pl.Series) -> pl.Series:
-    if column.dtype in (pl.String, pl.Binary, *CATEGORICAL):
-        return as_text(column)
+    if column.dtype in (pl.String, pl.Binary, *raw.CATEGORICAL):
+        return raw.as_text(column)
     return pl.Series(column.name, [None], pl.String).new_from_index(0, len(column))
 
 

@@ -10,6 +10,9 @@ A sample of a Python stack (`--python-sampling=true`) is a mark of the domain `P
 little-endian words: flags (32 bits; 2: the thread holds the interpreter lock), 32 bits, the number of frames (64 bits),
 then function, file and line of each frame (64 bits each), the innermost frame first. Function and file are ids of
 StringIds. The mark belongs to the sampling thread; its category numbers the sampled Python thread.
+
+`nsys export --type json` (`jsonlines` since 2025) has one record per line, which is decoded in blocks of lines. Figures
+come from the SQLite export: the JSON export adds what it lacks.
 """
 
 from __future__ import annotations
@@ -18,19 +21,84 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.errors import DamagedExportError, ReportError
+from traceview.intervals import index_ranges
 from traceview.model.stacks import CallTree, Numbers
 from traceview.read import raw
-from traceview.read.nsys_json import records
 from traceview.read.source import DecodedSize, display_name
+from traceview.read.sqlite.database import Export, typed
 
-if TYPE_CHECKING:
-    from traceview.read.sqlite.database import Export
+BLOCK_BYTES = 8 << 20
+SPARSE_BYTES = 4 << 10  # bytes of text for each wanted line, from which lines are cut out one by one
+MAX_LINE_BYTES = 1 << 30  # all strings of a report are one line
+FIRST_RECORD = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
+RECORD = r'^\s*\{\s*"Type"\s*:\s*\d+\s*,\s*"'
+DECODE_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
+
+
+def is_export(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a JSON export."""
+    return FIRST_RECORD.match(head) is not None
+
+
+def records(path: Path, event: str, fields: Mapping[str, pl.DataType], containing: str = "") -> Iterator[pl.DataFrame]:
+    """Yield the fields of every record of an event kind such as "NvtxEvent", one frame per block of lines.
+
+    `containing` is a text that the wanted records contain. nsys writes numbers as texts. A field that a record lacks
+    is null. Raises DamagedExportError or ReportError.
+    """
+    schema = pl.Struct({event: pl.Struct(dict(fields))})
+    try:
+        for lines in _line_blocks(path, containing.encode()):
+            near = lines.filter(lines.str.contains(containing, literal=True)) if containing else lines
+            chosen = near.filter(near.str.contains(f'{RECORD}{event}"'))
+            yield chosen.str.json_decode(schema).struct.field(event).struct.unnest()
+    except OSError as error:
+        raise ReportError(f"{display_name(path)}: cannot be read ({error.strerror}); check its permissions") from None
+    except DECODE_ERRORS:
+        raise DamagedExportError(
+            f"{display_name(path)}: cut off or damaged; export it again: nsys export --type json REPORT.nsys-rep"
+        ) from None
+
+
+def _line_blocks(path: Path, containing: bytes) -> Iterator[pl.Series]:
+    """Yield complete lines in blocks of megabytes; lines without `containing` may be left out.
+
+    Raises OSError, and ValueError for a line beyond MAX_LINE_BYTES.
+    """
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(max(BLOCK_BYTES, len(rest))):
+            complete, end, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise ValueError("a line is too long")
+            if end:
+                yield _lines(_lines_with(containing, complete))
+    yield _lines(_lines_with(containing, rest))
+
+
+def _lines_with(word: bytes, text: bytes) -> bytes:
+    """Return the lines that contain a word; the whole text if many do, because their lines are cut faster together."""
+    if not word or text.count(word) * SPARSE_BYTES > len(text):
+        return text
+    lines, at = [], text.find(word)
+    while at >= 0:
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        lines.append(text[text.rfind(b"\n", 0, at) + 1 : end])
+        at = text.find(word, end)
+    return b"\n".join(lines)
+
+
+def _lines(text: bytes) -> pl.Series:
+    return pl.Series(text.decode("utf-8", "replace").split("\n"), dtype=pl.String)
+
 
 BATCH_ROWS = 20_000  # payloads of about 1 kB
 PAYLOAD = "binaryData"
@@ -79,12 +147,12 @@ def _mark_blocks(export: Export, marks: pl.DataFrame) -> Iterator[Block]:
 
     `marks` has COLUMNS and, as `domainId`, whether a mark is a sample.
     """
-    is_mark = f"WHERE CASE typeof(eventType) WHEN 'integer' THEN eventType END = {raw.MARKED}"
+    is_mark = f"WHERE {typed('eventType', 'integer')} = {raw.MARKED}"
     first = export.select(f"typeof({PAYLOAD})", raw.NVTX, f"{is_mark} AND {PAYLOAD} IS NOT NULL").fetchone()
     if first not in (("blob",), ("text",)):
         return
     is_blob = first == ("blob",)
-    cursor = export.select(f"CASE typeof({PAYLOAD}) WHEN '{first[0]}' THEN {PAYLOAD} END", raw.NVTX, is_mark)
+    cursor = export.select(typed(PAYLOAD, first[0]), raw.NVTX, is_mark)
     for block in marks.iter_slices(BATCH_ROWS):
         values = [export.counted(value) for (value,) in islice(cursor, len(block))]
         payloads = pl.Series(values, dtype=pl.Binary) if is_blob else pl.Series(values, dtype=pl.String)
@@ -140,13 +208,9 @@ def _decoded(stacks: pl.Series) -> tuple[CallTree, Numbers]:
     # nsys 2023.4 leaves other data in the upper half of numbers that have 32 bits.
     low = (words & 0xFFFFFFFF).astype(np.int64)
     depth = np.minimum(low[first + 1], (count - HEAD_WORDS) // FRAME_WORDS).clip(1, MAX_FRAMES)
-    triples = np.repeat(first + HEAD_WORDS, depth) + FRAME_WORDS * _counts_from_zero(depth)
+    triples = np.repeat(first + HEAD_WORDS, depth) + FRAME_WORDS * index_ranges(np.zeros_like(depth), depth)
     frames = np.stack([low[triples], low[triples + 1], low[triples + 2]], axis=1)
     return CallTree.from_chains(frames, depth), low[first]
-
-
-def _counts_from_zero(lengths: Numbers) -> Numbers:
-    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 # The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
@@ -239,10 +303,7 @@ def _rows(export: Export, strings: pl.DataFrame, payload: str) -> Iterator[pl.Da
     if payload not in columns:
         return
     kinds = dict.fromkeys(("start", "end", "globalTid", "textId"), "integer") | {"text": "text"}
-    values = [
-        f'CASE typeof("{name}") WHEN \'{kind}\' THEN "{name}" END' if name in columns else "NULL"
-        for name, kind in kinds.items()
-    ]
+    values = [typed(name, kind) if name in columns else "NULL" for name, kind in kinds.items()]
     # SQLite knows the length of a blob without reading it. The export counts texts.
     fits = f"typeof({payload}) = 'text' OR typeof({payload}) = 'blob' AND length({payload}) <= {MAX_PAYLOAD_BYTES}"
     cursor = export.select(f"{', '.join(values)}, {payload}", raw.NVTX, f"WHERE {fits} LIMIT {MAX_PAYLOADS}")

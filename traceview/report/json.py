@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from traceview.model.columns import field_names
 
+Result = TypeVar("Result")
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist()).encode
@@ -83,11 +84,6 @@ UNPROFILED: Keys = {
 }
 
 
-def result_document(result: object, shapes: Shapes | None = None) -> dict[str, Any]:
-    """Return the document of a result as plain values, its version first."""
-    return {"schema_version": SCHEMA_VERSION, **plain_values(result, shapes, result)}
-
-
 def plain_values(value: Any, shapes: Shapes | None = None, result: object = None) -> Any:
     """Convert a result: a dataclass to an object of its shape, an iterable to a list."""
     if value is None or isinstance(value, (str, int, float)):
@@ -132,11 +128,6 @@ def written_fields(kind: type) -> tuple[str, ...]:
     return field_names(kind) or tuple(field.name for field in fields(kind))
 
 
-def result_text(result: object) -> str:
-    """Return the document of a result that is written as it is declared."""
-    return indented_text(result_document(result))
-
-
 def indented_text(document: Json) -> str:
     """Return JSON with one value per line; the same values give the same bytes."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -169,3 +160,19 @@ def _add_rows(pieces: list[str], value: Json, depth: int) -> None:
         _add_rows(pieces, inner, depth + 1)
         before = ","
     pieces.append(f"{margin}{after}")
+
+
+@dataclass(frozen=True)
+class Document(Generic[Result]):
+    """The JSON of a kind of result: the shapes of its classes, and the function that writes its text."""
+
+    shapes: Shapes | None = None
+    write: Callable[[Json], str] = indented_text
+
+    def values(self, result: Result) -> dict[str, Any]:
+        """Return the document as plain values, its version first."""
+        return {"schema_version": SCHEMA_VERSION, **plain_values(result, self.shapes, result)}
+
+    def text(self, result: Result) -> str:
+        """Return the document as text; the same result gives the same bytes."""
+        return self.write(self.values(result))

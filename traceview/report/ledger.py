@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traceview.model.findings import MIN_GAIN
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
-from traceview.report.json import Json, Shapes, indented_text, names, result_document, rounded
+from traceview.report.json import Document, Shapes, names, rounded
 from traceview.report.screen import PLAIN, Screen, cut, left, wrap
 
 
@@ -98,16 +98,6 @@ MAX_EXPECTED = 6  # predictions that the text lists
 NAME_WIDTH = 30  # a row has 80 columns
 
 
-def to_json(ledger: GainLedger) -> str:
-    """Return the document as text; the file in the folder has the same form."""
-    return indented_text(document(ledger))
-
-
-def document(ledger: GainLedger) -> dict[str, Json]:
-    """Return the document as plain values."""
-    return result_document(ledger, SHAPES)
-
-
 SHAPES: Shapes = {
     GainLedger: {
         **names("entries", "open_step", "inside_count"),
@@ -120,6 +110,8 @@ SHAPES: Shapes = {
         "inside": "is_inside",
     },
 }
+JSON = Document[GainLedger](SHAPES)
+document, to_json = JSON.values, JSON.text
 
 
 def render_step(step: OpenStep, screen: Screen = PLAIN) -> str:

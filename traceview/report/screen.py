@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from traceview.model.catalogue import read_toml
 from traceview.model.columns import Unit
 from traceview.model.units import RATES, SIZES, TIMES, Scales, count, durations, in_one_unit, operations, ratio, share
 
@@ -202,25 +204,8 @@ WRITERS: dict[str, Callable[[Any], str]] = {
     "flops": operations,
     "flops_per_s": lambda value: f"{operations(value)}/s",
 }
-CAUSE_WORDS = {
-    "profiler": "profiler overhead",
-    "queued": "launched, waiting in the queue or for a dependency",
-    "launch": "host in the launch call",
-    "sync": "host in a synchronize call",
-    "blocking_copy": "host in a blocking copy",
-    "memory": "host in CUDA allocation or free",
-    "api": "host in another CUDA call",
-    "host": "host code outside CUDA (Python, data loading)",
-    "unknown": "launch not in the capture",
-}
-STATE_WORDS = {
-    "garbage_collection": "garbage collection",
-    "compiling": "compiling, or loading code",
-    "waiting": "waiting in a system call or for Python's lock",
-    "off_cpu": "not scheduled on a CPU",
-    "running": "running",
-    "unattributed": "unknown",
-}
+WORDS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("words.toml"))
+CAUSE_WORDS, STATE_WORDS = WORDS["causes"], WORDS["states"]
 
 
 def confidence_word(confidence: float) -> str:

@@ -8,22 +8,12 @@ from traceview.model.analysis import kinds_words
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
-from traceview.report.json import UNPROFILED, Json, Shapes, indented_text, names, result_document, rounded
-from traceview.report.screen import PLAIN, Screen, confidence_word, left, part_lines, wrap
+from traceview.report.json import UNPROFILED, Document, Shapes, names, rounded
+from traceview.report.screen import PLAIN, WORDS, Screen, confidence_word, left, part_lines, wrap
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names
 MAX_CHANGES, MAX_PATH = 7, 3  # changes of each list, and parts of the critical path, without --verbose
-
-
-def to_json(result: WhatIf) -> str:
-    """Return the document as text."""
-    return indented_text(document(result))
-
-
-def document(result: WhatIf) -> dict[str, Json]:
-    """Return the document as plain values."""
-    return result_document(result, SHAPES)
 
 
 SHAPES: Shapes = {
@@ -41,17 +31,9 @@ SHAPES: Shapes = {
         "path_ns": "path",
     },
 }
-PATH_WORDS = {
-    "compute": "compute",
-    "communication": "communication",
-    "copy": "copies",
-    "memset": "memsets",
-    "gap": "gaps between operations",
-    "launch": "launch latency",
-    "host": "host between CUDA calls",
-    "call": "CUDA calls",
-    "wait": "host wake-up after waits",
-}
+JSON = Document[WhatIf](SHAPES)
+document, to_json = JSON.values, JSON.text
+PATH_WORDS = WORDS["path"]
 
 
 def render(result: WhatIf, screen: Screen = PLAIN) -> str:

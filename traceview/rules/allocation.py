@@ -89,4 +89,4 @@ def _frequent_names(counts: dict[str, int]) -> str:
     return join_words([f"{counts[name]} {name}" for name in names])
 
 
-allocation = Rule("allocation", _decide, _collect)
+allocation = Rule("allocation", _decide, _collect, place=100)

@@ -11,7 +11,7 @@ from traceview import __version__
 from traceview.measure import all_measures
 from traceview.model.plugins import Plugin, is_fault
 from traceview.pricing.packages import rules_of_packages
-from traceview.rules import RULES
+from traceview.rules import own_rules
 
 OWN = f"traceview {__version__}"
 PART = re.compile(r"^(Symptom|Cause|Remedy): (.+?)(?=\n(?:Symptom|Cause|Remedy): |\n\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ def explained_rules() -> tuple[ExplainedRule, ...]:
     """Return every rule in the order in which rules claim time: those of other packages first."""
     return (
         *(_package_rule(rule.plugin) for rule in rules_of_packages()),
-        *(_explained(rule.name, OWN, sys.modules[rule.decide.__module__].__doc__) for rule in RULES),
+        *(_explained(rule.name, OWN, sys.modules[rule.decide.__module__].__doc__) for rule in own_rules()),
     )
 
 

@@ -125,4 +125,4 @@ def _draft(device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int, case:
     return FindingDraft("communication_wait", device, (ExposedClaim((COMMUNICATION,), "waits"),), values, case)
 
 
-communication_wait = Rule("communication_wait", _decide, _collect)
+communication_wait = Rule("communication_wait", _decide, _collect, place=140)

@@ -107,4 +107,4 @@ def _repeated_copies(facts: CaptureFacts, to_gpu: Counts) -> str:
     )
 
 
-copy_bound = Rule("copy_bound", _decide, _collect)
+copy_bound = Rule("copy_bound", _decide, _collect, place=80)

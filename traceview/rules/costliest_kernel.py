@@ -239,4 +239,4 @@ def ncu_filter(row: KernelUse) -> str:
     return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
 
 
-costliest_kernel = Rule("costliest_kernel", _decide, _collect)
+costliest_kernel = Rule("costliest_kernel", _decide, _collect, place=250)

@@ -33,4 +33,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
     )
 
 
-cut_capture = Rule("cut_capture", _decide)
+cut_capture = Rule("cut_capture", _decide, place=20)

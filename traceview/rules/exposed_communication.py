@@ -55,4 +55,4 @@ def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
     return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)
 
 
-exposed_communication = Rule("exposed_communication", _decide)
+exposed_communication = Rule("exposed_communication", _decide, place=160)

@@ -124,4 +124,4 @@ def _in_kernel_gaps(copies: CopyOverlap, short: pl.DataFrame) -> dict[str, str]:
     return {"short": duration(ns), "pieces": f"{count:,}", "typical": duration(int(pieces.median))}
 
 
-exposed_copies = Rule("exposed_copies", _decide, _collect)
+exposed_copies = Rule("exposed_copies", _decide, _collect, place=170)

@@ -239,4 +239,4 @@ def _range_claims(names: frozenset[str]) -> tuple[IdleClaim, ...]:
     return tuple(IdleClaim(("host",), _group(place), names) for place in range(-1, MAX_NAMES))
 
 
-host_bound = Rule("host_bound", _decide, _collect)
+host_bound = Rule("host_bound", _decide, _collect, place=190)

@@ -226,4 +226,4 @@ def _longest_pauses(device: DeviceFacts, sums: _Sums, use: StreamUse) -> tuple[P
     )
 
 
-idle_stream = Rule("idle_stream", _decide, _collect)
+idle_stream = Rule("idle_stream", _decide, _collect, place=70)

@@ -159,4 +159,4 @@ def _draft(device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
     )
 
 
-kernel_storm = Rule("kernel_storm", _decide, _collect)
+kernel_storm = Rule("kernel_storm", _decide, _collect, place=120)

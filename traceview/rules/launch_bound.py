@@ -136,4 +136,4 @@ def _longest_stretches(device: DeviceFacts, dense: pl.DataFrame) -> tuple[Place,
     return tuple(places)
 
 
-launch_bound = Rule("launch_bound", _decide, _collect)
+launch_bound = Rule("launch_bound", _decide, _collect, place=130)

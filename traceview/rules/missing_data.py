@@ -37,4 +37,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
         )
 
 
-missing_data = Rule("missing_data", _decide)
+missing_data = Rule("missing_data", _decide, place=10)

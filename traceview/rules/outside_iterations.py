@@ -72,4 +72,4 @@ def _draft(device: DeviceFacts, sums: Mapping[str, int], name: str) -> FindingDr
     return FindingDraft(name, device, (IdleClaim(CAUSES, name),), {"causes": parts or "for unknown causes"})
 
 
-outside_iterations = Rule("outside_iterations", _decide, _collect)
+outside_iterations = Rule("outside_iterations", _decide, _collect, place=180)

@@ -172,4 +172,4 @@ def _apparent_cause(facts: CaptureFacts, blocked: int) -> str:
     return f"{call.api} looks like the cause, but blocks the host for only {total}. "
 
 
-pageable_copies = Rule("pageable_copies", _decide, _collect)
+pageable_copies = Rule("pageable_copies", _decide, _collect, place=90)

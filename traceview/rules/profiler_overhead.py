@@ -30,4 +30,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
             )
 
 
-profiler_overhead = Rule("profiler_overhead", _decide)
+profiler_overhead = Rule("profiler_overhead", _decide, place=50)

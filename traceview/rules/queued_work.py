@@ -124,4 +124,4 @@ def _late_case(device: DeviceFacts, sums: _Sums) -> tuple[str, dict[str, str]]:
     return ("in_call", {"call": call, "part": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
 
 
-queued_work = Rule("queued_work", _decide, _collect)
+queued_work = Rule("queued_work", _decide, _collect, place=210)

@@ -93,4 +93,4 @@ def _draft(device: DeviceFacts, sums: _Sums) -> FindingDraft:
     return FindingDraft("shared_stream", device, (ExposedClaim(keys, "copies"),), values, case, at_most=hideable)
 
 
-shared_stream = Rule("shared_stream", _decide, _collect)
+shared_stream = Rule("shared_stream", _decide, _collect, place=150)

@@ -85,4 +85,4 @@ def _launches_after_longest(waits: pl.DataFrame) -> str:
     return f" (up to {duration(longest['ns'][0])} before {join_words(names)})" if names else ""
 
 
-slow_calls = Rule("slow_calls", _decide, _collect)
+slow_calls = Rule("slow_calls", _decide, _collect, place=200)

@@ -119,4 +119,4 @@ def _case(speedup: Speedup, sums: SpeedupSums) -> str:
     return speedup.name if speedup.name in ("fp16", "bf16") else ""
 
 
-slow_kernels = Rule("slow_kernels", _decide, _collect)
+slow_kernels = Rule("slow_kernels", _decide, _collect, place=230)

@@ -110,4 +110,4 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, kind: str, grids: pl.DataFr
     return FindingDraft(kind, device, (ComputeClaim(kind),), values, "library" if library else "")
 
 
-small_grids = Rule("small_grids", _decide, _collect)
+small_grids = Rule("small_grids", _decide, _collect, place=240)

@@ -336,4 +336,4 @@ def _end(facts: CaptureFacts, device: DeviceFacts, after: Mapping[str, int], las
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
-start_up = Rule("start_up", _decide, _collect)
+start_up = Rule("start_up", _decide, _collect, place=60)

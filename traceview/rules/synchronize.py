@@ -108,4 +108,4 @@ def restart_gaps(device: DevicePart, calls: pl.DataFrame) -> GapGroup:
     return GapGroup(rows, limits=np.minimum(limits, MAX_RESTART))
 
 
-synchronize = Rule("synchronize", _decide, _collect)
+synchronize = Rule("synchronize", _decide, _collect, place=110)

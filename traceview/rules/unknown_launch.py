@@ -46,4 +46,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
         yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
 
 
-unknown_launch = Rule("unknown_launch", _decide, _collect)
+unknown_launch = Rule("unknown_launch", _decide, _collect, place=220)

@@ -63,4 +63,4 @@ def _note(device: DeviceFacts, count: int, inside: int) -> Note:
     )
 
 
-whole_graphs = Rule("whole_graphs", _decide, _collect)
+whole_graphs = Rule("whole_graphs", _decide, _collect, place=40)

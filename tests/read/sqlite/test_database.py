@@ -164,7 +164,7 @@ def test_one_place_opens_databases() -> None:
     }  # reader.py writes new ones
     selecting = {name for name, text in sources.items() if re.search(r"\bSELECT\b.*\bFROM\b", text)}
     # The copier reads the rows of a capture by Export.rows, and otherwise only its own tables.
-    pages = "traceview/read/sqlite_pages/__init__.py"  # it asks for the root page of a table
+    pages = "traceview/read/sqlite/decoder.py"  # it asks for the root page of a table
     assert selecting == {"traceview/read/sqlite/database.py", "traceview/captures/redact/__init__.py", pages}
     assert not re.findall(
         r"FROM (?!temp\.|copy\.|\{self\.export\.rows\()", sources["traceview/captures/redact/__init__.py"]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.parts import DecodedFrames, PartedTable, StoredTable, store_parts
-from traceview.read.sqlite_pages import TableDecoder
+from traceview.read.sqlite.decoder import DecodedFrames, PartedTable, StoredTable, TableDecoder, store_parts
 
 NUMBER = st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)
 ROWS = st.lists(st.tuples(NUMBER, st.none() | NUMBER, st.integers(0, 2)), min_size=3, max_size=30)

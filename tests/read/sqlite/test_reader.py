@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import sample
-from traceview.read import raw, sqlite_pages
+from traceview.read import raw
+from traceview.read.sqlite import decoder
 from traceview.read.sqlite.database import open_export
+from traceview.read.sqlite.decoder import table_decoder
 from traceview.read.sqlite.reader import read_sqlite
-from traceview.read.sqlite_pages import table_decoder
 
 COLUMNS = ["start", "end", "eventType", "globalTid", "text", "textId", "domainId"]
 INDICES = [
@@ -59,8 +60,8 @@ KINDS = [
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sqlite_pages, "MIN_TABLE_BYTES", 0)
-    monkeypatch.setattr(sqlite_pages, "PAGES_PER_CHUNK", 3)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "PAGES_PER_CHUNK", 3)
     yield
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.build_export import Nvtx, build_export
 from tests.captures import ALL, sample, shared
 from tests.read.complete_tables import complete_tables
-from traceview.read import raw, sqlite_pages
+from traceview.read import raw
+from traceview.read.sqlite import decoder
 from traceview.read.sqlite.reader import read_sqlite
 
 NEVER = 1 << 40
@@ -26,14 +27,14 @@ NUMBERS = st.one_of(st.none(), st.integers(0, 3), st.integers(-(2**63), 2**63 - 
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sqlite_pages, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
     yield
 
 
 def equals_sqlite_result(path: Path) -> bool:
     item = read_sqlite(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_pages, "MIN_TABLE_BYTES", NEVER)
+        patch.setattr(decoder, "MIN_TABLE_BYTES", NEVER)
         other = read_sqlite(path)
     expected = complete_tables(other)
     return item.problems == other.problems and all(

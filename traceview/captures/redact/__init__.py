@@ -1,7 +1,7 @@
 """A copy of a capture that can be shared: it keeps every figure and drops private data.
 
-keep.py           the tables, columns and rows that are kept; everything else is dropped
-shapes.py         the patterns of secrets
+keep.toml         the tables, columns and rows that are kept; everything else is dropped
+shapes.py         the patterns of secrets; those of tokens are in secrets.toml
 secrets.py        finds and replaces secrets in texts; keeps or hashes names
 """
 
@@ -25,7 +25,7 @@ from traceview.model.units import quantity
 from traceview.read import raw
 from traceview.read.formats import as_sqlite
 from traceview.read.source import MAX_NAME, DecodedSize, display_name
-from traceview.read.sqlite.database import Export, open_export
+from traceview.read.sqlite.database import Export, open_export, typed
 from traceview.report.files import check_outputs, new_file, refused_as_present
 
 __all__ = ["Redacted", "redact", "summary_lines"]
@@ -200,7 +200,7 @@ class CaptureCopier:
                     kept = f"typeof(\"{column}\") = 'integer' AND {self._kept_rows(table)}"
                     self._insert(f"OR IGNORE INTO temp.{ids}", table, f'"{column}"', kept)
         if {"nameId", "kind"} <= set(self.columns.get(raw.SCOPES, ())):
-            is_code = f"typeof(nameId) = 'integer' AND {integer('kind')} <> {SCOPE_KINDS.index(OP)}"
+            is_code = f"typeof(nameId) = 'integer' AND {typed('kind', 'integer')} <> {SCOPE_KINDS.index(OP)}"
             self._insert("OR IGNORE INTO temp.code_ids", raw.SCOPES, "nameId", is_code)
 
     def _insert(self, into: str, table: str, values: str, condition: str) -> int:
@@ -215,10 +215,10 @@ class CaptureCopier:
             return text_meets(f"has_kept_name_{table}", "name", otherwise=0) if "name" in columns else "0"
         if table in keep.PROCESS_TABLES:
             owner = next((name for name in keep.OWNERS if name in columns), None)
-            return f"{PROCESS.format(integer(owner))} IN (SELECT process FROM temp.traced)" if owner else "0"
+            return f"{PROCESS.format(typed(owner, 'integer'))} IN (SELECT process FROM temp.traced)" if owner else "0"
         if table == "DIAGNOSTIC_EVENT":
             return "1" if "text" in columns else "0"
-        return f"{integer('id')} IN (SELECT id FROM temp.used_ids)" if table == raw.STRINGS else "1"
+        return f"{typed('id', 'integer')} IN (SELECT id FROM temp.used_ids)" if table == raw.STRINGS else "1"
 
     def _copy_table(self, table: str) -> None:
         columns = self.columns[table]
@@ -265,11 +265,6 @@ class CaptureCopier:
             known = table in keep.REMOVED or table in keep.COLUMNS
             key = (table, keep.REMOVED.get(table, keep.NOT_NEEDED)) if known else ("other tables", keep.NOT_NEEDED)
             self.removed[key] = self.removed.get(key, 0) + rows - copied
-
-
-def integer(column: str) -> str:
-    """Return SQL for an integer column. SQLite would read all bytes of a text or blob to compare it."""
-    return f'CASE typeof("{column}") WHEN \'integer\' THEN "{column}" END'
 
 
 def is_text(column: str) -> str:

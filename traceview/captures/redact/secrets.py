@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus
 import polars as pl
 
 from traceview.captures.redact.keep import HOST_OR_USER_SETTINGS
-from traceview.captures.redact.shapes import SHAPES, Shape, values_that_are_set
+from traceview.captures.redact.shapes import LISTED, SHAPES, Shape, values_that_are_set
 from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.names import COMMUNICATION, loading_words
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
@@ -36,26 +36,7 @@ _SENSITIVE = re.compile(r"TOKEN|KEY|SECRET|PASS|PWD$|CRED|AUTH|WEBHOOK|DSN|COOKI
 _USER_OR_HOST = re.compile(r".*(?:USER|LOGNAME|USERNAME|HOST|HOSTNAME|ACCOUNT|NODELIST|NODENAME|ADDR)")
 _PUBLIC_FOLDER = re.compile(r"/(?:usr|s?bin|lib\w*|etc|proc|dev|sys)\b")
 _FOLDER = re.compile(r"(?:HOME|PWD|OLDPWD|USERPROFILE|HOMEPATH|\w+_HOME)$")
-# Words that do not identify anybody. A value made of them alone stays, because names of kernels and settings have them.
-PUBLIC = frozenset(
-    re.findall(
-        r"\S+",
-        "root user users localhost ubuntu debian admin none unknown python python3 true false yes no on off auto "
-        "default all info warn warning error debug trace verbose local home work workspace app apps src bin lib "
-        "lib64 usr opt tmp var etc share include sbin site packages c en us utf posix xterm 256color screen linux "
-        "gnu x86 64 amd64 arm64 aarch64 bash zsh sh nvidia cuda cudnn cublas cutlass cute nccl rccl mpi openmpi gpu "
-        "gpus cpu cpus compute utility graphics video display lazy eager spawn fork ampere hopper turing volta ada "
-        "blackwell a100 h100 h200 v100 l40s sm80 sm90 tensor tensorop xmma wgmma gemm sgemm hgemm kernel kernels "
-        "native elementwise vectorized reduce softmax norm layer layers flash attn attention fmha fused adam adamw "
-        "sgd optimizer forward backward loss step steps iteration epoch batch data dataset loader load train "
-        "training trainer model models test eval inference half float float16 float32 bfloat16 bf16 fp16 fp32 fp8 "
-        "tf32 int8 triton torch pytorch torchrun tensorflow jax xla inductor dynamo transformers transformer resnet "
-        "bert gpt gpt2 llama megatron deepspeed memcpy memset copy stream streams graph nvtx nsys rank world size "
-        "flashinfer vllm sglang xformers apex fbgemm cub thrust cupy numba kokkos raja onnx onnxruntime nvinfer "
-        "tensorrt trt deep ep nvshmem mscclpp multimem deepgemm cudf rapids magma myelin static dynamic legacy "
-        "allreduce main worker workers thread threads noninteractive expandable segments removed ",
-    )
-)
+PUBLIC = frozenset(LISTED["public"]["words"].split())  # they do not identify anybody
 
 
 def words_of_settings(settings: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 pieces.py      cuts the text into pieces of complete events, because a trace may be larger than memory,
                reads the JSON of events, and names processes and threads
 events.py      decodes the pieces into frames of integers, each name once
+kineto.toml    the names of torch.profiler, and those of nsys for them
 trace_file.py  the whole conversion to nsys's tables, and the notes on what such a trace does not record
 """
 

@@ -11,7 +11,16 @@ import polars as pl
 
 from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
 from traceview.read import raw
-from traceview.read.kineto.pieces import QUOTED, SEPARATOR, TIME, TraceIdentity, decode_quoted, decoded, nanoseconds
+from traceview.read.kineto.pieces import (
+    NAMES,
+    QUOTED,
+    SEPARATOR,
+    TIME,
+    TraceIdentity,
+    decode_quoted,
+    decoded,
+    nanoseconds,
+)
 from traceview.read.kineto.sizes import (
     MATH,
     MATH_COLUMNS,
@@ -101,22 +110,7 @@ def scope_table(scopes: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
     )
 
 
-# Kineto's ActivityType names, with those of 2021.
-SORTS = {
-    "kernel": "kernel",
-    "Kernel": "kernel",
-    "gpu_memcpy": "memcpy",
-    "Memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "Memset": "memset",
-    "cuda_runtime": "call",
-    "cuda_driver": "call",
-    "Runtime": "call",
-    "user_annotation": "range",
-    "overhead": "overhead",
-    "cuda_sync": "sync",
-    "cuda_event": "event",
-}
+SORTS: Mapping[str, str] = NAMES["sorts"]
 METADATA = "metadata"
 # In 2021 ranges had the category of operators; torch itself gives these names.
 OLD_RANGE = r"(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
@@ -124,12 +118,7 @@ NUMBERS = ("correlation", "stream", "device", "context", "bytes")
 SYNC_NUMBERS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
 PEER_NUMBERS = ("inDevice", "inContext")  # peer-to-peer copies use these names
 DIMENSIONS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-# How a kernel is launched, with nsys's names; Kineto's shared memory is the sum of static and dynamic.
-LAUNCH_NUMBERS = {
-    "registers per thread": "registersPerThread",
-    "shared memory": "dynamicSharedMemory",
-    **{name: name for name in DIMENSIONS},
-}
+LAUNCH_NUMBERS: Mapping[str, str] = {**NAMES["launch"], **{name: name for name in DIMENSIONS}}
 SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
     | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, "name"), pl.String))}

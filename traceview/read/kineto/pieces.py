@@ -13,12 +13,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.model.catalogue import read_toml
 from traceview.read.raw import NOT_A_TIME
 from traceview.read.source import MAX_TEXT
 
@@ -26,27 +28,8 @@ BLOCK_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 16 << 20  # limit for the text before the events, and for the text after them
 MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
 MAX_BASE_NS = 1 << 62
-# Limits of an SM, and their columns in nsys's TARGET_INFO_GPU. Of threads, the column counts warps.
-GPU_LIMITS = {
-    "numSms": "smCount",
-    "maxThreadsPerMultiprocessor": "maxWarpsPerSm",
-    "regsPerMultiprocessor": "maxRegistersPerSm",
-    "sharedMemPerMultiprocessor": "maxShmemPerSm",
-    "computeMajor": "computeMajor",
-    "computeMinor": "computeMinor",
-}
-# Resident blocks of an SM by compute capability (CUDA C++ Programming Guide, "Technical Specifications").
-MAX_BLOCKS = {
-    (7, 0): 32,
-    (7, 5): 16,
-    (8, 0): 32,
-    (8, 6): 16,
-    (8, 7): 16,
-    (8, 9): 24,
-    (9, 0): 32,
-    (10, 0): 32,
-    (12, 0): 24,
-}
+NAMES = read_toml(Path(__file__).with_name("kineto.toml"))
+GPU_LIMITS: Mapping[str, str] = NAMES["limits"]
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
 SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
@@ -261,7 +244,8 @@ class TraceGpu(NamedTuple):
     @property
     def max_blocks(self) -> int | None:
         """The most resident blocks of an SM, which torch.profiler does not write; None if unknown."""
-        return MAX_BLOCKS.get((self.limits.get("computeMajor", 0), self.limits.get("computeMinor", 0)))
+        blocks: dict[str, int] = NAMES["blocks"]
+        return blocks.get(f"{self.limits.get('computeMajor', 0)}.{self.limits.get('computeMinor', 0)}")
 
 
 class TraceDocument(NamedTuple):

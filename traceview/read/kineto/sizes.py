@@ -13,14 +13,14 @@ FlopCounterMode (torch/utils/flop_counter.py), which `instrument` uses.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
 import polars as pl
 
 from traceview.read import raw
-from traceview.read.kineto.pieces import TraceIdentity, decode_quoted, nanoseconds
+from traceview.read.kineto.pieces import NAMES, TraceIdentity, decode_quoted, nanoseconds
 from traceview.read.source import MAX_NAME
 
 MAX_FLOPS = 1 << 62
@@ -159,14 +159,7 @@ ARGUMENTS = r'(?s),\s*"args"\s*:\s*\{.*$'
 OP_SCHEMA = pl.Struct(dict.fromkeys(("ph", "name", "pid", "tid", "ts", "dur"), pl.String))
 
 COLLECTIVE = "Collective name|nccl|Nccl"
-# Integers of a message, and their columns.
-MESSAGE_NUMBERS = {
-    "External id": "external",
-    "correlation": "correlation",
-    "In msg nelems": "sent",
-    "Out msg nelems": "received",
-    "Group size": "group_size",
-}
+MESSAGE_NUMBERS: Mapping[str, str] = NAMES["message"]
 MESSAGE_TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
 MESSAGE_SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "pid", "tid"), pl.String)
@@ -179,8 +172,7 @@ ELEMENT_BYTES = dict(enumerate(size for _, _, size in raw.ELEMENTS))
 ALLOCATION = '"[memory]"'
 GPU_DEVICE = 1  # DeviceType of c10
 TENSOR_MEMORY = 100  # memKind of tensors; nsys has none for them
-# Integers of an allocation, and their columns; `Bytes` are negative if it is freed.
-MEMORY_NUMBERS = {"Device Id": "device", "Addr": "address", "Bytes": "bytes", "Total Allocated": "totalBytes"}
+MEMORY_NUMBERS: Mapping[str, str] = NAMES["allocation"]
 MEMORY_SCHEMA = pl.Struct(
     dict.fromkeys(("pid", "tid", "ts"), pl.String)
     | {"args": pl.Struct(dict.fromkeys((*MEMORY_NUMBERS, "Device Type"), pl.String))}

@@ -14,38 +14,22 @@ import polars as pl
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import raw
 from traceview.read.kineto.events import METADATA, SCOPE, TraceEvents, relative_times, scope_table, trace_events
-from traceview.read.kineto.pieces import GPU_LIMITS, NotJsonError, Pieces, TraceGpu, TraceIdentity, read_document
+from traceview.read.kineto.pieces import GPU_LIMITS, NAMES, NotJsonError, Pieces, TraceGpu, TraceIdentity, read_document
 from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE, math_table, memory_table, message_table
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name
 
-# CUpti_ActivitySynchronizationType, by Kineto's words for it.
-SYNC_TYPES = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
+SYNC_TYPES: Mapping[str, int] = NAMES["synchronizations"]
 NO_STREAM = 0xFFFFFFFF  # nsys writes this where Kineto writes -1
 PUSH_POP = 59
 STRINGS_SCHEMA = {"id": pl.Int64, "value": pl.String}
 ALWAYS_PRESENT = (raw.KERNEL, raw.MEMCPY, raw.MEMSET, raw.RUNTIME, raw.NVTX)
-# Names of copies, such as `Memcpy HtoD (Pageable -> Device)`: Kineto's words (cupti_strings.cpp) and the numbers of
-# CUPTI's memcpy kinds and of nsys's ENUM_CUDA_MEM_KIND.
 # CUPTI's names of its overheadType 2, 6, 7 and 8.
 DRIVER_WORK = re.compile("Driver Compiler|Module Loading|Function Loading|Command Buffer Full")
 COPY_NAME = re.compile(r"Memcpy (\w+|<unknown>)(?: \((.+)\))?")
-COPY_KINDS = {
-    kind: number
-    for number, kind in enumerate(
-        ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"), start=1
-    )
-}
+COPY_KINDS: Mapping[str, int] = NAMES["copies"]
+MEMORIES: Mapping[str, int] = NAMES["memories"]
 UNKNOWN_MEMORY = 7
-MEMORIES = {
-    "Pageable": 0,
-    "Pinned": 1,
-    "Device": 2,
-    "Array": 3,
-    "Managed": 4,
-    "Device Static": 5,
-    "Managed Static": 6,
-}
 WARP = 32
 OPENING, CLOSING = "<([{", ">)]}"
 

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read.raw import ESSENTIAL, STRINGS
 from traceview.read.source import MAX_NAME_BYTES, MAX_TEXT, DecodedSize, display_name
+from traceview.read.sqlite.pages import page_size, schema_pages, stated_pages
 
-LEAF, INTERIOR = 13, 5  # types of b-tree pages
 # SQLite needs minutes to parse a million tables. Real exports have about 250 tables and views in 0.1 MB of SQL.
 MAX_SCHEMA_ENTRIES = 20_000
 MAX_SCHEMA_BYTES = 16 << 20
@@ -44,7 +44,7 @@ def check_file(path: Path) -> None:
         raise DamagedExportError(
             f"{name}: still being written ({name}{journals[0]} exists); wait until nsys export ends"
         )
-    if size < (stated := _stated_size(head)):
+    if size < (stated := stated_pages(head) * page_size(head)):
         raise DamagedExportError(
             f"{name}: cut off: the file has {size} of {stated} bytes; copy it again, or {EXPORT_AGAIN}"
         )
@@ -65,76 +65,23 @@ def _is_nonempty_file(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _page_size(head: bytes) -> int:
-    size = int.from_bytes(head[16:18], "big")
-    return 65536 if size == 1 else size
-
-
-def _stated_size(head: bytes) -> int:
-    """Return the file size that the database header states; 0 if the last writer did not maintain it."""
-    maintained = head[24:28] == head[92:96]
-    return int.from_bytes(head[28:32], "big") * _page_size(head) if maintained else 0
-
-
 def schema_excess(path: Path) -> str | None:
-    """Return what is too large about a database's schema; None if SQLite can parse it.
-
-    The function ignores damage, which SQLite reports itself. Raises OSError.
-    """
-    with path.open("rb") as file:
-        size = _page_size(file.read(100))
-        return _walk_schema(file, size) if size >= 512 else None
-
-
-def _walk_schema(file: IO[bytes], size: int) -> str | None:
-    """Walk the b-tree of sqlite_schema and add up its entries and their bytes."""
+    """Return what is too large about a database's schema; None if SQLite can parse it. Raises OSError."""
     entries = stored = 0
-    waiting, seen = [1], set[int]()
-    while waiting:
-        number = waiting.pop()
-        if number in seen or len(seen) > MAX_SCHEMA_PAGES:
-            return "a list of tables that leads back to itself" if number in seen else "an endless list of tables"
-        seen.add(number)
-        page = _page(file, number, size)
-        first = 100 if number == 1 else 0
-        kind, count = (page[first], int.from_bytes(page[first + 3 : first + 5], "big")) if page else (0, 0)
-        if kind == INTERIOR:
-            waiting += _children(page, first, count)
-        elif kind == LEAF:
-            entries += count
-            stored += sum(_payload_size(page, first + 8, index) for index in range(count))
-        if entries > MAX_SCHEMA_ENTRIES or stored > MAX_SCHEMA_BYTES:
-            too_many = entries > MAX_SCHEMA_ENTRIES
-            return f"{entries} tables and views" if too_many else f"{stored >> 20} MB of definitions"
+    seen = set[int]()
+    with path.open("rb") as file:
+        for page in schema_pages(file):
+            if page.number in seen:
+                return "a list of tables that leads back to itself"
+            seen.add(page.number)
+            entries, stored = entries + len(page.entries), stored + sum(page.entries)
+            if entries > MAX_SCHEMA_ENTRIES:
+                return f"{entries} tables and views"
+            if stored > MAX_SCHEMA_BYTES:
+                return f"{stored >> 20} MB of definitions"
+            if len(seen) > MAX_SCHEMA_PAGES:
+                return "an endless list of tables"
     return None
-
-
-def _page(file: IO[bytes], number: int, size: int) -> bytes:
-    if number < 1:
-        return b""
-    file.seek((number - 1) * size)
-    page = file.read(size)
-    return page if len(page) == size else b""
-
-
-def _children(page: bytes, first: int, count: int) -> list[int]:
-    cells = [_cell_place(page, first + 12, index) for index in range(count)]
-    return [int.from_bytes(page[at : at + 4], "big") for at in (*cells, first + 8)]
-
-
-def _cell_place(page: bytes, pointers: int, index: int) -> int:
-    return int.from_bytes(page[pointers + 2 * index : pointers + 2 * index + 2], "big")
-
-
-def _payload_size(page: bytes, pointers: int, index: int) -> int:
-    """Return the payload size of a cell, a varint of up to nine bytes."""
-    value = 0
-    at = _cell_place(page, pointers, index)
-    for byte in page[at : at + 9]:
-        value = value << 7 | (byte & 127)
-        if byte < 128:
-            break
-    return value
 
 
 HEADER = b"SQLite format 3\x00"
@@ -316,6 +263,11 @@ def open_export(path: Path, name: str | None = None) -> Iterator[Export]:
 def quoted(name: str) -> str:
     """Return a name of a table or column for use in SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def typed(column: str, kind: str) -> str:
+    """Return SQL for a column in which values of another type are null, so that SQLite does not read their bytes."""
+    return f"CASE typeof({quoted(column)}) WHEN '{kind}' THEN {quoted(column)} END"
 
 
 def _damaged_error(name: str, error: Exception) -> DamagedExportError:

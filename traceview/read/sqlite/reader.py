@@ -16,33 +16,18 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.errors import ReportError
-from traceview.read import kineto, payloads
-from traceview.read.raw import (
-    CATEGORICAL,
-    CUDA_STACKS,
-    GRAPH_NODE,
-    GRAPH_NODES,
-    KERNEL,
-    NATIVE_STACKS,
-    NOT_A_TIME,
-    NVTX,
-    RUNTIME,
-    SHAPE_COLUMNS,
-    STACK_ID,
-    STRINGS,
-    TABLES,
-    TIMES,
-    TORCH_PROFILER,
-    RawCapture,
-    as_text,
-    has_domain,
-    problem_of_rows,
-    wanted_columns,
-)
+from traceview.read import kineto, payloads, raw
+from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, unchanged
 from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, check_file, open_export
-from traceview.read.sqlite.parts import PAGES_PER_PART, DecodedFrames, PartedTable, decoded_frames
-from traceview.read.sqlite_pages import TableDecoder, table_decoder
+from traceview.read.sqlite.decoder import (
+    PAGES_PER_PART,
+    DecodedFrames,
+    PartedTable,
+    TableDecoder,
+    decoded_frames,
+    table_decoder,
+)
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
 PLAIN_NAME = re.compile(r"\w{1,64}", re.ASCII)  # tables and columns with other names are not written
@@ -115,15 +100,15 @@ def _to_sqlite_type(column: pl.Series) -> pl.Series:
         return column.cast(pl.Int64)
     if column.dtype.is_float():
         return column.cast(pl.Float64)
-    if column.dtype in (pl.String, pl.Binary, *CATEGORICAL):
-        return as_text(column)
+    if column.dtype in (pl.String, pl.Binary, *raw.CATEGORICAL):
+        return raw.as_text(column)
     return column.to_frame().select(pl.when(column.is_not_null()).then(pl.lit(b"")).alias(column.name)).to_series()
 
 
 BATCH_ROWS = 200_000
 MAX_NATIVE_FRAMES = 5_000_000
 # Columns that mean something only together with another table.
-ONLY_WITH = ((KERNEL, GRAPH_NODE, GRAPH_NODES), (RUNTIME, STACK_ID, CUDA_STACKS))
+ONLY_WITH = ((raw.KERNEL, raw.GRAPH_NODE, raw.GRAPH_NODES), (raw.RUNTIME, raw.STACK_ID, raw.CUDA_STACKS))
 ROW_ID = "_rowid_"
 DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
 
@@ -145,7 +130,7 @@ class SqliteReader:
         """Read an export. Raises ReportError as read_sqlite does."""
         capture = read_sqlite(path)
         # Redacted copies of torch.profiler traces name the profiler, and have no version of nsys.
-        is_trace_copy = capture.nsys_version is None and product_of(path) == TORCH_PROFILER
+        is_trace_copy = capture.nsys_version is None and product_of(path) == raw.TORCH_PROFILER
         return kineto.with_missing(capture) if is_trace_copy else capture
 
     @contextmanager
@@ -169,8 +154,8 @@ def read_tables_with_gaps(export: Export, names: Set[str]) -> dict[str, pl.DataF
     }
     return {
         name: frame.with_columns(
-            pl.lit(None, pl.String if column in TABLES[name].text else pl.Int64).alias(column)
-            for column in TABLES[name].columns
+            pl.lit(None, pl.String if column in raw.TABLES[name].text else pl.Int64).alias(column)
+            for column in raw.TABLES[name].columns
             if column not in frame.columns
         )
         for name, frame in frames.items()
@@ -178,7 +163,7 @@ def read_tables_with_gaps(export: Export, names: Set[str]) -> dict[str, pl.DataF
 
 
 def _present(export: Export, table: str) -> list[str]:
-    return [column for column in export.columns(table) if column in TABLES[table].columns]
+    return [column for column in export.columns(table) if column in raw.TABLES[table].columns]
 
 
 class PartedCapture(NamedTuple):
@@ -197,20 +182,20 @@ def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int
     check_file(path)
     with unchanged(path), open_export(path) as export:
         export.require_strings()
-        problems = export.unread_tables(TABLES)
-        names = [table for table in TABLES if table in export.tables and not _is_too_long(export, table, problems)]
+        problems = export.unread_tables(raw.TABLES)
+        names = [table for table in raw.TABLES if table in export.tables and not _is_too_long(export, table, problems)]
         tables, shapes, in_parts = _read_tables(export, path, names, problems, dict.fromkeys(parted, pages_per_part))
-        if has_domain(tables.get(NVTX), payloads.STACK_DOMAIN):
-            tables |= payloads.sqlite_samples(export, tables[NVTX])
-        if has_domain(tables.get(NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
-            tables |= payloads.nccl_calls(export, tables[STRINGS])
+        if raw.has_domain(tables.get(raw.NVTX), payloads.STACK_DOMAIN):
+            tables |= payloads.sqlite_samples(export, tables[raw.NVTX])
+        if raw.has_domain(tables.get(raw.NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
+            tables |= payloads.nccl_calls(export, tables[raw.STRINGS])
         version, schema = export.versions()
     return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
 
 
 def _is_too_long(export: Export, table: str, problems: list[str]) -> bool:
     """Return whether a table is not worth its time: millions of frames only name places."""
-    if table not in NATIVE_STACKS:
+    if table not in raw.NATIVE_STACKS:
         return False
     try:
         last = export.select("max(rowid)", table).fetchone()[0] or 0
@@ -235,12 +220,12 @@ def _read_tables(
         if other not in names and table in present:
             present[table] = [name for name in present[table] if name != column]
     columns = {
-        name: wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
+        name: raw.wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
         for name in names
     }
     decoders = {
         name: decoder
-        for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
+        for name, wanted in sorted(columns.items(), key=lambda item: not raw.TABLES[item[0]].text)
         if wanted and (decoder := _decoder(path, export, name, wanted)) is not None
     }
     built = {name: PartedTable.build(decoders[name], pages) for name, pages in parted.items() if name in decoders}
@@ -259,19 +244,19 @@ def _read_tables(
             return _read_table(export, name, wanted, decoded.get(name), notes[name])
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
-        order = sorted(names, key=lambda name: (name in decoded, not TABLES[name].text))
+        order = sorted(names, key=lambda name: (name in decoded, not raw.TABLES[name].text))
         frames = {name: read(name) for name in order}
-        kernels = decoded[KERNEL].result() if KERNEL in decoded else None
+        kernels = decoded[raw.KERNEL].result() if raw.KERNEL in decoded else None
     problems.extend(line for name in names for line in notes[name])
     return {name: frames[name] for name in names}, kernels and kernels.groups, in_parts
 
 
 def _decoder(path: Path, export: Export, table: str, columns: list[str]) -> TableDecoder | None:
     """Return the decoder of a table's numbers; None if every row has a text, which SQLite must read anyway."""
-    wanted = TABLES[table]
+    wanted = raw.TABLES[table]
     if not set(wanted.text).isdisjoint(wanted.needed):
         return None
-    grouped = [column for column in columns if table == KERNEL and column in SHAPE_COLUMNS]
+    grouped = [column for column in columns if table == raw.KERNEL and column in raw.SHAPE_COLUMNS]
     numbers = [column for column in columns if column not in (*wanted.text, *grouped)]
     return table_decoder(path, export.connection, table, numbers, grouped)
 
@@ -291,7 +276,7 @@ def _read_table(
     if decoded is None:
         return _read_with_sqlite(export, table, columns, problems)
     frame = decoded.columns
-    texts = [column for column in columns if column in TABLES[table].text]
+    texts = [column for column in columns if column in raw.TABLES[table].text]
     if not texts:
         return frame
     if len(texts) == 1 and (text := _sparse_text(export, table, texts[0], len(frame), problems)) is not None:
@@ -323,19 +308,19 @@ def _sparse_text(export: Export, table: str, column: str, count: int, problems: 
 
 
 def _wrong_type(table: str, count: int) -> str:
-    return problem_of_rows(table, count, "with a value of the wrong type, which is ignored")
+    return raw.problem_of_rows(table, count, "with a value of the wrong type, which is ignored")
 
 
 def _read_with_sqlite(export: Export, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
     """Read columns with SQLite in table order."""
-    text = TABLES[table].text
+    text = raw.TABLES[table].text
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
         return pl.DataFrame()
     kinds = {column: "text" if column in text else "integer" for column in columns}
     selected = ", ".join(_typed_column(column, kind) for column, kind in kinds.items())
     # Normalising counts the rows whose time has the wrong type.
-    wrong = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in TIMES]
+    wrong = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in raw.TIMES]
     cursor = export.select(selected, table)
     frames = []
     numbers = DecodedSize(export.name)  # the export counts the texts
@@ -348,6 +333,6 @@ def _read_with_sqlite(export: Export, table: str, columns: list[str], problems: 
 
 
 def _typed_column(column: str, kind: str) -> str:
-    """Return SQL for a column in which values of another type are null; in a time column they are NOT_A_TIME."""
-    other = f" WHEN 'null' THEN NULL ELSE {NOT_A_TIME + 1} - 1" if column in TIMES else ""
+    """Return SQL for a column in which values of another type are null; in a time column they are raw.NOT_A_TIME."""
+    other = f" WHEN 'null' THEN NULL ELSE {raw.NOT_A_TIME + 1} - 1" if column in raw.TIMES else ""
     return f'CASE typeof("{column}") WHEN \'{kind}\' THEN "{column}"{other} END'

@@ -29,26 +29,16 @@ from traceview.report.json import (
     MERGED,
     UNPROFILED,
     Constant,
+    Document,
     Json,
     Keys,
     Shapes,
     Value,
     names,
     plain_values,
-    result_document,
     rounded,
     row_text,
 )
-
-
-def to_json(analysis: Analysis) -> str:
-    """Return the document as text, a row of a list on one line; the same analysis gives the same bytes."""
-    return row_text(document(analysis))
-
-
-def document(analysis: Analysis) -> dict[str, Json]:
-    """Return the document as plain values, in docs/definitions.md's order."""
-    return result_document(analysis, SHAPES)
 
 
 def _rows(table: Table) -> Json:
@@ -174,3 +164,5 @@ SHAPES: Shapes = {
         "thread": _cell("thread", "threads", "tid"),
     },
 }
+JSON = Document[Analysis](SHAPES, row_text)
+document, to_json = JSON.values, JSON.text

@@ -21,27 +21,14 @@ from traceview.report.comparison.tables import (
 )
 from traceview.report.json import (
     ByName,
-    Json,
+    Document,
     Keys,
     Shapes,
     Variants,
-    indented_text,
     names,
     ns,
-    result_document,
     rounded,
 )
-
-
-def to_json(comparison: Comparison) -> str:
-    """Return the document as text."""
-    return indented_text(document(comparison))
-
-
-def document(comparison: Comparison) -> dict[str, Json]:
-    """Return the document as plain values (docs/compare.md "JSON")."""
-    return result_document(comparison, SHAPES)
-
 
 FIGURES = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
 COUNT = names(*FIGURES, "verdict")
@@ -79,6 +66,8 @@ SHAPES: Shapes = {
     },
     LineChange: {**names("file", "function", "line", "line_before"), "idle": _change("idle")},
 }
+JSON = Document[Comparison](SHAPES)
+document, to_json = JSON.values, JSON.text
 
 
 MAX_ROWS = 400  # lines and kernels in a table

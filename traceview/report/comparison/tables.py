@@ -20,6 +20,7 @@ from traceview.model.comparison import (
 )
 from traceview.model.rows import place_text, size_text
 from traceview.model.units import duration, durations, number, plain, share, signed_duration
+from traceview.report.screen import WORDS
 
 MAX_NAMED_PARTS = 3
 MEAN_WORDS = (
@@ -27,7 +28,7 @@ MEAN_WORDS = (
     "captures; two captures of the same program can differ by more"
 )
 MIN_NAMED_SHARE = 0.05  # share of the difference; smaller parts are not named
-PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host only, no GPU", "twice": "overlap of two parts"}
+HOST_WORDS, PART_WORDS = WORDS["host"], WORDS["parts"]
 
 
 def part_words(name: str) -> str:
@@ -181,17 +182,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
     yield from (note.text for note in comparison.notes)
 
 
-HOST_WORDS = {
-    "sync.count": "synchronizations",
-    "sync.blocked": "  host blocked",
-    "sync.cost": "  cost to the GPU",
-    "implicit_sync.count": "implicit synchronizations",
-    "implicit_sync.blocked": "  host blocked",
-    "implicit_sync.cost": "  cost to the GPU",
-    "launches": "launches",
-    "kernels": "kernels",
-    "copies": "copies",
-}
 PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 

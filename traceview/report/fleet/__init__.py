@@ -16,17 +16,7 @@ from traceview.model.timeline.marks import Columns
 from traceview.model.units import plain
 from traceview.report.assets import FLEET, escaped_json, pack
 from traceview.report.fleet.terminal import answer, clock_line, headline, price, session_line, title
-from traceview.report.json import Json, Shapes, Value, names, ns, result_document, rounded, row_text
-
-
-def to_json(fleet: Fleet) -> str:
-    """Return the document as text."""
-    return row_text(document(fleet))
-
-
-def document(fleet: Fleet) -> dict[str, Json]:
-    """Return the document as plain values and rows of the heat map's matrices (docs/fleet.md "JSON")."""
-    return result_document(fleet, SHAPES)
+from traceview.report.json import Document, Shapes, Value, names, ns, rounded, row_text
 
 
 def _numbers(attribute: str) -> Value:
@@ -106,6 +96,8 @@ SHAPES: Shapes = {
         **{f"{name}_ns": _rows(name) for name in ("wall", "own", "compute", "wait")},
     },
 }
+JSON = Document[Fleet](SHAPES, row_text)
+document, to_json = JSON.values, JSON.text
 
 
 MAX_HEAT_COLUMNS = 500  # more iterations share a column

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import ALL, sample, shared
-from tests.read.sqlite_pages.decoded import read_integers
-from traceview.read import raw, sqlite_pages
-from traceview.read.sqlite.parts import decoded_frames
-from traceview.read.sqlite_pages import table_decoder
+from tests.read.sqlite.decoded import read_integers
+from traceview.read import raw
+from traceview.read.sqlite import decoder
+from traceview.read.sqlite.decoder import decoded_frames, table_decoder
 
 NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
@@ -24,8 +24,8 @@ ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sqlite_pages, "MIN_TABLE_BYTES", 0)
-    monkeypatch.setattr(sqlite_pages, "PAGES_PER_CHUNK", 3)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "PAGES_PER_CHUNK", 3)
     yield
 
 

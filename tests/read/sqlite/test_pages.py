@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.captures import sample
-from tests.read.sqlite_pages.decoded import read_integers
-from traceview.read import raw, sqlite_pages
-from traceview.read.sqlite_pages import pages
-from traceview.read.sqlite_pages.pages import NotPlainError
+from tests.read.sqlite.decoded import read_integers
+from traceview.read import raw
+from traceview.read.sqlite import decoder, pages
+from traceview.read.sqlite.pages import NotPlainError
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -22,7 +22,7 @@ PAGE = 4096
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sqlite_pages, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
     yield
 
 

@@ -1,14 +1,17 @@
 """The pages of an open database file: the checks that SQLite makes of b-tree pages, and the leaf pages of a table.
 
-Sections 1.3, 1.4 and 1.6 of the file format.
+Sections 1.3, 1.4 and 1.6 of the file format (decoder.py). `schema_pages` makes no checks: it sizes the list of tables
+before SQLite parses it.
 """
 
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,51 @@ class NotPlainError(Exception):
     """The decoder does not support this table; SQLite must read it."""
 
 
+def page_size(head: bytes) -> int:
+    """Return the page size that a database header states."""
+    size = int.from_bytes(head[16:18], "big")
+    return 65536 if size == 1 else size
+
+
+def stated_pages(head: bytes) -> int:
+    """Return the number of pages that a database header states; 0 if the last writer did not maintain it."""
+    return int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
+
+
+class SchemaPage(NamedTuple):
+    """A page of sqlite_schema, and the bytes of each entry on it."""
+
+    number: int
+    entries: list[int]
+
+
+def schema_pages(file: IO[bytes]) -> Iterator[SchemaPage]:
+    """Yield the pages of sqlite_schema, also those of a list that never ends. SQLite reports a damaged page itself."""
+    size = page_size(file.read(100))
+    waiting = [1] if size >= 512 else []
+    while waiting:
+        number = waiting.pop()
+        file.seek(max(number - 1, 0) * size)
+        page, first = file.read(size), 100 if number == 1 else 0
+        try:
+            kind, count = struct.unpack_from(">BxxH", page, first)
+            cells = struct.unpack_from(f">{count}H", page, first + HEADER_SIZE.get(kind, size))
+        except struct.error:
+            kind, cells = 0, ()
+        if kind == INTERIOR:
+            waiting += [int.from_bytes(page[at : at + 4], "big") for at in (*cells, first + 8)]
+        yield SchemaPage(number, [_first_varint(page[at : at + 9]) for at in cells] if kind == LEAF else [])
+
+
+def _first_varint(cell: bytes) -> int:
+    value = 0
+    for byte in cell:
+        value = value << 7 | (byte & 127)
+        if byte < 128:
+            break
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """An open database file. Pages have numbers from 1. They are read, not mapped: a file may shrink meanwhile."""
@@ -45,17 +93,15 @@ class Pages:
         head = os.pread(file, 100, 0)
         if len(head) < 100:
             raise NotPlainError
-        size = int.from_bytes(head[16:18], "big")
-        size = 65536 if size == 1 else size
+        size = page_size(head)
         write_version, read_version, reserved = head[18:21]
         encoding = int.from_bytes(head[56:60], "big")
         plain = (write_version, read_version, reserved, encoding) == (1, 1, 0, UTF8) and head[21:24] == FIXED_FRACTIONS
         if not plain or size < 512 or size & (size - 1):
             raise NotPlainError
         pages_in_file = os.fstat(file).st_size // size
-        stated = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
         # SQLite refuses pages beyond the size that the header states, even if the file is longer.
-        return cls(file, size, min(pages_in_file, stated or pages_in_file))
+        return cls(file, size, min(pages_in_file, stated_pages(head) or pages_in_file))
 
     def check_numbers(self, numbers: Numbers) -> None:
         """Raise NotPlainError for page numbers that no table can have, and for repeated ones."""

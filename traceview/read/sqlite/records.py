@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import first_equal_rows, number_distinct, row_hashes
-from traceview.read.sqlite_pages.pages import (
+from traceview.read.sqlite.pages import (
     LEAF,
     MAX_VARINT_BYTES,
     Bytes,

@@ -9,8 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.parts import decoded_frames
-from traceview.read.sqlite_pages import TableDecoder, table_decoder
+from traceview.read.sqlite.decoder import TableDecoder, decoded_frames, table_decoder
 
 
 def read_integers(
