@@ -4,15 +4,15 @@
     annotate_collections       NVTX ranges for garbage collections
     annotate_module            NVTX ranges for every module of a model, forward and backward
     usable_device              a device, or the CPU with a warning where there is no GPU
-    Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
+    Streams, record_stream         named CUDA streams and events; moving tensors between streams safely
     PrefetchLoader             copies batch N+1 to the GPU while batch N computes
     PinnedCollator, PinnedBudget  a collate_fn that makes batches in pinned memory, within a budget
-    SyncPolicy, LateLosses     when the host waits for the GPU; reading losses without blocking
+    SyncPolicy, AsyncMetrics     when the host waits for the GPU; reading losses without blocking
     StepMeter                  times of steps and their parts by CUDA events
     CaptureRange               the steps that nsys records
     Interrupts                 stops a loop after its step on Ctrl-C or SIGTERM
     Checkpoints                atomic checkpoints of a run in a folder
-    MicroBatches, reopening    retries after out-of-memory and after a data loader's error
+    MicroBatches, retry_loader  retries after out-of-memory and after a data loader's error
     train, Config              the complete trainer, from Python
     diagnose                   where a training step loses time, for a model, a loader and a loss of your own
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from instrument.monitor.meter import StepMeter
     from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
-    from instrument.streams import Event, Stream, Streams, hand_over
-    from instrument.sync import LateLosses, SyncPolicy
+    from instrument.streams import Event, Stream, Streams, record_stream
+    from instrument.sync import AsyncMetrics, SyncPolicy
     from instrument.trainer.capture import CaptureRange
     from instrument.trainer.interrupts import Interrupts
-    from instrument.trainer.recover import MicroBatches, reopening
+    from instrument.trainer.recover import MicroBatches, retry_loader
     from instrument.trainer.training_run import train
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "Event",
     "InstrumentError",
     "Interrupts",
-    "LateLosses",
+    "AsyncMetrics",
     "MicroBatches",
     "PinnedBudget",
     "PinnedCollator",
@@ -66,10 +66,10 @@ __all__ = [
     "annotate_collections",
     "annotate_module",
     "diagnose",
-    "hand_over",
+    "record_stream",
     "mark",
     "phase",
-    "reopening",
+    "retry_loader",
     "train",
     "usable_device",
 ]
@@ -81,7 +81,7 @@ _MODULES = {
     "Config": "config.schema",
     "Event": "streams",
     "Interrupts": "trainer.interrupts",
-    "LateLosses": "sync",
+    "AsyncMetrics": "sync",
     "MicroBatches": "trainer.recover",
     "PinnedBudget": "memory",
     "PinnedCollator": "pinned",
@@ -92,8 +92,8 @@ _MODULES = {
     "SyncPolicy": "sync",
     "annotate_module": "modules",
     "diagnose": "diagnosis.own",
-    "hand_over": "streams",
-    "reopening": "trainer.recover",
+    "record_stream": "streams",
+    "retry_loader": "trainer.recover",
     "train": "trainer.training_run",
     "usable_device": "devices",
 }

@@ -162,7 +162,7 @@ def is_movable(leaf: Any) -> bool:
 
 
 def _is_copied_ahead(leaf: Any) -> bool:
-    """Return whether `hand_over` can report to torch's allocator that another stream uses the memory of `leaf`."""
+    """Return whether `record_stream` can report to torch's allocator that another stream uses the memory of `leaf`."""
     if isinstance(leaf, torch.Tensor):
         return leaf.layout is torch.strided
     return moves_itself(leaf) and hasattr(leaf, "record_stream")

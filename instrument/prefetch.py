@@ -19,7 +19,7 @@ from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.pinned import PinnedRing
 from instrument.ranges import COPY, DATA_LOAD, phase
-from instrument.streams import Event, Stream, hand_over
+from instrument.streams import Event, Stream, record_stream
 from instrument.trees import map_leaves
 
 OnCopy = Callable[[Event, Event, int], None]
@@ -187,7 +187,7 @@ class _PrefetchIterator(Iterator[Any]):
             except StopIteration:
                 self._update_state_at_end()
                 raise
-        tree = hand_over(copied.tree, ready=copied.ready, to=Stream.current(owner.device))
+        tree = record_stream(copied.tree, ready=copied.ready, to=Stream.current(owner.device))
         if owner.on_copy is not None and copied.start is not None:
             owner.on_copy(copied.start, copied.ready, copied.nbytes)
         owner._position, owner._state = copied.position.position, copied.position.state

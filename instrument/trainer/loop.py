@@ -260,7 +260,7 @@ class TrainingLoop:
             self._read_all()
         except Exception:  # after a GPU error no more losses arrive; report the first error
             with suppress(Exception):
-                self.journal.add(self._late.ready(), ())
+                self.journal.add(self._late.completed(), ())
         if self._checkpoints is not None and self.done > self.span.first:
             with _CHECKPOINT:
                 self._checkpoints.emergency(self.done, self._parts, error, extra=self._position_entry(self.done))

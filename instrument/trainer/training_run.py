@@ -45,7 +45,7 @@ from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import Outcome, start_lines
-from instrument.trainer.recover import MicroBatches, reopening
+from instrument.trainer.recover import MicroBatches, retry_loader
 from instrument.trainer.validation import Validation
 from instrument.trees import map_tensors
 from instrument.workload import Workload
@@ -217,7 +217,7 @@ class _TrainingRun:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        batches = reopening(open_at, retries=self.config.training.retries, log=self.log)
+        batches = retry_loader(open_at, retries=self.config.training.retries, log=self.log)
         return self._draws.over(batches, position.epoch * len(self.loader) + position.batch)
 
     def _micro_batches(self) -> MicroBatches | None:
