@@ -13,7 +13,8 @@
     Interrupts                 stops a loop after its step on Ctrl-C or SIGTERM
     Checkpoints                atomic checkpoints of a run in a folder
     MicroBatches, retry_loader  retries after out-of-memory and after a data loader's error
-    train, Config              the complete trainer, from Python
+    train, Config              the complete trainer, from Python; Config has the sections Training, Model, Data,
+                               Distributed, Checkpoint, Monitor and Capture
     diagnose                   where a training step loses time, for a model, a loader and a loss of your own
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
@@ -30,7 +31,7 @@ from instrument.ranges import annotate, annotate_collections, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
-    from instrument.config.schema import Config
+    from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training
     from instrument.devices import usable_device
     from instrument.diagnosis.own import diagnose
     from instrument.memory import PinnedBudget
@@ -46,15 +47,21 @@ if TYPE_CHECKING:
     from instrument.trainer.training_run import train
 
 __all__ = [
+    "AsyncMetrics",
+    "Capture",
     "CaptureRange",
+    "Checkpoint",
     "Checkpoints",
     "Config",
     "ConfigError",
+    "Data",
+    "Distributed",
     "Event",
     "InstrumentError",
     "Interrupts",
-    "AsyncMetrics",
     "MicroBatches",
+    "Model",
+    "Monitor",
     "PinnedBudget",
     "PinnedCollator",
     "PrefetchLoader",
@@ -62,13 +69,14 @@ __all__ = [
     "Stream",
     "Streams",
     "SyncPolicy",
+    "Training",
     "annotate",
     "annotate_collections",
     "annotate_module",
     "diagnose",
-    "record_stream",
     "mark",
     "phase",
+    "record_stream",
     "retry_loader",
     "train",
     "usable_device",
@@ -76,13 +84,19 @@ __all__ = [
 
 # Module of each name that needs torch: they are imported on first use, so that `import instrument` works without torch.
 _MODULES = {
+    "AsyncMetrics": "sync",
+    "Capture": "config.schema",
     "CaptureRange": "trainer.capture",
+    "Checkpoint": "config.schema",
     "Checkpoints": "checkpoint.folder",
     "Config": "config.schema",
+    "Data": "config.schema",
+    "Distributed": "config.schema",
     "Event": "streams",
     "Interrupts": "trainer.interrupts",
-    "AsyncMetrics": "sync",
     "MicroBatches": "trainer.recover",
+    "Model": "config.schema",
+    "Monitor": "config.schema",
     "PinnedBudget": "memory",
     "PinnedCollator": "pinned",
     "PrefetchLoader": "prefetch",
@@ -90,6 +104,7 @@ _MODULES = {
     "Stream": "streams",
     "Streams": "streams",
     "SyncPolicy": "sync",
+    "Training": "config.schema",
     "annotate_module": "modules",
     "diagnose": "diagnosis.own",
     "record_stream": "streams",

@@ -1,4 +1,4 @@
-"""What a run trains: one of the package's models on its data, or a model, data and a loss of the user's own."""
+"""What a run trains: the package's model on its data, or a model, data and a loss of the user's own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from instrument.config.training import Precision
 from instrument.data.datasets import Loader, Synthetic, build_loader
 from instrument.data.order import Position
 from instrument.models import build
-from instrument.models.batches import IGNORED
 from instrument.own.streams import StreamLoader
-from instrument.trainer.learner import Batch, ComputeLoss, CountTerms, call_model
+from instrument.trainer.learner import ComputeLoss, CountTerms, call_model
 from instrument.trees import map_tensors
 
 
 class Workload:
-    """One of the package's models on its data.
+    """The package's model on its data.
 
     Args:
         config: the configuration of the run.
@@ -37,7 +36,7 @@ class Workload:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.compute_loss: ComputeLoss = call_model
-        self.count: CountTerms | None = _label_count if config.model.name == "mlm" else None
+        self.count: CountTerms | None = None
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`, with weights from torch's global generator.
@@ -84,7 +83,7 @@ class Workload:
         attention by its formula. The state of the random number generators does not change.
         """
         config, batch = self.config, self.config.data.batch
-        model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto", draw="host")
+        model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto")
         sample = Synthetic(model, config.data, 0)[0]
         single = {name: tensor[None] for name, tensor in sample.items()}
         each = count_flops(lambda: build(model, config.data, "meta"), single, self.compute_loss)
@@ -106,8 +105,3 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
         with FlopCounterMode(display=False) as counter:
             compute_loss(model, on_meta).backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
-
-
-def _label_count(batch: Batch) -> torch.Tensor:
-    count: torch.Tensor = (batch["labels"] != IGNORED).sum()
-    return count

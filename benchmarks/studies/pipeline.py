@@ -26,7 +26,7 @@ from instrument import CaptureRange, annotate
 from instrument.config.schema import Config, Model
 from instrument.distributed.pipeline import pipeline_schedule, stage_blocks
 from instrument.distributed.world import process_group, select_device
-from instrument.models.blocks import Block
+from instrument.models.transformer import Block
 from instrument.ranges import OPTIMIZER, iteration_name, phase
 
 SETTLING = 5

@@ -11,14 +11,13 @@ from typing import Literal
 from instrument.config.settings import REFERENCE, FieldError, check_section, setting
 from instrument.config.strategies import STRATEGIES
 
-MODEL_NAMES = ("transformer", "dit", "flow", "mlm")
+MODEL_NAMES = ("transformer",)
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
 Checkpointing = Literal["full", "selective"]
 CompileScope = Literal["full", "blocks"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-PromptForm = Literal["none", "loop", "vectorised", "gated", "gated-scatter"]
 OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
@@ -93,8 +92,8 @@ class Model:
     layers: int = setting(4, "number of blocks", low=1, cpu=2)
     width: int = setting(1024, "hidden size", low=1, cpu=256)
     heads: int = setting(16, "number of attention heads; must divide the width", low=1)
-    vocabulary: int = setting(8192, "vocabulary size in tokens (transformer, mlm)", low=2, cpu=1024)
-    features: int = setting(4096, "input features per position (transformer)", low=1, cpu=512)
+    vocabulary: int = setting(8192, "vocabulary size in tokens", low=2, cpu=1024)
+    features: int = setting(4096, "input features per position", low=1, cpu=512)
     attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
     checkpointing: Checkpointing | None = setting(
         None,
@@ -110,28 +109,12 @@ class Model:
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
     float8: bool = setting(False, "compute linear layers in float8 (needs torchao and an H100 or newer)")
-    prompt: PromptForm = setting(
-        "none",
-        "how the prompt enters: in place of tokens, by a Python loop or vectorised; or added through gates, with a "
-        "large intermediate or by scatter_add_ (mlm)",
-    )
-    prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
-    draw: Literal["host", "device"] = setting(
-        "host", "where noise, times and masks are drawn; device: after the copy, by the GPU (dit, flow, mlm)"
-    )
-    side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
-    channels: int = setting(4, "number of image channels (dit, flow)", low=1)
-    patch: int = setting(2, "patch height and width in pixels; must divide the side (dit, flow)", low=1)
-    classes: int = setting(1000, "number of classes (dit, flow)", low=1)
 
     def __post_init__(self) -> None:
         check_section(self)
         if self.width % self.heads:
             reason = f"width={self.width} is not divisible by heads={self.heads}"
             raise FieldError(reason, "model.width", "model.heads")
-        if self.name in ("dit", "flow") and self.side % self.patch:
-            reason = f"side={self.side} is not divisible by patch={self.patch}"
-            raise FieldError(reason, "model.side", "model.patch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +123,7 @@ class Data:
 
     path: Path | None = setting(
         None,
-        "array (.npy) or text file; none: synthetic data from the seed; "
+        "array (.npy); none: synthetic data from the seed; "
         "for a model of your own: a Dataset or a DataLoader, or a function that returns it",
         flag="data",
         metavar="PATH|MODULE:NAME",
@@ -153,7 +136,7 @@ class Data:
         metavar="N|auto",
         cpu=4,
     )
-    sequence: int = setting(256, "number of positions per sample (transformer, mlm)", low=1, cpu=64)
+    sequence: int = setting(256, "number of positions per sample", low=1, cpu=64)
     samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
     distinct_batches: int = setting(
         3,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from instrument.config.schema import Config
 from instrument.config.training import Data, Model
-from instrument.data.files import FileSamples, open_samples
 from instrument.data.loading import InMemorySamples, KeptBatches, LoaderBatches
 from instrument.data.order import Order, Position, generator_for
 from instrument.errors import ConfigError
-from instrument.models import batches
-from instrument.models.batches import Sample
 
 MakeBatches = Callable[[Iterator[list[int]]], Iterator[Any]]
+Sample = dict[str, Tensor]
 
 
 class Synthetic(Dataset[Sample]):
@@ -32,10 +33,72 @@ class Synthetic(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        return batches.sample(self.model, self.data, generator_for(self.seed, index))
+        size, generator = (self.data.sequence, self.model.features), generator_for(self.seed, index)
+        return _sample(torch.randn(size, generator=generator), self.model)
 
 
-Samples = Synthetic | FileSamples
+class MappedFile:
+    """A .npy file as a read-only array. Pickling sends the path, so a DataLoader worker maps the file itself.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: the file cannot be read, is empty, or does not contain numbers.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except OSError as error:
+            raise ConfigError(f"data {path}: {error.strerror or error}: give a readable file") from error
+        except (ValueError, EOFError) as error:
+            raise ConfigError(
+                f"data {path}: {error}: give an array of numbers (.npy); other data needs a model of your own"
+            ) from error
+        if self.array.dtype.kind not in "fiub" or not self.array.size:
+            raise ConfigError(
+                f"data {path}: not trainable: {self.array.size} values of {self.array.dtype}; use numbers"
+            )
+
+    def __reduce__(self) -> tuple[type[MappedFile], tuple[Path]]:
+        return MappedFile, (self.path,)
+
+
+class ArrayWindows(Dataset[Sample]):
+    """Windows of `data.sequence` rows of a .npy file of shape (rows, features).
+
+    Raises:
+        ConfigError: the file cannot be read, has another shape, or has too few rows.
+    """
+
+    def __init__(self, model: Model, data: Data) -> None:
+        assert data.path is not None
+        self.file, self.model, self.sequence = MappedFile(data.path), model, data.sequence
+        shape = self.file.array.shape
+        if len(shape) != 2 or shape[1] != model.features:
+            raise ConfigError(
+                f"data {data.path}: the model needs an array of shape (rows, {model.features}), and this is an array "
+                f"of shape {shape}: give its second size as features"
+            )
+        if not len(self):
+            raise ConfigError(
+                f"data {data.path}: {shape[0]} rows are less than one sequence of {data.sequence}: "
+                "use a longer file or a shorter sequence"
+            )
+
+    def __len__(self) -> int:
+        return len(self.file.array) // self.sequence
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        rows = self.file.array[index * self.sequence : (index + 1) * self.sequence]
+        return _sample(torch.from_numpy(rows.astype("float32")), self.model)
+
+
+Samples = Synthetic | ArrayWindows
 
 
 class Loader:
@@ -136,7 +199,7 @@ def build_loader(
     model, data, seed = config.model, config.data, config.training.seed
     samples: Samples = Synthetic(model, data, seed)
     if data.path is not None:
-        samples = open_samples(data.path, model, data, seed)
+        samples = ArrayWindows(model, data)
     order = Order(len(samples), data.batch, rank, world, seed, shuffle=data.path is not None)
     pinned = pinned and torch.cuda.is_available()
     endless = config.training.epochs is None if endless is None else endless
@@ -150,3 +213,13 @@ def _batch_maker(samples: Samples, order: Order, data: Data, pinned: bool, seed:
         return KeptBatches(samples, order, data, pinned=pinned, seed=seed)
     in_memory = InMemorySamples(samples, len(samples), data, seed=seed)
     return LoaderBatches(in_memory, data.on_demand(), pinned=pinned, seed=seed)
+
+
+def _sample(inputs: Tensor, model: Model) -> Sample:
+    """Return inputs (sequence, features) float32 and targets (sequence,) int64.
+
+    The target is the quantile of the first feature under the normal distribution, in steps of 1/vocabulary, so the
+    model can learn it.
+    """
+    quantile = torch.special.ndtr(inputs[:, 0])
+    return {"inputs": inputs, "targets": (quantile * model.vocabulary).long().clamp_(0, model.vocabulary - 1)}

@@ -84,7 +84,6 @@ class StageContext:
         """
         if config.data.batch == AUTO_BATCH:
             raise ConfigError("--batch auto is for instrument.train; give the diagnosis the size that it prints")
-        config = replace(config, model=replace(config.model, draw="host"))  # the stages have no draws of their own
         single = World()
         device = select_device(config, single)
         if device.type == "cuda":

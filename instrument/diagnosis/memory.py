@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from instrument.config.schema import Config
 from instrument.diagnosis.context import StageContext
 from instrument.memory import format_bytes
 from instrument.trees import tensors
@@ -57,13 +56,11 @@ def largest_intermediate(context: StageContext) -> Intermediate | None:
     return largest
 
 
-def memory_note(largest: Intermediate | None, config: Config) -> tuple[str, ...]:
+def memory_note(largest: Intermediate | None) -> tuple[str, ...]:
     """Return a sentence about the intermediate with its remedy; none without one."""
     if largest is None:
         return ()
     remedy = "add into the result without it (scatter_add_, index_add_, einsum), or compile the model"
-    if config.model.prompt == "gated":
-        remedy = "use --prompt gated-scatter, which adds into the result with scatter_add_"
     size, operand = format_bytes(largest.nbytes), format_bytes(largest.operand_bytes)
     return (
         f"Memory: {largest.function} ({largest.place}) makes the largest tensor of the forward, "

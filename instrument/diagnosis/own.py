@@ -103,5 +103,5 @@ def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, lo
     device = context.device
     with closing(open_meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
         results = measure(stages, context, plan, meter, log)
-    notes = memory_note(largest_intermediate(context), context.config)
+    notes = memory_note(largest_intermediate(context))
     return DiagnosisReport(tuple(results), build_diagnosis(results, context.config, notes))

@@ -45,7 +45,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Seque
         largest.ms,
         100 * largest.ms / times.total_ms if times.total_ms else 0.0,
         largest.because,
-        _module_remedy(times, largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
+        _module_remedy(largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
         (*notes, *_notes(times, largest, results)),
         capture_commands(largest.bound, config),
         measured_ms(times.compute),
@@ -177,10 +177,8 @@ def _precision_remedy(times: StageTimes) -> Remedy:
     return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
 
 
-def _module_remedy(times: StageTimes, cost: Cost) -> Remedy:
+def _module_remedy(cost: Cost) -> Remedy:
     part = cost.stage.removeprefix("without ")
-    if part == "apply_prompt" and times.config.model.prompt == "loop":
-        return Remedy("--prompt vectorised", "one scatter replaces the loop")
     why = (
         f"replace the Python loop in {part} by operations on whole tensors (indexing, scatter, stack, one batched "
         "matrix product), or call torch.compile on this module"

@@ -1,15 +1,110 @@
-"""A dense encoder that classifies each vector of a sequence."""
+"""A dense encoder that classifies each vector of a sequence, and its blocks, which the examples use too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812 - as torch's own documentation writes it
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.training import Data, Model
-from instrument.models.blocks import encoder
+from instrument.config.training import Attention, Checkpointing, Data, Model
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_aten = torch.ops.aten
+# Expensive operations: selective checkpointing stores their results.
+SAVED_OPERATIONS = [
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten._scaled_mm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+SAVE_SELECTED = partial(create_selective_checkpoint_contexts, SAVED_OPERATIONS)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention without a mask: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, width: int, heads: int, backend: Attention) -> None:
+        super().__init__()
+        self.heads, self.backend = heads, BACKENDS.get(backend)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply attention. The backend is set in forward, so that recomputation under checkpointing uses it too."""
+        query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        if self.backend is None:
+            mixed = F.scaled_dot_product_attention(query, key, value)
+        else:
+            with sdpa_kernel(self.backend):
+                mixed = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Mlp(nn.Sequential):
+    """Two linear layers, 4 · width wide between them, with GELU: (..., width) to the same shape."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(model.width)
+        self.attention = SelfAttention(model.width, model.heads, model.attention)
+        self.mlp_norm = nn.LayerNorm(model.width)
+        self.mlp = Mlp(model.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply attention and MLP with residual connections."""
+        tokens = tokens + self.attention(self.attention_norm(tokens))
+        result: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
+        return result
+
+
+class Stack(nn.ModuleList):
+    """A sequence of blocks. With checkpointing, each block stores only its inputs and recomputes in backward.
+
+    Selective checkpointing also stores the results of `SAVED_OPERATIONS`, so that only cheap operations run again.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: Checkpointing | None) -> None:
+        super().__init__(blocks)
+        # Blocks draw no random numbers, and saving the generator state would break CUDA graph capture.
+        self._options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        if checkpointing == "selective":
+            self._options["context_fn"] = SAVE_SELECTED
+        self.checkpointing = checkpointing
+
+    def forward(self, tokens: Tensor, *conditions: Tensor) -> Tensor:
+        """Apply every block to tokens (batch, sequence, width); all blocks get the same conditions."""
+        for block in self:
+            if self.checkpointing and self.training:
+                tokens = checkpoint(block, tokens, *conditions, **self._options)
+            else:
+                tokens = block(tokens, *conditions)
+        return tokens
+
+
+def encoder(model: Model) -> Stack:
+    """Return a stack of `model.layers` pre-norm blocks."""
+    return Stack((Block(model) for _ in range(model.layers)), checkpointing=model.checkpointing)
 
 
 class Transformer(nn.Module):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from instrument.config.schema import Config
 from instrument.config.settings import did_you_mean
 from instrument.errors import ConfigError, InstrumentError
 
@@ -45,18 +47,26 @@ def load_reference(setting: str, text: str) -> Any:
     return value
 
 
-def call_reference(setting: str, text: str, function: Any) -> Any:
-    """Return the result of a factory, which is called without arguments.
+def call_reference(setting: str, text: str, function: Any, config: Config) -> Any:
+    """Return the result of a factory. It is called with the configuration if a parameter is called `config`.
 
     Raises:
         ConfigError: the factory raised an exception.
     """
     try:
-        return function()
+        return function(config=config) if takes_config(function) else function()
     except InstrumentError:
         raise
     except Exception as error:
-        raise ConfigError(f"{setting} {text}: calling it without arguments fails with {error_line(error)}") from error
+        raise ConfigError(f"{setting} {text}: calling it fails with {error_line(error)}") from error
+
+
+def takes_config(function: Any) -> bool:
+    """Return whether a factory has a parameter called `config`."""
+    try:
+        return "config" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return False
 
 
 def error_line(error: BaseException) -> str:

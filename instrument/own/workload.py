@@ -68,11 +68,11 @@ class OwnWorkload(Workload):
         if isinstance(data, type) or not (is_map_style(data) or hasattr(data, "__iter__")):
             if not callable(data):
                 raise ConfigError(f"--data {data_text}: {type(data).__name__} is not a Dataset or a DataLoader")
-            data = call_reference("--data", data_text, data)
+            data = call_reference("--data", data_text, data, config)
         if not (is_map_style(data) or hasattr(data, "__iter__")):
             raise ConfigError(f"--data {data_text}: returns {type(data).__name__}, not a Dataset or a DataLoader")
         loss = None if loss_text is None else load_reference("--loss", loss_text)
-        return cls(config, lambda: _model_of(factory, config.model.name), data, loss)
+        return cls(config, lambda: _model_of(factory, config), data, loss)
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`."""
@@ -146,8 +146,9 @@ def _check_divided(data: Any, world: int) -> None:
         )
 
 
-def _model_of(factory: Any, text: str) -> nn.Module:
-    model = copy.deepcopy(factory) if isinstance(factory, nn.Module) else call_reference("--model", text, factory)
+def _model_of(factory: Any, config: Config) -> nn.Module:
+    text, is_module = config.model.name, isinstance(factory, nn.Module)
+    model = copy.deepcopy(factory) if is_module else call_reference("--model", text, factory, config)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"--model {text}: returns {type(model).__name__}, not a torch.nn.Module")
     return model

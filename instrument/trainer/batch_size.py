@@ -14,7 +14,6 @@ from instrument.distributed.agreement import min_over_ranks
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
-from instrument.models.batches import DeviceDraws
 from instrument.own.workload import open_workload
 from instrument.trainer.learner import Learner
 from instrument.trainer.recover import is_out_of_memory
@@ -93,8 +92,7 @@ def _step_fits(workload: Workload, device: torch.device, *, pinned: bool) -> boo
         learner = Learner(
             workload.build_model(device, config.training.precision), config.training, 1, device, workload.compute_loss
         )
-        draws = DeviceDraws(config.model, config.training.seed)
-        on_device = draws(map_tensors(batch, lambda tensor: tensor.to(device)), 0)
+        on_device = map_tensors(batch, lambda tensor: tensor.to(device))
         learner.backward(learner.forward(on_device))
         learner.update()
         torch.cuda.synchronize(device)

@@ -26,7 +26,6 @@ from instrument.distributed.world import World, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction
-from instrument.models.batches import DeviceDraws
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.enrich import StepEnricher
@@ -114,7 +113,6 @@ class _TrainingRun:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
         self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss, workload.count)
-        self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
         )
@@ -185,7 +183,7 @@ class _TrainingRun:
             if isinstance(self.loader, StreamLoader):
                 report_equal_batches(batch, self.world, self.log)
             batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            return calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
+            return calibrate(self.learner, batch, self.config, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
         """Report the speed-up of the ranks and which settings limit it."""
@@ -217,8 +215,7 @@ class _TrainingRun:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        batches = retry_loader(open_at, retries=self.config.training.retries, log=self.log)
-        return self._draws.over(batches, position.epoch * len(self.loader) + position.batch)
+        return retry_loader(open_at, retries=self.config.training.retries, log=self.log)
 
     def _micro_batches(self) -> MicroBatches | None:
         """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""

@@ -16,7 +16,6 @@ from instrument.config.schema import Config
 from instrument.data.order import Position
 from instrument.distributed.agreement import mean_over_ranks
 from instrument.distributed.world import World
-from instrument.models.batches import DeviceDraws
 from instrument.own.workload import open_workload
 from instrument.ranges import VALIDATE, phase
 from instrument.trainer.learner import Learner
@@ -49,7 +48,6 @@ class Validation:
         seed = config.training.seed + (data.path is None)
         workload = open_workload(replace(config, data=data, training=replace(config.training, seed=seed)))
         self._loader = workload.build_loader(rank=world.rank, world=world.size, endless=False)
-        self._draws = DeviceDraws(config.model, seed, world.rank)
         self._count, self._every = data.validation_batches, config.training.validate_every
         self._last = (-1, math.nan)
 
@@ -73,9 +71,9 @@ class Validation:
         self._loader.seek(Position())
         losses: list[Tensor] = []
         with _in_evaluation(model), torch.no_grad(), random_state_kept(device):
-            for number, batch in enumerate(islice(iter(self._loader), self._count)):
+            for batch in islice(iter(self._loader), self._count):
                 on_device = map_tensors(batch, lambda tensor: tensor.to(device))
-                losses.append(self._learner.forward(self._draws(on_device, number)))
+                losses.append(self._learner.forward(on_device))
         return torch.stack(losses).mean().item() if losses else None
 
 

@@ -71,7 +71,7 @@ def test_no_flags_give_the_defaults() -> None:
         ),
         ("--gradient-checkpointing", Config(model=Model(checkpointing=True))),
         ("--compile --torch-compile none", Config()),
-        ("--model flow --compile", Config(model=Model("flow", compile=True))),
+        ("--compile --compile-mode max-autotune", Config(model=Model(compile=True, compile_mode="max-autotune"))),
         ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
         ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
         (

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.data import loading  # noqa: E402
-from instrument.data.datasets import Loader, Order, Position, Synthetic, build_loader  # noqa: E402
+from instrument.data.datasets import Loader, Order, Position, Synthetic, _sample, build_loader  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
 
@@ -47,9 +47,8 @@ def array(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["transformer", "dit", "flow", "mlm"])
-def test_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
-    model = Model(name=name, features=3, vocabulary=10, side=4, channels=2)
+def test_synthetic_sample_depends_on_seed_and_index_alone() -> None:
+    model = Model(features=3, vocabulary=10)
     samples = Synthetic(model, DATA, seed=1)
     torch.manual_seed(0)
     backwards = [samples[index] for index in reversed(range(len(samples)))][::-1]
@@ -60,6 +59,11 @@ def test_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
     assert len(list(samples)) == 11
     with pytest.raises(IndexError, match="sample -1 of 11"):
         samples[-1]
+
+
+def test_targets_depend_on_the_first_feature() -> None:
+    inputs = torch.tensor([[-9.0], [-0.01], [0.01], [9.0], [float("inf")]])
+    assert _sample(inputs, Model(vocabulary=10))["targets"].tolist() == [0, 4, 5, 9, 9]
 
 
 def test_batch_stacks_its_samples() -> None:

@@ -330,7 +330,7 @@ def parse(*arguments: str) -> Config:
         "",
         "--strategy pinned --sync event --precision fp32 --clip none --device cuda:1",
         "--device cpu --batch 128 --width 1024 --layers 4",
-        "--workers 3 --prefetch-factor 4 --preload --checkpointing full --model mlm --prompt loop",
+        "--workers 3 --prefetch-factor 4 --preload --checkpointing full --compile blocks",
         "--data '/a folder/it''s.npy' --batch 7 --steps 9 --warmup 5 --learning-rate 1e-5",
         "--shard --no-progress --checkpoint-folder k --checkpoint-every 5 --jsonl x --annotate-modules 3",
     ],

@@ -217,7 +217,7 @@ def test_error_is_one_line(wrong: dict[str, Any], reason: str | None) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"model": "tiny"}, "invalid value 'tiny'; allowed: transformer, dit, flow, mlm or package.module:function"),
+        ({"model": "tiny"}, "invalid value 'tiny'; allowed: transformer or package.module:function"),
         ({"model": "my:net"}, "--model and data.path: my:net with None: a model of your own and data of your own need"),
         ({"loss": "my:loss"}, "--loss and model.name: my:loss with transformer: the package's models have their own"),
         ({"model": "no.such:f", "data": "my:data"}, "--model no.such:f: no module named no in the current folder"),

@@ -104,7 +104,11 @@ def test_permanent_errors_are_raised() -> None:
     with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker"):
         list(retry_loader(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), log=pytest.fail))
     with pytest.raises(OSError, match="disk"):
-        list(retry_loader(opener(Flaky(1, times=9, error=OSError("disk")), 0), log=lambda _t: None, sleep=lambda _s: None))
+        list(
+            retry_loader(
+                opener(Flaky(1, times=9, error=OSError("disk")), 0), log=lambda _t: None, sleep=lambda _s: None
+            )
+        )
 
 
 # Out of memory. On a CPU it is simulated: a function raises what torch raises above a number of samples.
