@@ -5,6 +5,5 @@ wrap.py         wraps a model in DDP or FSDP2, and controls when gradients are r
 agreement.py    decisions and means over all ranks, on the host
 parts.py        checkpoint state that is independent of the number of ranks
 checkpoints.py  checkpoints that rank 0 writes for all ranks
-calibrate.py    measures forward, backward and gradient reduction separately
-report.py       speed-up over one GPU, and the settings that limit it
+scaling.py      speed-up over one GPU, and the settings that limit it
 """

@@ -18,10 +18,9 @@ from instrument.config.strategies import STRATEGIES
 from instrument.data.datasets import Loader
 from instrument.data.order import Position
 from instrument.distributed.agreement import min_over_ranks
-from instrument.distributed.calibrate import calibrate, gather_scaling
 from instrument.distributed.checkpoints import open_checkpoints
 from instrument.distributed.parts import checkpoint_parts
-from instrument.distributed.report import Calibration, report_lines
+from instrument.distributed.scaling import Calibration, calibrate, gather_times, report_lines
 from instrument.distributed.world import World, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError
@@ -174,7 +173,7 @@ class _TrainingRun:
                 self.log(line)
 
     def _calibration(self) -> Calibration | None:
-        """Measure forward, backward and the gradient reduction separately, if there are several ranks."""
+        """Measure forward, backward and the gradient reduction separately, if there are several GPUs."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
@@ -182,15 +181,17 @@ class _TrainingRun:
             batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
             if isinstance(self.loader, StreamLoader):
                 report_equal_batches(batch, self.world, self.log)
+            if self.device.type != "cuda":
+                return None
             batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
             return calibrate(self.learner, batch, self.config, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
-        """Report the speed-up of the ranks and which settings limit it."""
-        if self.world.size == 1 or not journal.recent:
+        """Report the speed-up of the GPUs and which settings limit it. Processes on a CPU share its cores."""
+        if self.world.size == 1 or self.device.type != "cuda" or not journal.recent:
             return
-        scaling = gather_scaling(list(journal.recent), calibration, self.config, self.world)
-        for line in () if scaling is None else report_lines(scaling):
+        ranks = gather_times(list(journal.recent), calibration, self.config, self.world)
+        for line in report_lines(ranks, self.config):
             self.log(line)
 
     def _loader(self, start: Position) -> Loader | StreamLoader:
