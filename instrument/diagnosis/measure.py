@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ from instrument.diagnosis.records import StageResult
 from instrument.diagnosis.stages import Stage
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
-from instrument.monitor.nvml import Meter, NoMeter, Reading
+from instrument.monitor.nvml import NAMES as POWER
+from instrument.monitor.nvml import Meter
 from instrument.ranges import annotate
 from instrument.streams import Event
 from instrument.trainer.loop import count_samples
@@ -29,10 +29,7 @@ ROUNDS = 5
 NO_GPU = "the run uses no GPU"
 NOT_IN_STAGE = "this stage does not include it"
 FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
-POWER = ("power_w", "utilisation_percent")
-SETTLING_S = 1.0  # NVML averages over about one second, so earlier readings include the previous stage
-INTERVAL_S = 0.1
-ENOUGH_READINGS = 10
+POWER_S = 1.2  # NVML averages over about one second
 MAX_SLEEP_MS = 500.0
 SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
@@ -65,11 +62,10 @@ def measure(
         log: receives one line before each round.
     """
     measurements = [_Measurement(stage) for stage in stages]
-    no_meter = NoMeter("power is read in the last round")
     for number in range(1, ROUNDS + 1):
         log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
         for measurement in measurements:
-            _run_stage(measurement, context, plan, meter if number == ROUNDS else no_meter)
+            _run_stage(measurement, context, plan, meter if number == ROUNDS else None)
     return [_stage_result(measurement, context) for measurement in measurements]
 
 
@@ -80,12 +76,12 @@ class _Measurement:
     stage: Stage
     rounds_ms: list[float] = field(default_factory=list)
     figures: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    power: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float | None] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 
-def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
+def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter | None) -> None:
     if measurement.failure is not None:
         return
     try:
@@ -100,8 +96,8 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, met
     free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 
-def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
-    with closing(measurement.stage.open(context)) as run, PowerReadings(meter) as readings:
+def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter | None) -> None:
+    with closing(measurement.stage.open(context)) as run:
         # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
         for _ in range(plan.warm_up + context.steps_ahead):
             run.iterate()
@@ -110,9 +106,13 @@ def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan,
         for name, value in {"gpu_ms": _gpu_ms(run, context.device), **run.figures()}.items():
             if value is not None:
                 measurement.figures[name].append(value)
-        while not readings.is_complete():
-            _round_ms(run, 1, context.device)
-    measurement.power, measurement.missing = readings.means()
+        if meter is not None:
+            end = time.monotonic() + POWER_S
+            while meter.reason is None and time.monotonic() < end:
+                _round_ms(run, 1, context.device)
+            reading = meter.read()
+            measurement.power = {name: getattr(reading, name) for name in POWER}
+            measurement.missing = dict(reading.not_measured)
 
 
 def _stage_result(measurement: _Measurement, context: StageContext) -> StageResult:
@@ -179,56 +179,3 @@ def _launch_ms(iterate: Callable[[], None], device: torch.device) -> float:
     elapsed = (time.perf_counter() - start) * 1000
     torch.cuda.synchronize(device)
     return elapsed
-
-
-class PowerReadings:
-    """Context manager that reads a meter during its block; it reads nothing if the meter measures nothing.
-
-    Args:
-        meter: the meter, which stays open.
-        settling: seconds at the start whose readings are discarded.
-        every: seconds between readings.
-    """
-
-    def __init__(self, meter: Meter, *, settling: float = SETTLING_S, every: float = INTERVAL_S) -> None:
-        self._meter, self._settling, self._every = meter, settling, every
-        self._first = meter.read()
-        self._readings: list[Reading] = []
-        self._start = time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
-
-    def __enter__(self) -> PowerReadings:
-        if self._measures():
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def is_complete(self) -> bool:
-        """Return whether there are enough readings for a mean, or nothing is measured."""
-        return not self._thread.is_alive() or len(self._readings) >= ENOUGH_READINGS
-
-    def means(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the mean of each measured value of POWER, and the reasons for the others."""
-        means: dict[str, float] = {}
-        missing: dict[str, str] = {}
-        for name in POWER:
-            values = [value for reading in tuple(self._readings) if (value := getattr(reading, name)) is not None]
-            if values:
-                means[name] = fmean(values)
-            else:
-                missing[name] = self._first.not_measured.get(name, "the stage ended before NVML had a value")
-        return means, missing
-
-    def _measures(self) -> bool:
-        return any(getattr(self._first, name) is not None for name in POWER)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            reading = self._meter.read()
-            if time.monotonic() - self._start >= self._settling:
-                self._readings.append(reading)

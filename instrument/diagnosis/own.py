@@ -22,7 +22,7 @@ from instrument.diagnosis.records import Diagnosis, StageResult
 from instrument.diagnosis.stages import Stage, select_stages
 from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
-from instrument.monitor.nvml import device_uuid, open_meter
+from instrument.monitor.nvml import Meter, device_uuid
 from instrument.own.losses import Loss
 from instrument.own.workload import own_workload
 
@@ -101,7 +101,7 @@ def diagnose(
 def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> DiagnosisReport:
     """Measure the stages and return what follows; `log` receives a line before each round."""
     device = context.device
-    with closing(open_meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
+    with closing(Meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
         results = measure(stages, context, plan, meter, log)
     notes = memory_note(largest_intermediate(context))
     return DiagnosisReport(tuple(results), build_diagnosis(results, context.config, notes))
