@@ -57,7 +57,6 @@ class StageContext:
         config: the configuration of the run, with its device.
         device: the device.
         resident: host batches of one step, for the stages without a loader.
-        steps: maximum number of iterations of a stage, for the learning-rate schedule.
         loaders: loaders of batches kept in memory, by whether they are pinned, shared by all stages and rounds.
     """
 
@@ -65,18 +64,14 @@ class StageContext:
     config: Config
     device: torch.device
     resident: Sequence[Batch]
-    steps: int
     loaders: dict[bool, Loader | StreamLoader] = field(default_factory=dict)
 
     @classmethod
-    def from_config(
-        cls, config: Config, steps: int, make_workload: Callable[[Config], Workload] = open_workload
-    ) -> StageContext:
+    def from_config(cls, config: Config, make_workload: Callable[[Config], Workload] = open_workload) -> StageContext:
         """Select the device and load the batches of one step.
 
         Args:
             config: the configuration of the run.
-            steps: maximum number of iterations of a stage.
             make_workload: returns what a configuration with its device trains.
 
         Raises:
@@ -92,7 +87,7 @@ class StageContext:
         config = workload.config
         batches = iter(workload.build_loader(replace(config, data=config.data.on_demand()), endless=True))
         resident = [next(batches) for _ in range(config.training.accumulation)]
-        return cls(workload, config, device, resident, steps)
+        return cls(workload, config, device, resident)
 
     def learner(self, precision: Precision) -> Learner:
         """Return a new model with its optimizer.
@@ -103,7 +98,7 @@ class StageContext:
         training = replace(self.config.training, precision=precision)
         seed_generators(training.seed)
         model = self.workload.build_model(self.device, precision)
-        return Learner(model, training, self.steps, self.device, self.workload.compute_loss)
+        return Learner(model, training, max(training.steps, 1), self.device, self.workload.compute_loss)
 
     def on_device(self) -> list[Batch]:
         """Return the resident batches on the device."""

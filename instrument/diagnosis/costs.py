@@ -126,6 +126,7 @@ def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
     """
     loading, copying = _loading_ms(times), _copying_ms(times)
     waiting = times.feeding_ms - (max(loading, copying) if times.copies_ahead else loading + copying)
+    waiting = waiting if times.on_gpu else 0.0
     pipeline = pipeline_text(times)
     loader = f"the loader alone takes {_ms_text(times.loader, 'ms')}; {pipeline}"
     copies = f"copies take {_copy_text(times)}; {pipeline}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from instrument.trainer.loop import count_samples
 from instrument.trainer.recover import is_out_of_memory
 
 ROUNDS = 5
+ITERATIONS, WARM_UP = 10, 5
+CPU_SECONDS = 15.0  # for all rounds of a diagnosis without a GPU, whose iterations take a hundred times as long
 NO_GPU = "the run uses no GPU"
 NOT_IN_STAGE = "this stage does not include it"
 FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
@@ -41,10 +44,19 @@ class Plan:
     Attributes:
         iterations: timed iterations in each round.
         warm_up: untimed iterations before them in each round.
+        seconds: time after which the timed and the untimed iterations of all rounds end, except the first one of each
+            round; None for no limit.
     """
 
-    iterations: int = 10
-    warm_up: int = 5
+    iterations: int = ITERATIONS
+    warm_up: int = WARM_UP
+    seconds: float | None = None
+
+    @classmethod
+    def of_device(cls, device: torch.device, iterations: int | None, warm_up: int | None) -> Plan:
+        """Return the plan with these numbers; on a CPU, numbers that are not given have a limit of time."""
+        seconds = CPU_SECONDS if device.type != "cuda" and iterations is None else None
+        return cls(iterations or ITERATIONS, WARM_UP if warm_up is None else warm_up, seconds)
 
 
 def measure(
@@ -62,10 +74,12 @@ def measure(
         log: receives one line before each round.
     """
     measurements = [_Measurement(stage) for stage in stages]
+    # Half of the time of a round is for iterations that are not timed.
+    limit = math.inf if plan.seconds is None else plan.seconds / (2 * ROUNDS * len(stages))
     for number in range(1, ROUNDS + 1):
         log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
         for measurement in measurements:
-            _run_stage(measurement, context, plan, meter if number == ROUNDS else None)
+            _run_stage(measurement, context, plan, limit, meter if number == ROUNDS else None)
     return [_stage_result(measurement, context) for measurement in measurements]
 
 
@@ -81,12 +95,12 @@ class _Measurement:
     failure: str | None = None
 
 
-def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter | None) -> None:
+def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None) -> None:
     if measurement.failure is not None:
         return
     try:
         with annotate(f"stage {measurement.stage.name}"):
-            _measure_round(measurement, context, plan, meter)
+            _measure_round(measurement, context, plan, limit, meter)
     except InstrumentError as error:
         measurement.failure = str(error)
     except RuntimeError as error:
@@ -96,13 +110,14 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, met
     free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 
-def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter | None) -> None:
+def _measure_round(
+    measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None
+) -> None:
     with closing(measurement.stage.open(context)) as run:
         # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
-        for _ in range(plan.warm_up + context.steps_ahead):
-            run.iterate()
+        _iterate(run, plan.warm_up + context.steps_ahead, limit)
         run.begin()
-        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device))
+        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device, limit))
         for name, value in {"gpu_ms": _gpu_ms(run, context.device), **run.figures()}.items():
             if value is not None:
                 measurement.figures[name].append(value)
@@ -138,14 +153,23 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
     )
 
 
-def _round_ms(run: StageRun, iterations: int, device: torch.device) -> float:
+def _iterate(run: StageRun, iterations: int, limit: float) -> int:
+    """Run iterations until there are enough, or `limit` seconds have passed; return their number."""
+    end = time.perf_counter() + limit
+    for number in range(iterations):
+        run.iterate()
+        if time.perf_counter() >= end:
+            return number + 1
+    return iterations
+
+
+def _round_ms(run: StageRun, iterations: int, device: torch.device, limit: float = math.inf) -> float:
     """Return the time of one iteration in ms; the host waits for the GPU only before and after the round."""
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(iterations):
-        run.iterate()
+    done = _iterate(run, iterations, limit)
     synchronize(device)
-    return (time.perf_counter() - start) * 1000 / iterations
+    return (time.perf_counter() - start) * 1000 / done
 
 
 def _gpu_ms(run: StageRun, device: torch.device) -> float | None:

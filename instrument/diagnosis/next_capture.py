@@ -71,5 +71,7 @@ def _train_command(bound: Bound, config: Config) -> list[str]:
     if bound in MODULE_LEVEL_BOUNDS and not STRATEGIES[config.training.strategy].captures_step:
         depth = depth or 2
     modules = ["--annotate-modules", str(depth)] if depth else []
-    steps = ["--steps", str(LAST_STEP), "--capture", f"{FIRST_STEP}:{LAST_STEP}"]
+    steps = ["--steps", str(LAST_STEP)]
+    if config.training.device != "cpu":
+        steps += ["--capture", f"{FIRST_STEP}:{LAST_STEP}"]
     return ["python", "-m", "instrument.train", *non_default_flags(config), *modules, *steps]

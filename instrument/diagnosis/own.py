@@ -13,7 +13,7 @@ from torch import nn
 from instrument.config.schema import Config
 from instrument.config.training import Data, Model, Precision, Training
 from instrument.diagnosis.context import StageContext
-from instrument.diagnosis.measure import ROUNDS, Plan, measure
+from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.memory import largest_intermediate, memory_note
 from instrument.diagnosis.next_capture import capture_commands
 from instrument.diagnosis.output import diagnosis_table
@@ -52,8 +52,8 @@ def diagnose(
     precision: Precision = "fp32",
     strategy: str = "prefetch",
     accumulation: int = 1,
-    iterations: int = 10,
-    warm_up: int = 5,
+    iterations: int | None = None,
+    warm_up: int | None = None,
     stages: str | None = None,
     without: Sequence[str] = (),
     log: LogFunction = lambda _line: None,
@@ -73,8 +73,8 @@ def diagnose(
         precision: "fp32", "bf16" or "fp16" autocast.
         strategy: how the pipeline copies batches, a name of `instrument.strategies.STRATEGIES`.
         accumulation: micro-batches per optimizer step.
-        iterations: timed iterations of each stage in each of five rounds.
-        warm_up: iterations before them.
+        iterations: timed iterations of each stage in each of five rounds; None for 10, on a CPU as many as 15 s allow.
+        warm_up: iterations before them; None for 5.
         stages: names of stages, "training,loader,pipeline"; None for all.
         without: submodules to measure the step without, such as "head" or "blocks.*.mlp". Submodules with a Python
             loop are found without it.
@@ -89,11 +89,9 @@ def diagnose(
         Data(path=Path(f"{type(loader).__module__}:{type(loader).__name__}")),
     )
     selected = select_stages(stages)
-    context = StageContext.from_config(
-        config, ROUNDS * iterations + warm_up, lambda ready: own_workload(ready, model, loader, loss)
-    )
+    context = StageContext.from_config(config, lambda ready: own_workload(ready, model, loader, loss))
     selected += part_stages(context, without, search=stages is None)
-    report = report_stages(context, selected, Plan(iterations, warm_up), log)
+    report = report_stages(context, selected, Plan.of_device(context.device, iterations, warm_up), log)
     capture = capture_commands(report.diagnosis.bound, context.config, ["python", "your_program.py"])
     return replace(report, diagnosis=replace(report.diagnosis, capture=capture))
 

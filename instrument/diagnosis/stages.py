@@ -149,6 +149,8 @@ def _open_mixed(context: StageContext) -> StageRun:
 
 def _open_plain(context: StageContext) -> StageRun:
     """Return the baseline: blocking copies from pageable memory, and a wait after each step."""
+    if context.device.type != "cuda":
+        raise InstrumentError("without a GPU nothing is copied, so it equals the pipeline")
     training = replace(context.config.training, strategy="serial", sync="every")
     return PipelineStage(context, replace(context.config, training=training))
 

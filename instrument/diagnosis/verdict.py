@@ -20,6 +20,10 @@ from instrument.diagnosis.records import Bound, Cost, Diagnosis, Remedy, StageRe
 
 MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32
+ON_A_CPU = (
+    "A CPU shows loading, the loop and the precision of the compute. Copies, their overlap, launches, waits for the "
+    "GPU and power need a GPU: run this command there."
+)
 
 
 def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Sequence[str] = ()) -> Diagnosis:
@@ -30,6 +34,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Seque
         config: the configuration of the run, with its device.
         notes: further observations, one sentence each.
     """
+    notes = (*notes, ON_A_CPU) if config.training.device == "cpu" else notes
     times = StageTimes.from_results(results, config)
     if times is None:
         return replace(_missing_stages(results, config), notes=tuple(notes))
@@ -59,7 +64,9 @@ def _largest_cost(times: StageTimes) -> Cost:
         return costs[0]
     if _precision_gains_nothing(times):
         return next(cost for cost in costs if cost.bound == "precision")
-    because = f"{pipeline_text(times)}; the difference is too small to be worth a change"
+    unexplained = times.feeding_ms > times.min_cost_ms
+    reason = "no stage explains the difference" if unexplained else "the difference is too small to be worth a change"
+    because = f"{pipeline_text(times)}; {reason}"
     return Cost("compute", times.compute.stage, 0.0, because)
 
 

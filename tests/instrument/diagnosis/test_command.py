@@ -55,7 +55,7 @@ def tiny(**training: Any) -> Config:
 
 
 def setting(**training: Any) -> StageContext:
-    return StageContext.from_config(tiny(**training), steps=50)
+    return StageContext.from_config(tiny(**training))
 
 
 def run(*arguments: str) -> None:
@@ -82,6 +82,9 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert [row["stage"] for row in found["stages"]] == NAMES
     for row in found["stages"]:
+        if row["stage"] == "plain":
+            assert row["not_measured"]["ms"] == "without a GPU nothing is copied, so it equals the pipeline"
+            continue
         assert len(row["rounds_ms"]) == ROUNDS
         assert min(row["rounds_ms"]) <= row["ms"] <= max(row["rounds_ms"])
         assert row["samples_per_s"] == pytest.approx(2000 / row["ms"])
@@ -95,6 +98,26 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     else:
         assert 0 <= verdict["lost_ms"] <= verdict["total_ms"]
         assert 0 <= verdict["lost_percent"] <= 100
+
+
+def test_run_without_flags_fits_the_time_of_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--layers", "1", "--width", "64", "--heads", "2", "--features", "8", "--vocabulary", "64"]
+    began = time.process_time()
+    command.main(["--device", "cpu", *sizes, "--sequence", "16", "--batch", "2"], standalone_mode=False)
+    assert time.process_time() - began < 60
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A CPU shows loading, the loop and the precision of the compute." in printed
+    assert "--capture" not in printed and "--strategy" not in printed and "for the GPU (stage" not in printed
+
+
+def test_slow_iterations_end_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "CPU_SECONDS", 0.0)
+    done: list[str] = []
+    plan = Plan.of_device(torch.device("cpu"), None, None)
+    measure_one(stage(lambda _setting: Counted(done)), plan)
+    assert done == ["iterate", "begin", "iterate", "close"] * ROUNDS
+    assert Plan.of_device(torch.device("cuda"), None, None) == Plan(10, 5)
+    assert Plan.of_device(torch.device("cpu"), 3, 0) == Plan(3, 0)
 
 
 def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +241,7 @@ def test_stages_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slowing_machine_keeps_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends 1.5 times slower: measured one after the other, the last stage would seem slower than it is."""
-    config = tiny(sync="every")
+    config = tiny(sync="every", device="cuda")
     steady = Clock(lambda _now: 1.0).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
     slower = Clock(lambda now: 1.0 + now / 3).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
     expected, found = build_diagnosis(steady, config), build_diagnosis(slower, config)

@@ -23,7 +23,7 @@ def context(prompt: str, **model: Any) -> StageContext:
         model=Model(f"{CODE}:{prompt}", f"{CODE}:loss", **sizes | model),
         data=Data(Path(f"{CODE}:{'Tokens' if prompt == 'plain' else 'PromptTokens'}"), batch=3, sequence=20, samples=6),
     )
-    return StageContext.from_config(config, 1)
+    return StageContext.from_config(config)
 
 
 def test_gated_prompt_is_named() -> None:
