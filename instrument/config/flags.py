@@ -145,10 +145,11 @@ def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., 
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:
-    if isinstance(field.default, bool):
-        return " [on]" if field.default else " [off]"
-    without_gpu = "" if get_setting(field).cpu is None else f"; without a GPU {get_setting(field).cpu}"
-    return "" if field.default is None else f" [{field.default}{without_gpu}]"
+    setting = get_setting(field)
+    if isinstance(setting.default, bool):
+        return " [on]" if setting.default else " [off]"
+    without_gpu = "" if setting.cpu is None else f"; without a GPU {setting.cpu}"
+    return "" if setting.default is None else f" [{setting.default}{without_gpu}]"
 
 
 def _metavar(key: str, field: dataclasses.Field[Any], kind: Kind) -> str:

@@ -64,20 +64,9 @@ def load(path: Path | None, flags: Mapping[str, object]) -> Config:
     sources = {key: f"{path}: {key}" for key in file_values}
     sources |= {key: f"--{flag_names()[key]}" for key in flag_values}
     values = file_values | flag_values
-    if _is_cpu(str(values.get("training.device", "auto"))):
-        settings = {key: get_setting(field) for key, field in iter_settings()}
-        values = {key: setting.cpu for key, setting in settings.items() if setting.cpu is not None} | values
-    return _build(values, sources)
-
-
-def _is_cpu(device: str) -> bool:
-    if device == "auto":
-        try:
-            import torch  # imported here so that the configuration works without torch
-        except ImportError:
-            return True
-        return not torch.cuda.is_available()
-    return device == "cpu"
+    device = str(values.get("training.device", "auto"))
+    defaults = {key: get_setting(field).default_for(device) for key, field in iter_settings()}
+    return _build(defaults | values, sources)
 
 
 def from_sections(sections: Mapping[str, Any]) -> Config:

@@ -11,7 +11,6 @@ from instrument.config.loading import flag_names, iter_settings, load
 from instrument.config.schema import Config
 from instrument.config.settings import get_setting
 from instrument.config.strategies import STRATEGIES
-from instrument.config.training import Training
 from instrument.diagnosis.records import Bound
 
 FIRST_STEP, LAST_STEP = 20, 30
@@ -41,7 +40,7 @@ def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) 
 def non_default_flags(config: Config) -> list[str]:
     """Return the flags of all settings that differ from the defaults, without the omitted settings and sections."""
     default, names = load(None, {"device": config.training.device}), flag_names()
-    default = replace(default, training=replace(default.training, device=Training().device))
+    default = replace(default, training=replace(default.training, device="auto"))
     flags: list[str] = []
     for key, field in iter_settings():
         section, name = key.split(".")

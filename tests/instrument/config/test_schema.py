@@ -10,23 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instrument.config import loading as config_module
+from instrument.config import settings
 from instrument.config.loading import from_sections, load
 from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
 from instrument.errors import ConfigError
-
-
-@pytest.fixture(autouse=True)
-def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defaults of a machine with a GPU, wherever the test runs; hypothesis needs no reset between its examples."""
-    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
 
 
 def test_cpu_defaults_are_smaller() -> None:
     small = load(None, {"device": "cpu", "width": "512"})
     assert small.model == Model(layers=2, width=512, vocabulary=1024, features=512)
     assert small.data == Data(batch=4, sequence=64)
-    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data()
+    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data(batch=128, sequence=256)
+
+
+@pytest.mark.parametrize(("on_cpu", "width", "precision"), [(True, 256, "fp32"), (False, 1024, "bf16")])
+def test_configuration_has_the_defaults_of_the_machine(
+    on_cpu: bool, width: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "is_cpu", lambda device: device == "cpu" or (device == "auto" and on_cpu))
+    assert Config() == load(None, {})
+    assert (Config().model.width, Training().precision) == (width, precision)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -68,7 +71,7 @@ def test_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("training: {sync: every}", Training(sync="every")),
         ("training: {clip: null}", Training(clip=None)),
         ("training: {clip: none}", Training(clip=None)),
-        ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
+        ("training: {device: 'cuda:3'}", Training(device="cuda:3", precision="bf16")),
         ("training: {lr: 1e-4, gradient_accumulation_steps: 2}", Training(learning_rate=1e-4, accumulation=2)),
     ],
 )

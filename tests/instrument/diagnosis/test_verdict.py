@@ -21,7 +21,7 @@ from instrument.diagnosis.verdict import REMEDIES, build_diagnosis
 
 
 def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:
-    return Config(Training(device=device, **training), model or Model(), data or Data())
+    return Config(Training(**{"device": device, "precision": "bf16"} | training), model or Model(), data or Data())
 
 
 def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> StageResult:
