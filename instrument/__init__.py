@@ -15,6 +15,7 @@
     MicroBatches, retry_loader  retries after out-of-memory and after a data loader's error
     train, Config              the complete trainer, from Python; Config has the sections Training, Model, Data,
                                Distributed, Checkpoint, Monitor and Capture
+    Hooks                      methods of your own that a run of the trainer calls
     diagnose                   where a training step loses time, for a model, a loader and a loss of your own
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from instrument.streams import Event, Stream, Streams, record_stream
     from instrument.sync import AsyncMetrics, SyncPolicy
     from instrument.trainer.capture import CaptureRange
+    from instrument.trainer.hooks import Hooks
     from instrument.trainer.interrupts import Interrupts
     from instrument.trainer.recover import MicroBatches, retry_loader
     from instrument.trainer.training_run import train
@@ -57,6 +59,7 @@ __all__ = [
     "Data",
     "Distributed",
     "Event",
+    "Hooks",
     "InstrumentError",
     "Interrupts",
     "MicroBatches",
@@ -93,6 +96,7 @@ _MODULES = {
     "Data": "config.schema",
     "Distributed": "config.schema",
     "Event": "streams",
+    "Hooks": "trainer.hooks",
     "Interrupts": "trainer.interrupts",
     "MicroBatches": "trainer.recover",
     "Model": "config.schema",

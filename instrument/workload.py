@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
-from instrument.config.training import Precision
+from instrument.config.training import Precision, Training
 from instrument.data.datasets import Loader, Synthetic, build_loader
 from instrument.data.order import Position
 from instrument.models import build
 from instrument.own.streams import StreamLoader
-from instrument.trainer.learner import ComputeLoss, CountTerms, call_model
+from instrument.trainer.hooks import Hooks
+from instrument.trainer.learner import ComputeLoss, CountTerms, Learner, call_model
+from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trees import map_tensors
 
 
@@ -31,12 +34,16 @@ class Workload:
         config: the configuration; `data` has the batch size and workers of the loader in use.
         compute_loss: returns the scalar loss of a model and a batch on the same device.
         count: returns the number of terms in the mean of a batch's loss; None if these are its samples.
+        make_optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for AdamW.
+        hooks: what the run calls.
     """
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.config = replace(config, data=config.data.with_workers())
         self.compute_loss: ComputeLoss = call_model
         self.count: CountTerms | None = None
+        self.make_optimizer: MakeOptimizer | None = None
+        self.hooks = Hooks()
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`, with weights from torch's global generator.
@@ -45,6 +52,20 @@ class Workload:
             ConfigError: the model cannot be built, or the device does not support it.
         """
         return build(self.config.model, self.config.data, device, precision=precision)
+
+    def with_config(self, config: Config) -> Workload:
+        """Return the same workload with another configuration."""
+        made = copy.copy(self)
+        made.config = config
+        return made
+
+    def validation(self, config: Config) -> Workload:
+        """Return the workload that a run with this workload validates on; `config` has the data for it."""
+        return self.with_config(config)
+
+    def learner(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> Learner:
+        """Return the model of a run with its loss and its optimizer."""
+        return Learner(model, training, steps, device, self.compute_loss, self.count, self.make_optimizer)
 
     def build_loader(
         self,

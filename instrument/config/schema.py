@@ -122,6 +122,11 @@ CONFLICTS = (
         "use --precision bf16 or --strategy prefetch",
     ),
     Conflict(
+        ("training.strategy", "training.optimizer"),
+        lambda config: is_reference(config.training.optimizer) and _captures_step(config),
+        "a CUDA graph holds the trainer's own optimizer; use --strategy prefetch",
+    ),
+    Conflict(
         ("training.strategy", "data.pin_memory"),
         _disagrees_on_pinning,
         "every strategy but serial copies from pinned memory; use --strategy serial without pinned memory, and "

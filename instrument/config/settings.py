@@ -21,8 +21,9 @@ from instrument.errors import ConfigError
 
 Value = TypeVar("Value")
 BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-# An object of the user's own code: "package.module:name".
-REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+# An object of the user's own code: "package.module:name", or "folder/file.py:name".
+_NAME = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+REFERENCE = rf"({_NAME}|[^:]+\.py):{_NAME}"
 MAX_SHOWN_LENGTH = 60  # characters of a value in an error message
 NUMBER_TYPES = {int: "a whole number", float: "a number"}
 

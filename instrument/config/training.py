@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,8 @@ SYNC = {
     "metavar": "auto|every|N|event",
 }
 AUTO_BATCH = 0
+AUTO_WORKERS = -1
+MAX_AUTO_WORKERS = 8  # more processes rarely load faster, and each holds a copy of the data set
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
 
@@ -50,7 +53,18 @@ class Training:
     accumulation: int = setting(1, "number of micro-batches per optimizer step", low=1)
     clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
-    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    optimizer: str = setting(
+        "adamw",
+        "adamw, or a class or function of your own that takes parameter groups and returns an optimizer, or an "
+        "optimizer and its scheduler",
+        choices=("adamw",),
+        pattern=REFERENCE,
+        expected="package.module:function",
+        metavar="adamw|MODULE:FUNCTION",
+    )
+    weight_decay: float = setting(
+        0.01, "weight decay; parameters of one dimension, such as biases and norms, have none", low=0
+    )
     schedule: Schedule = setting(
         "cosine", "shape of the learning rate after the warm-up; plateau: half after validations without improvement"
     )
@@ -60,6 +74,13 @@ class Training:
     empty_cache: int = setting(0, "empty the CUDA allocator's cache every N steps; 0: never", low=0)
     annotate_modules: int = setting(0, "add NVTX ranges for modules down to this depth; 0: none", low=0)
     retries: int = setting(3, "number of retries after an out-of-memory error or a transient loader error", low=0)
+    hooks: str | None = setting(
+        None,
+        "a class of your own with methods that a run calls, such as after_step; see instrument.Hooks",
+        pattern=REFERENCE,
+        expected="package.module:class",
+        metavar="MODULE:CLASS",
+    )
     on_nan: OnNan = setting(
         "stop", "what to do if a loss or gradient is not finite: stop the run, skip the update, or apply it"
     )
@@ -144,7 +165,14 @@ class Data:
         "and repeated; 0: generate each sample when it is needed",
         low=0,
     )
-    workers: int = setting(0, "number of loader processes; 0: load in the training process", low=0)
+    workers: int = setting(
+        AUTO_WORKERS,
+        "number of loader processes; 0: load in the training process; auto: one for each CPU core but one, at most 8, "
+        "and 0 for data that is in memory",
+        low=AUTO_WORKERS,
+        words={"auto": AUTO_WORKERS},
+        metavar="N|auto",
+    )
     prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the loader processes between epochs")
     preload: bool = setting(False, "generate or read all samples before the first step and keep them in memory")
@@ -163,6 +191,16 @@ class Data:
         for name in ("prefetch_factor", "persistent_workers"):
             if getattr(self, name) and not self.workers:
                 raise FieldError(f"{name} needs workers of at least 1", f"data.{name}", "data.workers")
+
+    def with_workers(self, most: int = MAX_AUTO_WORKERS) -> Data:
+        """Return the same data with a number of workers in place of "auto", at most `most`."""
+        if self.workers != AUTO_WORKERS:
+            return self
+        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        workers = 0 if self.path is None or self.preload else max(0, min(cores - 1, most))
+        if workers:
+            return replace(self, workers=workers)
+        return replace(self, workers=0, prefetch_factor=None, persistent_workers=False)
 
     @property
     def kept(self) -> bool:

@@ -196,7 +196,7 @@ def build_loader(
         ConfigError: the file, the sizes or the position do not fit, or there is not enough memory for preloading or
             pinning.
     """
-    model, data, seed = config.model, config.data, config.training.seed
+    model, data, seed = config.model, config.data.with_workers(), config.training.seed
     samples: Samples = Synthetic(model, data, seed)
     if data.path is not None:
         samples = ArrayWindows(model, data)

@@ -98,7 +98,7 @@ class StageContext:
         training = replace(self.config.training, precision=precision)
         seed_generators(training.seed)
         model = self.workload.build_model(self.device, precision)
-        return Learner(model, training, max(training.steps, 1), self.device, self.workload.compute_loss)
+        return self.workload.learner(model, training, max(training.steps, 1), self.device)
 
     def on_device(self) -> list[Batch]:
         """Return the resident batches on the device."""

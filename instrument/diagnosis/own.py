@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from instrument.config.schema import Config
-from instrument.config.training import Data, Model, Precision, Training
+from instrument.config.training import Precision, Training
 from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.memory import largest_intermediate, memory_note
@@ -24,7 +23,7 @@ from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, device_uuid
 from instrument.own.losses import Loss
-from instrument.own.workload import own_workload
+from instrument.own.workload import named_after, own_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,8 @@ def diagnose(
     """
     config = Config(
         Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue"),
-        Model(name=f"{type(model).__module__}:{type(model).__name__}"),
-        Data(path=Path(f"{type(loader).__module__}:{type(loader).__name__}")),
     )
+    config = named_after(config, model, loader)
     selected = select_stages(stages)
     context = StageContext.from_config(config, lambda ready: own_workload(ready, model, loader, loss))
     selected += part_stages(context, without, search=stages is None)

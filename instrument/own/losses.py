@@ -2,6 +2,7 @@
 
 loss(model, batch)          if the first parameter of the loss is called `model`
 loss(outputs, targets)      for batches (inputs, ..., targets); outputs = model(inputs, ...)
+(loss, {"accuracy": ...})   instead of the loss alone: further figures for the records, of the last micro-batch
 no loss                     the model returns its loss: a scalar, or an output with `loss`, as in transformers;
                             a batch is passed as model(**batch) or model(*batch)
 """
@@ -12,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from instrument.errors import ConfigError, InstrumentError
@@ -29,6 +31,9 @@ class OwnLoss:
             attribute `count`, a function of a batch, returns the number of terms in the mean, such as labels that are
             not ignored; without it, micro-batches weigh by their samples.
 
+    Attributes:
+        metrics: figures that the last call returned besides the loss.
+
     Raises:
         ConfigError: `loss` cannot be called.
     """
@@ -39,6 +44,7 @@ class OwnLoss:
             raise ConfigError(f"the loss is {type(made).__name__} and must be a function of outputs and targets")
         self._loss: Loss | None = made
         self.count: Callable[[Any], Any] | None = getattr(made, "count", None)
+        self.metrics: Mapping[str, Tensor] = {}
         self._worked = False
         self._takes_model = made is not None and _first_parameter(made) == "model"
 
@@ -56,6 +62,9 @@ class OwnLoss:
                 raise
             remedy = "; " + _REMEDIES["the model"] if self._loss is None else ""
             raise InstrumentError(f"the model or the loss fails with {error_line(error)}{remedy}") from error
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
+            value, metrics = value
+            self.metrics = {name: torch.as_tensor(metric).detach() for name, metric in metrics.items()}
         if not isinstance(value, Tensor) or value.dim():
             text = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             source = "the model" if self._loss is None else "the loss function"

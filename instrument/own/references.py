@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def load_reference(setting: str, text: str) -> Any:
-    """Return the object that "package.module:name" names; `name` may have dots.
+    """Return the object that "package.module:name" or "folder/file.py:name" names; `name` may have dots.
 
     Args:
         setting: the flag that holds the reference, for error messages, such as "--model".
@@ -27,9 +28,9 @@ def load_reference(setting: str, text: str) -> Any:
     Raises:
         ConfigError: the module cannot be imported, or it has no such name.
     """
-    module_name, _, path = text.partition(":")
+    module_name, _, path = text.rpartition(":")
     try:
-        value: Any = importlib.import_module(module_name)
+        value: Any = _imported(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(
@@ -45,6 +46,21 @@ def load_reference(setting: str, text: str) -> Any:
             raise ConfigError(f"{setting} {text}: {module_name} has no {name}{hint}")
         value = getattr(value, name)
     return value
+
+
+def _imported(name: str) -> Any:
+    """Import a module by its name, or by the path of its file."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"{name} does not exist")
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    # Its folder is searched too, so that it imports its neighbours and worker processes import it.
+    sys.path.insert(0, str(path.parent))
+    return importlib.import_module(path.stem)
 
 
 def call_reference(setting: str, text: str, function: Any, config: Config) -> Any:

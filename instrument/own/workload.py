@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,19 +39,26 @@ class OwnWorkload(Workload):
         make_model: returns a new model.
         data: a data set of samples, whose order the seed determines; or a DataLoader or another iterable of batches.
         loss: see `instrument.own.losses`; None if the model returns its loss.
+        validation: returns the data for validations, like `data`.
 
     Raises:
         ConfigError: the data has no batch, or `--epochs` is used for data without a length.
     """
 
-    def __init__(self, config: Config, make_model: Callable[[], nn.Module], data: Any, loss: Loss | None) -> None:
-        if isinstance(data, IterableDataset) and type(data).__name__ != "WebLoader":  # webdataset's, of batches
-            data = _stream(data, config)
-        self._make_model, self._data = make_model, data
-        super().__init__(_fit(config, data))
+    def __init__(
+        self,
+        config: Config,
+        make_model: Callable[[], nn.Module],
+        data: Any,
+        loss: Loss | None,
+        validation: Callable[[Config], Any] = lambda _config: None,
+    ) -> None:
+        self._make_model, self._given, self._validation = make_model, data, validation
+        self._data = _opened(data, config)
+        super().__init__(_fit(config, self._data))
         self.compute_loss = OwnLoss(loss)
         self.count = self.compute_loss.count
-        if config.training.epochs is not None and not is_map_style(data) and stream_length(data) is None:
+        if config.training.epochs is not None and not is_map_style(self._data) and stream_length(self._data) is None:
             raise ConfigError(f"--epochs {config.training.epochs}: the data has no length; use --steps")
 
     @classmethod
@@ -60,19 +68,30 @@ class OwnWorkload(Workload):
         Raises:
             ConfigError: a reference cannot be imported, or is not what the setting needs.
         """
-        data_text, loss_text = str(config.data.path), config.model.loss
+        loss_text = config.model.loss
         factory = load_reference("--model", config.model.name)
         if not callable(factory):
             raise ConfigError(f"--model {config.model.name}: {type(factory).__name__} is not a function or a class")
-        data = load_reference("--data", data_text)
-        if isinstance(data, type) or not (is_map_style(data) or hasattr(data, "__iter__")):
-            if not callable(data):
-                raise ConfigError(f"--data {data_text}: {type(data).__name__} is not a Dataset or a DataLoader")
-            data = call_reference("--data", data_text, data, config)
-        if not (is_map_style(data) or hasattr(data, "__iter__")):
-            raise ConfigError(f"--data {data_text}: returns {type(data).__name__}, not a Dataset or a DataLoader")
+        data = _data_of("--data", str(config.data.path), config)
         loss = None if loss_text is None else load_reference("--loss", loss_text)
-        return cls(config, lambda: _model_of(factory, config), data, loss)
+
+        def validation(config: Config) -> Any:
+            return _data_of("--validation", str(config.data.path), config)
+
+        return cls(config, lambda: _model_of(factory, config), data, loss, validation)
+
+    def with_config(self, config: Config) -> OwnWorkload:
+        """Return the same workload with another configuration."""
+        made = copy.copy(self)
+        made._data = _opened(self._given, config)
+        made.config = _fit(config, made._data)
+        return made
+
+    def validation(self, config: Config) -> OwnWorkload:
+        """Return the workload that a run with this workload validates on."""
+        made = copy.copy(self)
+        made._given = self._validation(config)
+        return made.with_config(config)
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
         """Return a new model on `device`."""
@@ -118,17 +137,33 @@ class OwnWorkload(Workload):
 
 
 def open_workload(config: Config) -> Workload:
-    """Return the workload of a configuration.
+    """Return the workload of a configuration, with its optimizer and hooks.
 
     Raises:
         ConfigError: a reference "package.module:name" cannot be imported, or is not what the setting needs.
     """
-    return OwnWorkload.from_references(config) if is_reference(config.model.name) else Workload(config)
+    made = OwnWorkload.from_references(config) if is_reference(config.model.name) else Workload(config)
+    training = config.training
+    if is_reference(training.optimizer):
+        made.make_optimizer = load_reference("--optimizer", training.optimizer)
+    if training.hooks is not None:
+        made.hooks = call_reference("--hooks", training.hooks, load_reference("--hooks", training.hooks), config)
+    return made
 
 
-def own_workload(config: Config, model: nn.Module, data: Iterable[Any], loss: Loss | None) -> OwnWorkload:
+def own_workload(
+    config: Config, model: nn.Module, data: Iterable[Any], loss: Loss | None, validation: Any = None
+) -> OwnWorkload:
     """Return the workload of objects. The model is copied for each use, so that it stays unchanged."""
-    return OwnWorkload(config, lambda: copy.deepcopy(model), data, loss)
+    return OwnWorkload(config, lambda: copy.deepcopy(model), data, loss, lambda _config: validation)
+
+
+def named_after(config: Config, model: Any, data: Any, validation: Any = None) -> Config:
+    """Return a configuration whose references are the classes of objects, which take their place."""
+    kinds = (type(part) for part in (model, data, validation))
+    model_name, path, validation_path = (f"{kind.__module__}:{kind.__name__}" for kind in kinds)
+    named = replace(config.data, path=Path(path), validation=None if validation is None else Path(validation_path))
+    return replace(config, model=replace(config.model, name=model_name), data=named)
 
 
 def is_map_style(data: Any) -> bool:
@@ -154,9 +189,26 @@ def _model_of(factory: Any, config: Config) -> nn.Module:
     return model
 
 
-def _stream(data: IterableDataset[Any], config: Config) -> DataLoader[Any]:
-    """Return a DataLoader over an iterable data set, with the settings of the run."""
-    settings = config.data
+def _data_of(setting: str, text: str, config: Config) -> Any:
+    """Return the data set or the loader that a reference names."""
+    data = load_reference(setting, text)
+    if isinstance(data, type) or not (is_map_style(data) or hasattr(data, "__iter__")):
+        if not callable(data):
+            raise ConfigError(f"{setting} {text}: {type(data).__name__} is not a Dataset or a DataLoader")
+        data = call_reference(setting, text, data, config)
+    if not (is_map_style(data) or hasattr(data, "__iter__")):
+        raise ConfigError(f"{setting} {text}: returns {type(data).__name__}, not a Dataset or a DataLoader")
+    return data
+
+
+def _opened(data: Any, config: Config) -> Any:
+    """Return the data, or a DataLoader over an iterable data set, with the settings of the run.
+
+    Each worker would iterate over all of the data set, so it has none unless their number is given.
+    """
+    if not isinstance(data, IterableDataset) or type(data).__name__ == "WebLoader":  # webdataset's, of batches
+        return data
+    settings = config.data.with_workers(0)
     return DataLoader(
         data,
         batch_size=settings.batch,
@@ -170,7 +222,7 @@ def _stream(data: IterableDataset[Any], config: Config) -> DataLoader[Any]:
 def _fit(config: Config, data: Any) -> Config:
     """Return the configuration with the batch size and the workers of the user's loader."""
     if is_map_style(data):
-        return config
+        return replace(config, data=config.data.with_workers())
     batch = getattr(data, "batch_size", None)
     workers = getattr(data, "num_workers", 0)
     own = replace(

@@ -14,6 +14,7 @@ from instrument.config.training import Training
 from instrument.errors import ConfigError
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 from instrument.trainer.buffers import KeptBuffers
+from instrument.trainer.optimizer import MakeOptimizer, build_optimizer
 
 Batch = Any  # a nested batch of tensors; a mapping for the package's own models
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
@@ -34,6 +35,7 @@ class Learner:
         device: device of the model.
         compute_loss: returns the loss of a model and a batch; None for a model that returns its loss.
         count: returns the number of terms in the mean of a batch's loss, such as its labels; None for its samples.
+        make_optimizer: see `build_optimizer`; None for AdamW.
     """
 
     def __init__(
@@ -44,14 +46,14 @@ class Learner:
         device: torch.device,
         compute_loss: ComputeLoss | None = None,
         count: CountTerms | None = None,
+        make_optimizer: MakeOptimizer | None = None,
     ) -> None:
         self.model, self.training, self.device = model, training, device
         self.compute_loss, self.count = compute_loss or call_model, count
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ConfigError("the model has no parameters to train")
-        self.optimizer = _build_optimizer(self.parameters, training, device)
-        self.schedule = LearningRateSchedule(self.optimizer, training, steps)
+        self.optimizer, self.schedule = build_optimizer(model, training, steps, device, make_optimizer)
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
         # Whether updates with a non-finite loss or gradient are skipped. In fp16 the scaler skips them.
         self._skips_non_finite = training.on_nan != "continue"
@@ -123,6 +125,12 @@ class Learner:
         """Return the loss of the last step, or NaN if its gradients were not finite."""
         return loss if self._norm is None else torch.add(loss, self._norm, alpha=0)
 
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The figures that the loss function returned besides the loss in its last call."""
+        metrics: Mapping[str, Tensor] = getattr(self.compute_loss, "metrics", {})
+        return metrics
+
     def clear(self) -> None:
         """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -142,16 +150,16 @@ class Learner:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf)
         self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: reduce over all ranks
         self._buffers.end_step(self._norm)
-        if self.device.type == "cuda":
+        optimizer: Any = self.optimizer
+        if self.device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
             # A fused optimizer skips the step if found_inf is 1, as with torch's GradScaler.
-            optimizer: Any = self.optimizer
             optimizer.found_inf = torch.ne(self._norm * 0, 0).float()
             try:
                 optimizer.step()
             finally:
                 del optimizer.found_inf
-        elif torch.isfinite(self._norm):
-            self.optimizer.step()
+        elif torch.isfinite(self._norm):  # another optimizer on a GPU: the host waits
+            optimizer.step()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = DTYPES.get(self.training.precision)
@@ -162,88 +170,3 @@ def call_model(model: nn.Module, batch: Batch) -> Tensor:
     """Return the loss of a model that takes a batch and returns its loss, as the package's models do."""
     loss: Tensor = model(batch)
     return loss
-
-
-class LearningRateSchedule:
-    """Sets the learning rate of every parameter group before each step, after a linear warm-up.
-
-    A learning rate that is a tensor, as in a CUDA graph, is filled in place, without a copy or a synchronization.
-
-    Args:
-        optimizer: every group has the same base rate, `training.learning_rate`.
-        training: warm-up and shape.
-        steps: length of the run in optimizer steps.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, training: Training, steps: int) -> None:
-        self._optimizer, self._training, self._steps = optimizer, training, steps
-        self.base_lrs = [float(training.learning_rate) for _ in optimizer.param_groups]
-        self.step_count = 0
-        self._best, self._waited, self._halvings = math.inf, 0, 0  # for the schedule `plateau`
-        self._set_rates()
-
-    def step(self) -> None:
-        """Set the learning rate of the next step."""
-        self.step_count += 1
-        self._set_rates()
-
-    def report(self, loss: float) -> None:
-        """Add a validation loss: plateau halves the rate when more than `patience` in turn are not the lowest."""
-        if self._training.schedule != "plateau":
-            return
-        if loss < self._best:
-            self._best, self._waited = loss, 0
-            return
-        self._waited += 1
-        if self._waited > self._training.patience:
-            self._waited, self._halvings = 0, self._halvings + 1
-            self._set_rates()
-
-    def rewind(self, steps: int) -> None:
-        """Return to the rate before the last `steps` steps, after steps that updated nothing."""
-        self.step_count -= steps
-        self._set_rates()
-
-    def rate_fraction(self, step: int) -> float:
-        """Return the fraction of the base rate at a step, counted from 0."""
-        warmup, shape = self._training.warmup, self._training.schedule
-        if step < warmup:
-            return (step + 1) / warmup
-        if shape in ("constant", "plateau"):
-            return 0.5**self._halvings
-        done = min((step - warmup) / max(self._steps - warmup, 1), 1.0)
-        return 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state for a checkpoint."""
-        plateau = [self._best, self._waited, self._halvings]
-        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs), "plateau": plateau}
-
-    def load_state_dict(self, state_dict: Any, /) -> None:
-        """Restore the state of a checkpoint."""
-        self.step_count = int(state_dict["step_count"])
-        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
-        best, waited, halvings = state_dict.get("plateau", (math.inf, 0, 0))  # older checkpoints lack it
-        self._best, self._waited, self._halvings = float(best), int(waited), int(halvings)
-        self._set_rates()
-
-    def _set_rates(self) -> None:
-        fraction = self.rate_fraction(self.step_count)
-        for group, base in zip(self._optimizer.param_groups, self.base_lrs, strict=True):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(base * fraction)
-            else:
-                group["lr"] = base * fraction
-
-
-def _build_optimizer(parameters: list[nn.Parameter], training: Training, device: torch.device) -> torch.optim.Optimizer:
-    """Return AdamW. On a GPU it is fused and capturable, with its step count and rate there, for every strategy."""
-    on_gpu = device.type == "cuda"
-    rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
-    return torch.optim.AdamW(
-        parameters,
-        lr=rate,
-        weight_decay=training.weight_decay,
-        fused=on_gpu,
-        capturable=on_gpu,
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
+from torch import nn
 
 from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
 from instrument.checkpoint.resume import Parts, load, saved_position
@@ -32,33 +33,55 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
 from instrument.own.streams import StreamLoader, report_equal_batches
-from instrument.own.workload import open_workload
+from instrument.own.workload import named_after, open_workload, own_workload
 from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.batch_size import with_batch_size
 from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
 from instrument.trainer.failure import failure_records, record_collectives
+from instrument.trainer.hooks import Hooks
 from instrument.trainer.interrupts import Interrupts
-from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.learner import Batch
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import Outcome, start_lines
+from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trainer.recover import MicroBatches, retry_loader
-from instrument.trainer.validation import Validation
+from instrument.trainer.validation import Report, Validation
 from instrument.trees import map_tensors
 from instrument.workload import Workload
 
 
-def train(config: Config, log: LogFunction) -> Outcome:
+def train(
+    config: Config,
+    log: LogFunction = print,
+    *,
+    model: nn.Module | None = None,
+    data: Any = None,
+    loss: Any = None,
+    validation: Any = None,
+    optimizer: MakeOptimizer | None = None,
+    hooks: Hooks | None = None,
+) -> Outcome:
     """Train as configured, in a single process or as one of several ranks.
+
+        train(Config(Training(steps=500)), model=Net(), data=dataset, loss=nn.CrossEntropyLoss())
 
     Args:
         config: the configuration of the run.
         log: receives one line for each event the user should know, such as a resume or a retry.
+        model: a model; it is copied. None for the one that the configuration names.
+        data: with `model`: a data set, a DataLoader or another iterable of batches.
+        loss: with `model`: see `instrument.own.losses`; None if the model returns its loss.
+        validation: with `model`: data for `training.validate_every`.
+        optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for the one that the configuration names.
+        hooks: what the run calls; None for those that the configuration names.
 
     Raises:
         InstrumentError: an error the user can correct, in one line.
     """
+    if model is not None:
+        config = named_after(config, model, data, validation)
     if config.monitor.failure_records is not None:
         record_collectives()  # before the process group exists
     with process_group(config.training.device) as world:
@@ -70,9 +93,9 @@ def train(config: Config, log: LogFunction) -> Outcome:
         if problem := missing_capture_reason(config.capture, device):
             log(problem)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
-            workload = with_batch_size(
-                open_workload(config), device, world, log, pinned=uses_pinned_batches(config, device)
-            )
+            made = open_workload(config) if model is None else own_workload(config, model, data, loss, validation)
+            made.make_optimizer, made.hooks = optimizer or made.make_optimizer, hooks or made.hooks
+            workload = with_batch_size(made, device, world, log, pinned=uses_pinned_batches(config, device))
             return _TrainingRun(workload, world, device, log).run()
 
 
@@ -111,7 +134,7 @@ class _TrainingRun:
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
-        self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss, workload.count)
+        self.learner = workload.learner(wrapped, config.training, self.steps, device)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
         )
@@ -142,19 +165,22 @@ class _TrainingRun:
             batches = self._batches(span.position)
             validation = None
             if self.config.training.validate_every:
-                validation = Validation(self.config, self.learner, self.world, journal.add_validation)
+                validation = Validation(self.workload, self.learner, self.world, self._validated(journal))
             loop = TrainingLoop(
                 self.strategy, batches, span, journal, self.world,
                 checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
+                hooks=self.workload.hooks,
             )  # fmt: skip
             calibration = self._calibration()
             try:
+                self.workload.hooks.start(self.learner.model, self.learner.optimizer)
                 loop.run(stopping)
             finally:
                 self.strategy.close()
                 journal.finish()
                 if checkpoints is not None:
                     checkpoints.close()
+                self.workload.hooks.end(loop.done)
         self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
@@ -164,6 +190,13 @@ class _TrainingRun:
         return Outcome(
             span.first, loop.done, self.world.rank, losses, code, journal.last_steps(), loop.failure, self.steps, newest
         )
+
+    def _validated(self, journal: Journal) -> Report:
+        def report(done: int, figures: Mapping[str, float | None]) -> None:
+            journal.add_validation(done, figures)
+            self.workload.hooks.after_validation(done, figures)
+
+        return report
 
     def _report_start(self, resumed: Resumed | None) -> None:
         for line in start_lines(self.config, self.world):

@@ -24,7 +24,7 @@ from instrument.prefetch import PrefetchLoader  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 MODEL = Model(name="transformer", features=3, vocabulary=10, width=16, heads=2)
-DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0)
+DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0, workers=0)
 CONFIG = Config(training=Training(seed=3), model=MODEL, data=DATA)
 
 

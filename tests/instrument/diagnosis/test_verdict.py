@@ -21,7 +21,9 @@ from instrument.diagnosis.verdict import REMEDIES, build_diagnosis
 
 
 def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:
-    return Config(Training(**{"device": device, "precision": "bf16"} | training), model or Model(), data or Data())
+    return Config(
+        Training(**{"device": device, "precision": "bf16"} | training), model or Model(), data or Data(workers=0)
+    )
 
 
 def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> StageResult:
@@ -66,7 +68,7 @@ def test_loader_bound() -> None:
 
 
 def test_loader_in_process_suggests_workers() -> None:
-    found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
+    found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0, workers=0)))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(20.0))
     assert found.remedy.flags == "--workers 3"
     assert "--distinct-batches" in found.remedy.why

@@ -19,6 +19,7 @@ from instrument.own.streams import StreamLoader  # noqa: E402
 from instrument.own.workload import open_workload  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
+from instrument.trainer.optimizer import parameter_groups  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 
@@ -37,7 +38,7 @@ def config(data: str = "dataset", loss: str | None = "loss", model: str = "Net",
     return Config(
         Training(**{"device": "cpu", "precision": "fp32", "steps": 10, "learning_rate": 0.05} | training),
         Model(name=f"{CODE}:{model}", loss=None if loss is None else f"{CODE}:{loss}"),
-        Data(path=Path(f"{CODE}:{data}"), batch=4, validation=Path(f"{CODE}:dataset")),
+        Data(path=Path(f"{CODE}:{data}"), batch=4, workers=0, validation=Path(f"{CODE}:dataset")),
         monitor=Monitor(progress=False),
     )
 
@@ -155,7 +156,7 @@ def test_default_precision_follows_the_device() -> None:
 def test_losses_are_those_of_a_plain_loop() -> None:
     torch.manual_seed(0)
     model = my_code.Net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=0.05)
     plain = []
     for batch in my_code.dictionaries():
         loss = model(**batch)["loss"]
