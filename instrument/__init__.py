@@ -1,22 +1,23 @@
 """NVTX annotations for PyTorch, and the parts of a trainer that overlaps copies with compute.
 
-    annotate, phase, mark      NVTX ranges and marks (need no torch)
-    annotate_collections       NVTX ranges for garbage collections
-    annotate_module            NVTX ranges for every module of a model, forward and backward
-    usable_device              a device, or the CPU with a warning where there is no GPU
-    Streams, record_stream         named CUDA streams and events; moving tensors between streams safely
-    PrefetchLoader             copies batch N+1 to the GPU while batch N computes
+    annotate, phase, mark         NVTX ranges and marks (need no torch)
+    annotate_collections          NVTX ranges for garbage collections
+    annotate_module               NVTX ranges for every module of a model, forward and backward
+    usable_device                 a device, or the CPU with a warning where there is no GPU
+    Stream, Streams, Event        named CUDA streams and events, which also work without a GPU
+    record_stream                 makes tensors of one stream safe to use on another
+    PrefetchLoader                copies batch N+1 to the GPU while batch N computes
     PinnedCollator, PinnedBudget  a collate_fn that makes batches in pinned memory, within a budget
-    SyncPolicy, AsyncMetrics     when the host waits for the GPU; reading losses without blocking
-    StepMeter                  times of steps and their parts by CUDA events
-    CaptureRange               the steps that nsys records
-    Interrupts                 stops a loop after its step on Ctrl-C or SIGTERM
-    Checkpoints                atomic checkpoints of a run in a folder
-    MicroBatches, retry_loader  retries after out-of-memory and after a data loader's error
-    train, Config              the complete trainer, from Python; Config has the sections Training, Model, Data,
-                               Distributed, Checkpoint, Monitor and Capture
-    Hooks                      methods of your own that a run of the trainer calls
-    diagnose                   where a training step loses time, for a model, a loader and a loss of your own
+    SyncPolicy, AsyncMetrics      when the host waits for the GPU; reading losses without blocking
+    StepMeter                     times of steps and their parts by CUDA events
+    CaptureRange                  the steps that nsys records
+    Interrupts                    stops a loop after its step on Ctrl-C or SIGTERM
+    Checkpoints                   atomic checkpoints of a run in a folder
+    MicroBatches, retry_loader    retries after out-of-memory and after a data loader's error
+    train, Config, Hooks          the complete trainer, from Python; Config has the sections Training, Model, Data,
+                                  Distributed, Checkpoint, Monitor and Capture; Hooks are methods that a run calls
+    diagnose                      where a training step loses time, for a model, a loader and a loss of your own
+    InstrumentError, ConfigError  problems that the user can fix, in one line
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
 installed. Names that need torch are imported on first use.
