@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from instrument import Config, Model
 from instrument.data.order import generator_for
-from instrument.models.transformer import Mlp, SelfAttention, Stack
+from instrument.models import Mlp, SelfAttention, Stack
 
 SIDE, CHANNELS, PATCH, CLASSES = 32, 4, 2, 1000  # pixels, channels, pixels of a patch's side, labels
 PERIOD_RATIO = 10000.0  # longest period of the time embedding / shortest

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from instrument import Config
 from instrument.data.order import generator_for
-from instrument.models.transformer import encoder
+from instrument.models import encoder
 
 IGNORED = -100  # the default ignore_index of torch's cross_entropy
 MASK = 0  # the mask token; data tokens start at 1

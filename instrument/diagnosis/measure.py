@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from instrument.devices import free_memory, synchronize
-from instrument.diagnosis.context import StageContext, StageRun
 from instrument.diagnosis.records import StageResult
-from instrument.diagnosis.stages import Stage
+from instrument.diagnosis.stages import Stage, StageContext, StageRun
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import NAMES as POWER

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from instrument.diagnosis.context import StageContext
+from instrument.diagnosis.stages import StageContext
 from instrument.memory import format_bytes
 from instrument.trees import tensors
 

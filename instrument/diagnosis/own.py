@@ -11,14 +11,13 @@ from torch import nn
 
 from instrument.config.schema import Config
 from instrument.config.training import Precision, Training
-from instrument.diagnosis.context import StageContext
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.memory import largest_intermediate, memory_note
 from instrument.diagnosis.next_capture import capture_commands
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.parts import part_stages
 from instrument.diagnosis.records import Diagnosis, StageResult
-from instrument.diagnosis.stages import Stage, select_stages
+from instrument.diagnosis.stages import Stage, StageContext, select_stages
 from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, device_uuid

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from instrument.config.settings import did_you_mean
-from instrument.diagnosis.context import StageContext
-from instrument.diagnosis.stages import Stage, TrainStage
+from instrument.diagnosis.stages import Stage, StageContext, TrainStage
 from instrument.errors import ConfigError, InstrumentError
 from instrument.trainer.learner import Learner
 from instrument.trees import map_tensors, tensors

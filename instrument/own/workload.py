@@ -21,7 +21,7 @@ from instrument.data.loading import InMemorySamples, LoaderBatches
 from instrument.data.order import Order, Position
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
-from instrument.models.tuning import tune
+from instrument.models import tune
 from instrument.own.losses import Loss, OwnLoss
 from instrument.own.references import call_reference, error_line, load_reference
 from instrument.own.streams import StreamLoader, stream_length

@@ -36,7 +36,7 @@ from instrument.config.settings import is_reference
 from instrument.config.training import Model
 from instrument.devices import current_device
 from instrument.errors import ConfigError
-from instrument.models.tuning import compile_model
+from instrument.models import compile_model
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Event, Stream, Streams, record_stream

@@ -23,7 +23,6 @@ from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
 from instrument.diagnosis import output  # noqa: E402
 from instrument.diagnosis.command import command, main  # noqa: E402
-from instrument.diagnosis.context import StageContext  # noqa: E402
 from instrument.diagnosis.measure import (  # noqa: E402
     FIGURES,
     ROUNDS,
@@ -33,7 +32,12 @@ from instrument.diagnosis.measure import (  # noqa: E402
 from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
 from instrument.diagnosis.own import report_stages  # noqa: E402
 from instrument.diagnosis.records import Diagnosis, Remedy, StageResult  # noqa: E402
-from instrument.diagnosis.stages import STAGES, Stage, select_stages  # noqa: E402
+from instrument.diagnosis.stages import (  # noqa: E402
+    STAGES,
+    Stage,
+    StageContext,
+    select_stages,
+)
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.monitor.nvml import Meter, Reading  # noqa: E402

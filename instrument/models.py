@@ -1,8 +1,13 @@
-"""A dense encoder that classifies each vector of a sequence, and its blocks, which the examples use too."""
+"""The model that a run trains without a model of the user's own, a small transformer; and torch.compile for any model.
+
+The transformer takes a batch and returns its loss, without making the host wait. It draws no random numbers in its
+forward, reads no value back to the host, and has no shape that depends on a value, so a CUDA graph can capture it.
+`docs/examples` has models for other data, which use its blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,8 +17,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.training import Attention, Checkpointing, Data, Model
+from instrument.config.training import Attention, Checkpointing, Data, Model, Precision
+from instrument.errors import ConfigError
 
+MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention
+FLOAT8_MULTIPLE = 16  # float8 matrix products take dimensions that are multiples of this
+FLOAT8_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -126,3 +135,97 @@ class Transformer(nn.Module):
         hidden = self.norm(self.blocks(self.project(batch["inputs"]) + self.positions))
         logits: Tensor = self.head(hidden)
         return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+
+
+def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
+    """Build the model on `device`. Its forward takes a batch of `instrument.data.datasets` and returns a scalar loss.
+
+    The weights are float32 and drawn from torch's global generator on the CPU, so a seed gives the same weights on
+    every device. A compiled model keeps the names of its weights, so checkpoints fit both forms.
+
+    Args:
+        model: the sizes of the model.
+        data: the sequence length.
+        device: the device of the model.
+        precision: the autocast precision; None skips the checks that depend on it.
+
+    Raises:
+        ConfigError: the device has no kernel for the attention.
+    """
+    device = torch.device(device)
+    check(model, device, precision)
+    return tune(Transformer(model, data).to(device), model, device)
+
+
+def check(model: Model, device: torch.device, precision: Precision | None = None) -> None:
+    """Raise ConfigError if the device has no kernel for the attention of the model."""
+    name, head = f"attention {model.attention}", model.width // model.heads
+    if device.type != "cuda":
+        if model.attention == "efficient":
+            raise ConfigError(f"{name} has no kernel for {device.type}: use auto, flash or math")
+        return
+    if model.attention == "flash" and precision == "fp32":
+        raise ConfigError(f"{name} has no fp32 kernel for CUDA: use precision bf16 or fp16, or attention efficient")
+    if model.attention == "flash" and head > MAX_FLASH_HEAD_WIDTH:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide, {MAX_FLASH_HEAD_WIDTH} at most: use more heads")
+    multiple = 4 if precision == "fp32" else 8  # the kernels load 16 bytes at a time
+    if model.attention == "efficient" and head % multiple:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide: make width / heads a multiple of {multiple}")
+
+
+def repeated_blocks(model: nn.Module) -> Iterator[nn.ModuleList]:
+    """Yield the lists of blocks of a model (its ModuleLists), inner lists first."""
+    # modules() yields outer modules first.
+    yield from [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]
+
+
+def tune(model: nn.Module, settings: Model, device: torch.device) -> nn.Module:
+    """Return a model on its device, with its linear layers in float8 and compiled as the settings say.
+
+    Raises:
+        ConfigError: the device or the model does not support it.
+    """
+    if settings.float8:
+        convert_to_float8(model, device)
+    compile_model(model, settings)
+    return model
+
+
+def compile_model(model: nn.Module, settings: Model) -> None:
+    """Compile a model in place as `compile`, `compile_mode` and `compile_dynamic` say.
+
+    Of equal blocks torch compiles the first one and uses its code for all. The names of weights do not change.
+
+    Raises:
+        ConfigError: `compile` is "blocks", and the model has no ModuleList.
+    """
+    if settings.compile is None:
+        return
+    options: dict[str, Any] = {"mode": settings.compile_mode, "dynamic": settings.compile_dynamic}
+    if settings.compile == "full":
+        model.compile(**options)
+        return
+    blocks = [block for blocks in repeated_blocks(model) for block in blocks]
+    if not blocks:
+        raise ConfigError("--compile blocks: the model has no nn.ModuleList of blocks; use --compile full")
+    for block in blocks:
+        block.compile(**options)
+
+
+def convert_to_float8(model: nn.Module, device: torch.device) -> None:
+    """Replace linear layers by those of torchao that compute in float8. Weights, their names and odd sizes stay.
+
+    Raises:
+        ConfigError: torchao is not installed, or the device cannot compute in float8.
+    """
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ImportError as error:
+        raise ConfigError("--float8 needs torchao: pip install torchao") from error
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+        raise ConfigError(f"--float8 needs an H100, L40 or newer GPU, and the device is {device}; use --no-float8")
+
+    def fits(module: nn.Module, _name: str) -> bool:
+        return isinstance(module, nn.Linear) and all(size % FLOAT8_MULTIPLE == 0 for size in module.weight.shape)
+
+    convert_to_float8_training(model, module_filter_fn=fits)
