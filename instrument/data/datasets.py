@@ -98,9 +98,6 @@ class ArrayWindows(Dataset[Sample]):
         return _sample(torch.from_numpy(rows.astype("float32")), self.model)
 
 
-Samples = Synthetic | ArrayWindows
-
-
 class Loader:
     """A deterministic iterable of host batches that can start at any position.
 
@@ -170,43 +167,37 @@ class _CountedBatches(Iterator[Any]):
         self._loader.position = self._loader.position.after(1, len(self._loader))
 
 
-def build_loader(
-    config: Config,
-    *,
-    rank: int = 0,
-    world: int = 1,
-    start: Position | None = None,
-    endless: bool | None = None,
-    pinned: bool = False,
-) -> Loader:
-    """Build the loader of host batches for a configuration.
-
-    Samples of a file are shuffled in each epoch, synthetic samples are not. `data.samples` limits synthetic samples
-    only. Synthetic data repeats its first `data.distinct_batches` batches, unless that is 0 or `data.preload` is set.
-
-    Args:
-        config: the configuration; its model, data and seed are used.
-        rank: this process, from 0.
-        world: the number of processes. They use disjoint samples.
-        start: where to start, such as `Position(*saved)` from a checkpoint.
-        endless: whether an iteration continues with the next epoch; None to do so if the run is limited by steps.
-        pinned: whether batches are in pinned memory, within `data.pinned_budget`. Kept batches are pinned once.
+def package_samples(config: Config) -> Dataset[Sample]:
+    """Return the samples of the package's model: those of the file `data.path`, or synthetic ones.
 
     Raises:
-        ConfigError: the file, the sizes or the position do not fit, or there is not enough memory for preloading or
-            pinning.
+        ConfigError: the file does not fit.
     """
-    model, data, seed = config.model, config.data.with_workers(), config.training.seed
-    samples: Samples = Synthetic(model, data, seed)
-    if data.path is not None:
-        samples = ArrayWindows(model, data)
+    if config.data.path is not None:
+        return ArrayWindows(config.model, config.data)
+    return Synthetic(config.model, config.data, config.training.seed)
+
+
+def map_style_loader(
+    samples: Any,
+    data: Data,
+    seed: int,
+    *,
+    rank: int,
+    world: int,
+    start: Position | None,
+    endless: bool,
+    pinned: bool,
+) -> Loader:
+    """Return the loader of a data set with an index; see `Workload.build_loader`.
+
+    Synthetic samples repeat their first `data.distinct_batches` batches, unless that is 0 or `data.preload` is set.
+    """
     order = Order(len(samples), data.batch, rank, world, seed, shuffle=data.path is not None)
-    pinned = pinned and torch.cuda.is_available()
-    endless = config.training.epochs is None if endless is None else endless
     return Loader(order, _batch_maker(samples, order, data, pinned, seed), start=start, endless=endless)
 
 
-def _batch_maker(samples: Samples, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
+def _batch_maker(samples: Any, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
     if not data.kept:
         return LoaderBatches(samples, data, pinned=pinned, seed=seed)
     if not order.shuffle:

@@ -22,7 +22,7 @@ from instrument.diagnosis.verdict import build_diagnosis
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, device_uuid
 from instrument.own.losses import Loss
-from instrument.own.workload import named_after, own_workload
+from instrument.workload import named_after, own_workload
 
 
 @dataclass(frozen=True, slots=True)

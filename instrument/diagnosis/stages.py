@@ -23,13 +23,12 @@ from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
 from instrument.own.streams import StreamLoader
-from instrument.own.workload import open_workload
 from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.training_run import uses_pinned_batches, with_device
 from instrument.trees import map_tensors
-from instrument.workload import Workload
+from instrument.workload import Workload, open_workload
 
 
 class StageRun:

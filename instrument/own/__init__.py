@@ -3,5 +3,4 @@
 references.py  imports what "package.module:name" names
 losses.py      computes the loss of a batch with the user's model and loss
 streams.py     a loader over a DataLoader or another iterable of batches
-workload.py    the workload that the trainer and the diagnosis run
 """

@@ -33,7 +33,6 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
 from instrument.own.streams import StreamLoader, report_equal_batches
-from instrument.own.workload import named_after, open_workload, own_workload
 from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
@@ -49,7 +48,7 @@ from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trainer.recover import MicroBatches, retry_loader
 from instrument.trainer.validation import Report, Validation
 from instrument.trees import map_tensors
-from instrument.workload import Workload
+from instrument.workload import Workload, named_after, open_workload, own_workload
 
 
 def train(

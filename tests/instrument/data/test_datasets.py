@@ -16,9 +16,10 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.data import loading  # noqa: E402
-from instrument.data.datasets import Loader, Order, Position, Synthetic, _sample, build_loader  # noqa: E402
+from instrument.data.datasets import Loader, Order, Position, Synthetic, _sample  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

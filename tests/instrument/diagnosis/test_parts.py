@@ -19,7 +19,7 @@ from instrument.diagnosis.records import StageResult  # noqa: E402
 from instrument.diagnosis.stages import StageContext  # noqa: E402
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
-from instrument.own.workload import own_workload  # noqa: E402
+from instrument.workload import own_workload  # noqa: E402
 from tests.instrument.diagnosis.test_verdict import config, row, rows  # noqa: E402
 
 LENGTH = 40

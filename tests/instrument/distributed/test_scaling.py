@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
-from instrument.data.datasets import build_loader  # noqa: E402
 from instrument.distributed.scaling import (  # noqa: E402
     Calibration,
     RankTimes,
@@ -27,6 +26,7 @@ from instrument.models import build  # noqa: E402
 from instrument.monitor.metrics import StepFigures  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

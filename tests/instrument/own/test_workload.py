@@ -16,11 +16,11 @@ from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, T
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.own.losses import OwnLoss  # noqa: E402
 from instrument.own.streams import StreamLoader  # noqa: E402
-from instrument.own.workload import open_workload  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
 from instrument.trainer.optimizer import parameter_groups  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
+from instrument.workload import open_workload  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 
 CODE = "tests.instrument.own.my_code"

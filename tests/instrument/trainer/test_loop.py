@@ -16,7 +16,7 @@ from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.data import datasets  # noqa: E402
-from instrument.models import build  # noqa: E402
+from instrument.models import Transformer  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from tests.instrument.checkpoint.test_folder import Number, names  # noqa: E402
@@ -148,7 +148,7 @@ class WithoutGradient(torch.nn.Module):
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_non_finite_gradient_stops_the_run(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "build", lambda *about, **options: WithoutGradient(build(*about, **options)))
+    monkeypatch.setattr(workload, "Transformer", lambda *about: WithoutGradient(Transformer(*about)))
     outcome, _said = run(config(tmp_path, device=device))
     assert outcome.exit_code == 1
     assert outcome.failure == (
