@@ -74,6 +74,8 @@ def start_lines(config: Config, world: World) -> list[str]:
 
 def _degraded(config: Config, device: torch.device, world: World) -> Iterator[str]:
     strategy = STRATEGIES[config.training.strategy]
+    if config.training.strategy == "staged":
+        yield "strategy staged is experimental; use it where a capture shows that it gains"
     if device.type == "cpu":
         if config.training.strategy != "serial":
             yield f"without a GPU, strategy {config.training.strategy} copies nothing and overlaps nothing"

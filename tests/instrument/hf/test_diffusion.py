@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from instrument.hf import DitTrainer, FlowTrainer  # noqa: E402
+from docs.examples.hf_diffusion import DitTrainer, FlowTrainer  # noqa: E402
 from tests.instrument.models.tiny import built  # noqa: E402
 
 

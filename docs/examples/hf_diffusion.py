@@ -1,4 +1,4 @@
-"""Trainers for diffusion and flow matching, whose noise and times are drawn on the GPU."""
+"""Trainers of Hugging Face for diffusion and flow matching, whose noise and times are drawn on the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
 
-from instrument.hf.mixin import AsyncTrainerMixin
+from instrument.hf import AsyncTrainerMixin
 
 
 class _NoisedImageTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]
