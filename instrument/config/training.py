@@ -37,7 +37,9 @@ class Training:
     """How the run trains: strategy, length, precision, optimizer and error handling."""
 
     strategy: str = setting(
-        "prefetch", "how batches reach the GPU and how a step is computed; staged is experimental", choices=tuple(STRATEGIES)
+        "prefetch",
+        "how batches reach the GPU and how a step is computed; staged is experimental",
+        choices=tuple(STRATEGIES),
     )
     sync: str = setting(
         "auto",

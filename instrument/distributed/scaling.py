@@ -1,26 +1,16 @@
-"""The speed-up of several GPUs over one, and the settings that limit it, from times that the ranks measure.
+"""The speed-up of several GPUs over one, and what limits it, from times that the ranks measure.
 
-    calibration = calibrate(learner, batch, config, world)     # waits for the GPU
-    ...
-    lines = report_lines(gather_times(steps, calibration, config, world), config)     # on all ranks
-
-DDP reduces gradients in buckets while the backward pass still runs. The part of the reduction that does not overlap
-with the backward pass is exposed: it extends the step. With n buckets the first reduction starts after 1/n of the
-backward pass and the last one at its end. If the reduction takes r and the backward pass takes b, the exposed time is
-max(r - b (n-1)/n, r/n).
+calibration = calibrate(learner, batch, world)     # waits for the GPU
+...
+lines = report_lines(gather_times(steps, calibration, config, world), config)     # on all ranks
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
@@ -28,6 +18,7 @@ from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import gather_values
 from instrument.distributed.world import World
 from instrument.distributed.wrap import is_sharded, unwrap
+from instrument.memory import format_bytes
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
 from instrument.streams import Event
@@ -37,17 +28,16 @@ from instrument.trainer.recover import is_out_of_memory
 MIB = 1 << 20
 REPETITIONS = 3
 WARM_UP_STEPS = 2  # excluded: the first steps create buckets and allocate memory
-MAX_BUCKET_MB = 25.0  # torch's default, large enough to use the full bandwidth
+BUCKET_MB = 25  # torch's default
 MIN_COST_FRACTION = 0.02  # share of a step; smaller costs are not reported
 GOOD_SCALING = 0.95  # share of the ideal speed-up; above it nothing is reported
 
 
 class Calibration(NamedTuple):
-    """Times of one micro-batch without a reduction, and of a reduction of all gradients alone, in ms."""
+    """Times of one micro-batch without a reduction in ms, and the size of all gradients of a rank."""
 
     forward_ms: float
     backward_ms: float
-    reduction_ms: float
     gradient_bytes: int
 
 
@@ -78,8 +68,8 @@ class Cause(NamedTuple):
     text: str
 
 
-def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> Calibration | None:
-    """Measure forward and backward of one rank, and the gradient reduction of all ranks, a few times each.
+def calibrate(learner: Learner, batch: Batch, world: World) -> Calibration | None:
+    """Measure forward and backward of one rank alone, a few times each.
 
     All ranks must call it. It waits for the GPU and changes neither weights nor gradients nor random numbers. Returns
     None for a single rank, for a sharded model, or if memory ran out.
@@ -87,7 +77,6 @@ def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> C
     Args:
         learner: its model is wrapped in DDP.
         batch: one micro-batch on the device.
-        config: the configuration of the run, for its bucket size.
         world: the ranks.
     """
     if world.size == 1 or is_sharded(learner.model):
@@ -104,7 +93,7 @@ def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> C
             passes = None
         if any_rank(passes is None, world) or passes is None:
             return None
-        return Calibration(*passes, *_reduction(learner.parameters, config.distributed.bucket_mb, learner.device))
+        return Calibration(*passes, sum(weight.numel() * weight.element_size() for weight in learner.parameters))
 
 
 def gather_times(
@@ -137,10 +126,10 @@ def report_lines(ranks: Sequence[RankTimes], config: Config) -> list[str]:
     """Return the report: the speed-up, then each cause of lost time with its remedy, the most expensive first."""
     if not ranks:
         return []
-    size, step, causes = len(ranks), max(rank.step_ms for rank in ranks), slowdown_causes(ranks, config)
+    size, step = len(ranks), max(rank.step_ms for rank in ranks)
     if any(rank.calibration is None for rank in ranks):
         summary = f"{size} GPUs, sharded: a step takes {step:.1f} ms; record a capture to see the communication"
-        return [summary, *(cause.text for cause in causes)]
+        return [summary, *(cause.text for cause in slowdown_causes(ranks))]
     single = min(rank.computing_ms for rank in ranks)
     speedup, samples = size * single / step, config.data.batch * config.training.accumulation
     verdict = f"{speedup:.2f} times as fast as" if speedup > 1 else f"slower ({speedup:.2f} times as fast) than"
@@ -150,25 +139,38 @@ def report_lines(ranks: Sequence[RankTimes], config: Config) -> list[str]:
     ]
     if speedup >= GOOD_SCALING * size:
         return [*report, f"scaling is close to ideal: {speedup:.2f} of {size}"]
+    causes = slowdown_causes(ranks)
     report += [f"{cause.text} (up to {cause.cost_ms:.1f} ms per step)" for cause in causes]
     rest = step - single - sum(cause.cost_ms for cause in causes)
     if rest > MIN_COST_FRACTION * step:
-        report.append(f"{rest:.1f} ms per step have another cause; record a capture to see it")
+        report.append(f"{rest:.1f} ms per step are communication, or have another cause; record a capture to see it")
+        report += _reduction_settings(ranks[0], config)
     return report
 
 
-def slowdown_causes(ranks: Sequence[RankTimes], config: Config) -> list[Cause]:
-    """Return the causes of lost time, the most expensive first.
+def slowdown_causes(ranks: Sequence[RankTimes]) -> list[Cause]:
+    """Return what the ranks wait for besides communication, the most expensive first.
 
     A cause is at most the difference between a step and the work of a single GPU, and at least 2% of a step.
     """
     lost = step = max(rank.step_ms for rank in ranks)
-    causes = list(_waiting_causes(ranks))
     if all(rank.calibration is not None for rank in ranks):
         lost = max(step - min(rank.computing_ms for rank in ranks), 0.0)
-        causes += _communication_causes([rank.calibration for rank in ranks if rank.calibration is not None], config)
-    capped = [Cause(min(cause.cost_ms, lost), cause.text) for cause in causes]
+    capped = [Cause(min(cause.cost_ms, lost), cause.text) for cause in _waiting_causes(ranks)]
     return sorted((cause for cause in capped if cause.cost_ms >= MIN_COST_FRACTION * step), reverse=True)
+
+
+def _reduction_settings(rank: RankTimes, config: Config) -> Iterator[str]:
+    """Yield the settings that make DDP reduce more than once a step, or after the backward only."""
+    settings, accumulation = config.distributed, config.training.accumulation
+    if accumulation > 1 and not settings.no_sync:
+        yield f"gradients are reduced {accumulation} times per step; remove --ddp-sync to reduce them once"
+    nbytes = 0 if rank.calibration is None else rank.calibration.gradient_bytes
+    if settings.bucket_mb > BUCKET_MB and nbytes <= settings.bucket_mb * MIB:
+        yield (
+            f"one bucket of {settings.bucket_mb:g} MiB holds all gradients ({format_bytes(nbytes)}), so their "
+            f"reduction starts after the backward; use --bucket-mb {BUCKET_MB}"
+        )
 
 
 def _waiting_causes(ranks: Sequence[RankTimes]) -> Iterator[Cause]:
@@ -188,45 +190,6 @@ def _waiting_causes(ranks: Sequence[RankTimes]) -> Iterator[Cause]:
         yield Cause(cost, text)
 
 
-def _communication_causes(calibrations: Sequence[Calibration], config: Config) -> Iterator[Cause]:
-    """Yield the causes in the reductions, for the rank whose backward pass can hide the most."""
-    _forward, backward, reduction, nbytes = max(calibrations, key=lambda calibration: calibration.backward_ms)
-    settings, accumulation = config.distributed, config.training.accumulation
-    times = 1 if settings.no_sync else accumulation
-    buckets = _bucket_count(nbytes, settings.bucket_mb)
-    exposed, window = _exposed_ms(reduction, backward, buckets), backward * (buckets - 1) / buckets
-    if times > 1:
-        text = f"gradients are reduced {times} times per step; remove --ddp-sync to reduce them once"
-        yield Cause(exposed * (times - 1), text)
-    if buckets == 1:
-        size = min(MAX_BUCKET_MB, float(f"{nbytes / MIB / 4:.1g}") or MAX_BUCKET_MB)  # four buckets
-        text = (
-            f"bucket_mb is too large: one bucket of {settings.bucket_mb:g} MB holds all gradients "
-            f"({_size_text(nbytes)}), so nothing overlaps; use --bucket-mb {size:g}"
-        )
-        yield Cause(times * (exposed - _exposed_ms(reduction, backward, _bucket_count(nbytes, size))), text)
-        window = backward * 3 / 4
-    if reduction > window > 0:
-        enough = config.data.batch * 2 ** max(math.ceil(math.log2(reduction / window)), 1)
-        text = (
-            f"batch per GPU is too small: {backward:.1f} ms of backward cannot hide {reduction:.1f} ms of all-reduce "
-            f"({_size_text(nbytes)} at {nbytes / 1e6 / max(reduction, 1e-9):.1f} GB/s); use --batch {enough}"
-        )
-        yield Cause(times * (reduction - window), text)
-
-
-def _exposed_ms(reduction: float, backward: float, buckets: int) -> float:
-    return max(reduction - backward * (buckets - 1) / buckets, reduction / buckets)
-
-
-def _bucket_count(nbytes: int, bucket_mb: float) -> int:
-    return max(math.ceil(nbytes / (bucket_mb * MIB)), 1)
-
-
-def _size_text(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.3g} MB" if nbytes < 1e9 else f"{nbytes / 1e9:.3g} GB"
-
-
 def _pass_times(learner: Learner, batch: Batch) -> tuple[float, float]:
     """Return the median times of forward and backward in ms, without the first of each."""
     forwards, backwards = [], []
@@ -240,22 +203,6 @@ def _pass_times(learner: Learner, batch: Batch) -> tuple[float, float]:
         forwards.append(between.milliseconds_since(begun))
         backwards.append(ended.milliseconds_since(between))
     return median(forwards[1:]), median(backwards[1:])
-
-
-def _reduction(parameters: Sequence[Tensor], bucket_mb: float, device: torch.device) -> tuple[float, int]:
-    """Return the median time in ms to reduce all gradients in buckets, without the first one, and their bytes."""
-    nbytes = sum(weight.numel() * weight.element_size() for weight in parameters)
-    pieces = torch.split(torch.zeros(nbytes // 4, device=device), max(int(bucket_mb * MIB) // 4, 1))
-    times = []
-    for _ in range(REPETITIONS + 1):
-        dist.all_reduce(torch.zeros(1))  # on the hosts, so that all ranks start together
-        begun = Event(device, timing=True).record()
-        for work in [dist.all_reduce(piece, async_op=True) for piece in pieces]:  # as DDP does
-            work.wait()
-        ended = Event(device, timing=True).record()
-        ended.synchronize()
-        times.append(ended.milliseconds_since(begun))
-    return median(times[1:]), nbytes
 
 
 def _median(values: Iterable[float | None]) -> float:

@@ -205,7 +205,7 @@ class _TrainingRun:
                 self.log(line)
 
     def _calibration(self) -> Calibration | None:
-        """Measure forward, backward and the gradient reduction separately, if there are several GPUs."""
+        """Measure forward and backward of one GPU alone, if there are several."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
@@ -216,7 +216,7 @@ class _TrainingRun:
             if self.device.type != "cuda":
                 return None
             batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            return calibrate(self.learner, batch, self.config, self.world)
+            return calibrate(self.learner, batch, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
         """Report the speed-up of the GPUs and which settings limit it. Processes on a CPU share its cores."""
