@@ -131,6 +131,11 @@ class Learner:
         metrics: Mapping[str, Tensor] = getattr(self.compute_loss, "metrics", {})
         return metrics
 
+    @metrics.setter
+    def metrics(self, metrics: Mapping[str, Tensor]) -> None:
+        if hasattr(self.compute_loss, "metrics"):
+            self.compute_loss.metrics = metrics
+
     def clear(self) -> None:
         """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)

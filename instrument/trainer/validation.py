@@ -72,12 +72,14 @@ class Validation:
         model, device = self._learner.model, self._learner.device
         self._loader.seek(Position())
         measured: dict[str, list[Tensor]] = {LOSS: []}
+        own = self._learner.metrics  # those of a CUDA graph are computed in place and not returned again
         with _in_evaluation(model), torch.no_grad(), random_state_kept(device):
             for batch in islice(iter(self._loader), self._count):
                 on_device = map_tensors(batch, lambda tensor: tensor.to(device))
                 measured[LOSS].append(self._learner.forward(on_device))
                 for name, metric in self._learner.metrics.items():
                     measured.setdefault(f"validation/{name}", []).append(metric)
+        self._learner.metrics = own
         return {
             name: torch.stack(values).float().mean().item() if values else None for name, values in measured.items()
         }

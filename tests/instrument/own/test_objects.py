@@ -16,9 +16,12 @@ torch = pytest.importorskip("torch")
 from instrument import Hooks  # noqa: E402
 from instrument.config.loading import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Monitor, Training  # noqa: E402
+from instrument.distributed.world import process_group  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
+from instrument.own.losses import OwnLoss  # noqa: E402
 from instrument.trainer.optimizer import parameter_groups  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
+from instrument.trainer.training_run import _TrainingRun, train  # noqa: E402
+from instrument.workload import named_after, own_workload  # noqa: E402
 from tests.captures import ROOT  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 from tests.instrument.own.test_workload import CODE, config, losses  # noqa: E402
@@ -167,6 +170,23 @@ def test_metrics_are_in_the_records_and_hooks_are_called(tmp_path: Path) -> None
     steps = [call for step in range(2) for call in (("before", step), ("after", step, 0))]
     validation = ("validation", 2, ["validation/accuracy", "validation/loss"])
     assert hooks.calls == [("start", "Net", "AdamW"), *steps, validation, ("end", 2)]
+
+
+def test_validation_keeps_the_metrics_of_the_training() -> None:
+    class Kept(Hooks):
+        def after_step(self, _step: int, _loss: Any) -> None:
+            self.before = loss.metrics["accuracy"]
+
+        def after_validation(self, _step: int, _figures: Any) -> None:
+            assert loss.metrics["accuracy"] is self.before
+
+    loss = OwnLoss(with_accuracy)
+    made = replace(PLAIN, training=replace(PLAIN.training, steps=2, validate_every=1))
+    model, data = my_code.Net(), my_code.dataset()
+    workload = own_workload(named_after(made, model, data, data), model, data, None, data)
+    workload.compute_loss, workload.hooks = loss, Kept()
+    with process_group("cpu") as world:
+        _TrainingRun(workload, world, torch.device("cpu"), lambda _line: None).run()
 
 
 def test_hooks_of_a_reference_end_after_a_failure() -> None:
