@@ -14,8 +14,9 @@
     Interrupts                    stops a loop after its step on Ctrl-C or SIGTERM
     Checkpoints                   atomic checkpoints of a run in a folder
     MicroBatches, retry_loader    retries after out-of-memory and after a data loader's error
-    train, Config, Hooks          the complete trainer, from Python; Config has the sections Training, Model, Data,
-                                  Distributed, Checkpoint, Monitor and Capture; Hooks are methods that a run calls
+    train, Config, Hooks          the complete trainer, its configuration, and methods of your own that it calls
+    Training, Model, Data         sections of Config: what is trained
+    Distributed, Checkpoint, Monitor, Capture  sections of Config: the run around it
     diagnose                      where a training step loses time, for a model, a loader and a loss of your own
     InstrumentError, ConfigError  problems that the user can fix, in one line
 
