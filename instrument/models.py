@@ -138,7 +138,7 @@ class Transformer(nn.Module):
 
 
 def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
-    """Build the model on `device`. Its forward takes a batch of `instrument.data.datasets` and returns a scalar loss.
+    """Build the model on `device`. Its forward takes a batch of `instrument.data` and returns a scalar loss.
 
     The weights are float32 and drawn from torch's global generator on the CPU, so a seed gives the same weights on
     every device. A compiled model keeps the names of its weights, so checkpoints fit both forms.

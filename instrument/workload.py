@@ -17,14 +17,11 @@ from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
 from instrument.config.settings import is_reference
 from instrument.config.training import Precision, Training
-from instrument.data.datasets import Loader, map_style_loader, package_samples
-from instrument.data.order import Position
+from instrument.data import Loader, Position, map_style_loader, package_samples
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.models import Transformer, check, tune
-from instrument.own.losses import Loss, OwnLoss
-from instrument.own.references import call_reference, error_line, load_reference
-from instrument.own.streams import StreamLoader, stream_length
+from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, error_line, load_reference, stream_length
 from instrument.pinned import PinnedCollator
 from instrument.trainer.hooks import Hooks
 from instrument.trainer.learner import ComputeLoss, CountTerms, Learner, call_model

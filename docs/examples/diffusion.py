@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from instrument import Config, Model
-from instrument.data.order import generator_for
+from instrument.data import generator_for
 from instrument.models import Mlp, SelfAttention, Stack
 
 SIDE, CHANNELS, PATCH, CLASSES = 32, 4, 2, 1000  # pixels, channels, pixels of a patch's side, labels

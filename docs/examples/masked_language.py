@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from instrument import Config
-from instrument.data.order import generator_for
+from instrument.data import generator_for
 from instrument.models import encoder
 
 IGNORED = -100  # the default ignore_index of torch's cross_entropy

@@ -14,7 +14,7 @@ import torch
 from instrument.checkpoint import file
 from instrument.checkpoint.states import fit_optimizer_state, restore_random_state, scale_learning_rates
 from instrument.config.settings import short_repr
-from instrument.data.order import Position
+from instrument.data import Position
 from instrument.errors import InstrumentError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import torch
 
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
+from instrument.diagnosis.forward import part_stages
 from instrument.diagnosis.measure import ROUNDS, Plan
 from instrument.diagnosis.output import check_writable, json_document, write_json
 from instrument.diagnosis.own import report_stages
-from instrument.diagnosis.parts import part_stages
 from instrument.diagnosis.stages import STAGES, StageContext, select_stages
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from instrument.devices import free_memory, synchronize
-from instrument.diagnosis.records import StageResult
+from instrument.diagnosis.costs import StageResult
 from instrument.diagnosis.stages import Stage, StageContext, StageRun
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction

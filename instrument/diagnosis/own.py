@@ -11,17 +11,15 @@ from torch import nn
 
 from instrument.config.schema import Config
 from instrument.config.training import Precision, Training
+from instrument.diagnosis.costs import Diagnosis, StageResult
+from instrument.diagnosis.forward import largest_intermediate, memory_note, part_stages
 from instrument.diagnosis.measure import Plan, measure
-from instrument.diagnosis.memory import largest_intermediate, memory_note
-from instrument.diagnosis.next_capture import capture_commands
 from instrument.diagnosis.output import diagnosis_table
-from instrument.diagnosis.parts import part_stages
-from instrument.diagnosis.records import Diagnosis, StageResult
 from instrument.diagnosis.stages import Stage, StageContext, select_stages
-from instrument.diagnosis.verdict import build_diagnosis
+from instrument.diagnosis.verdict import build_diagnosis, capture_commands
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, device_uuid
-from instrument.own.losses import Loss
+from instrument.own import Loss
 from instrument.workload import named_after, own_workload
 
 

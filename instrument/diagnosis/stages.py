@@ -15,14 +15,12 @@ from instrument.config.schema import Config
 from instrument.config.settings import did_you_mean
 from instrument.config.strategies import STRATEGIES
 from instrument.config.training import AUTO_BATCH, Precision
-from instrument.data.datasets import Loader
-from instrument.data.loading import PREFETCH_FACTOR
-from instrument.data.order import Position
+from instrument.data import PREFETCH_FACTOR, Loader, Position
 from instrument.distributed.world import World, select_device
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
-from instrument.own.streams import StreamLoader
+from instrument.own import StreamLoader
 from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 from instrument.trainer.learner import Batch, Learner

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
-from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import gather_values
-from instrument.distributed.world import World
+from instrument.distributed.world import World, any_rank
 from instrument.distributed.wrap import is_sharded, unwrap
 from instrument.memory import format_bytes
 from instrument.monitor.metrics import StepFigures

@@ -9,8 +9,7 @@ import torch
 
 from instrument.config.training import AUTO_BATCH
 from instrument.devices import free_memory
-from instrument.distributed.agreement import min_over_ranks
-from instrument.distributed.world import World
+from instrument.distributed.world import World, min_over_ranks
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
 from instrument.trainer.recover import is_out_of_memory

@@ -11,9 +11,8 @@ import torch
 
 from instrument.checkpoint.folder import Checkpoints, Parts
 from instrument.config.strategies import STRATEGIES
-from instrument.data.order import Position
-from instrument.distributed.agreement import StopVote, min_over_ranks
-from instrument.distributed.world import World
+from instrument.data import Position
+from instrument.distributed.world import StopVote, World, min_over_ranks
 from instrument.monitor.journal import Journal
 from instrument.monitor.metrics import LOSS
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase

@@ -16,13 +16,11 @@ from instrument.checkpoint.resume import Parts, load, saved_position
 from instrument.checkpoint.states import random_state_kept, seed_generators
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
-from instrument.data.datasets import Loader
-from instrument.data.order import Position
-from instrument.distributed.agreement import min_over_ranks
+from instrument.data import Loader, Position
 from instrument.distributed.checkpoints import open_checkpoints
 from instrument.distributed.parts import checkpoint_parts
 from instrument.distributed.scaling import Calibration, calibrate, gather_times, report_lines
-from instrument.distributed.world import World, process_group, select_device
+from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction
@@ -32,7 +30,7 @@ from instrument.monitor.enrich import StepEnricher
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
-from instrument.own.streams import StreamLoader, report_equal_batches
+from instrument.own import StreamLoader, report_equal_batches
 from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
@@ -71,7 +69,7 @@ def train(
         log: receives one line for each event the user should know, such as a resume or a retry.
         model: a model; it is copied. None for the one that the configuration names.
         data: with `model`: a data set, a DataLoader or another iterable of batches.
-        loss: with `model`: see `instrument.own.losses`; None if the model returns its loss.
+        loss: with `model`: see `instrument.own`; None if the model returns its loss.
         validation: with `model`: data for `training.validate_every`.
         optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for the one that the configuration names.
         hooks: what the run calls; None for those that the configuration names.

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from instrument.checkpoint.states import random_state_kept
-from instrument.data.order import Position
-from instrument.distributed.agreement import mean_over_ranks
-from instrument.distributed.world import World
+from instrument.data import Position
+from instrument.distributed.world import World, mean_over_ranks
 from instrument.ranges import VALIDATE, phase
 from instrument.trainer.learner import Learner
 from instrument.trees import map_tensors

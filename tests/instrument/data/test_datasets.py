@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.data import loading  # noqa: E402
-from instrument.data.datasets import Loader, Order, Position, Synthetic, _sample  # noqa: E402
+from instrument.data import (  # noqa: E402
+    Loader,
+    Order,
+    Position,
+    Synthetic,
+    _sample,
+)
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
 from tests.instrument.loaders import build_loader  # noqa: E402
@@ -214,7 +219,7 @@ def test_impossible_position_is_one_line(epoch: int, batch: int) -> None:
 
 
 def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, array: Path) -> None:
-    monkeypatch.setattr(loading, "available_bytes", lambda: 100)
+    monkeypatch.setattr("instrument.data.available_bytes", lambda: 100)
     for path, count in ((None, 10), (array, 11)):
         with pytest.raises(ConfigError, match=rf"preload: {count} samples take .*, and 100 bytes are left"):
             build_loader(with_data(path=path, preload=True))

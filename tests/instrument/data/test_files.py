@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Data, Model  # noqa: E402
-from instrument.data.datasets import ArrayWindows, MappedFile  # noqa: E402
+from instrument.data import ArrayWindows, MappedFile  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 
 TRANSFORMER = Model(name="transformer", features=3, vocabulary=10)

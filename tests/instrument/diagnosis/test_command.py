@@ -23,6 +23,7 @@ from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
 from instrument.diagnosis import output  # noqa: E402
 from instrument.diagnosis.command import command, main  # noqa: E402
+from instrument.diagnosis.costs import Diagnosis, Remedy, StageResult  # noqa: E402
 from instrument.diagnosis.measure import (  # noqa: E402
     FIGURES,
     ROUNDS,
@@ -31,7 +32,6 @@ from instrument.diagnosis.measure import (  # noqa: E402
 )
 from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
 from instrument.diagnosis.own import report_stages  # noqa: E402
-from instrument.diagnosis.records import Diagnosis, Remedy, StageResult  # noqa: E402
 from instrument.diagnosis.stages import (  # noqa: E402
     STAGES,
     Stage,

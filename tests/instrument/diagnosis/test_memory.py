@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.diagnosis.memory import largest_intermediate, memory_note  # noqa: E402
+from instrument.diagnosis.forward import largest_intermediate, memory_note  # noqa: E402
 from instrument.diagnosis.stages import StageContext  # noqa: E402
 
 CODE = "docs.examples.masked_language"

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
+from instrument.diagnosis.costs import StageResult  # noqa: E402
+from instrument.diagnosis.forward import Loop, WithoutStage, find_loops, part_of, part_stages  # noqa: E402
 from instrument.diagnosis.own import diagnose  # noqa: E402
-from instrument.diagnosis.parts import Loop, WithoutStage, find_loops, part_of, part_stages  # noqa: E402
-from instrument.diagnosis.records import StageResult  # noqa: E402
 from instrument.diagnosis.stages import StageContext  # noqa: E402
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from instrument.config.flags import ConfigCommand, config_options
 from instrument.config.schema import Capture, Config, Data, Model, Training
-from instrument.diagnosis.costs import StageTimes, compute_costs
-from instrument.diagnosis.next_capture import capture_commands, non_default_flags
-from instrument.diagnosis.records import Diagnosis, StageResult
-from instrument.diagnosis.verdict import REMEDIES, build_diagnosis
+from instrument.diagnosis.costs import Diagnosis, StageResult, StageTimes, compute_costs
+from instrument.diagnosis.verdict import REMEDIES, build_diagnosis, capture_commands, non_default_flags
 
 
 def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:

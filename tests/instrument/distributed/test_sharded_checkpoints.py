@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
-from instrument.data.datasets import Position  # noqa: E402
+from instrument.data import Position  # noqa: E402
 from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
 from instrument.distributed.parts import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, default_collate
 
 from docs.examples import diffusion, masked_language
 from instrument.config.schema import Config, Data, Model
-from instrument.data.datasets import Synthetic
+from instrument.data import Synthetic
 from instrument.models import build
 from instrument.trainer.learner import call_model
 

@@ -18,7 +18,7 @@ from instrument.config.loading import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Monitor, Training  # noqa: E402
 from instrument.distributed.world import process_group  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.own.losses import OwnLoss  # noqa: E402
+from instrument.own import OwnLoss  # noqa: E402
 from instrument.trainer.optimizer import parameter_groups  # noqa: E402
 from instrument.trainer.training_run import _TrainingRun, train  # noqa: E402
 from instrument.workload import named_after, own_workload  # noqa: E402

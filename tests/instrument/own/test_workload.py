@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch")
 from instrument.config.loading import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
-from instrument.own.losses import OwnLoss  # noqa: E402
-from instrument.own.streams import StreamLoader  # noqa: E402
+from instrument.own import OwnLoss, StreamLoader  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
 from instrument.trainer.optimizer import parameter_groups  # noqa: E402

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset  # noqa: E402
 from instrument import workload  # noqa: E402
 from instrument.checkpoint.states import seed_generators  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.data.loading import LoaderBatches  # noqa: E402
+from instrument.data import LoaderBatches  # noqa: E402
 from instrument.models import Transformer  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
