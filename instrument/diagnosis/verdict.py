@@ -53,7 +53,8 @@ def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) 
 def non_default_flags(config: Config) -> list[str]:
     """Return the flags of all settings that differ from the defaults, without the omitted settings and sections."""
     default, names = load(None, {"device": config.training.device}), flag_names()
-    default = replace(default, training=replace(default.training, device="auto"))
+    default = replace(default, training=replace(default.training, device="auto"), data=default.data.with_workers())
+    config = replace(config, data=config.data.with_workers())
     flags: list[str] = []
     for key, field in iter_settings():
         section, name = key.split(".")

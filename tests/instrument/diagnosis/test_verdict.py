@@ -343,7 +343,10 @@ def test_flags_reproduce_the_configuration(arguments: str) -> None:
         annotate_modules=default.training.annotate_modules,
     )  # fmt: skip
     kept = replace(of, training=training, checkpoint=default.checkpoint, monitor=default.monitor)
-    assert parse(*non_default_flags(of)) == kept
+    again = parse(*non_default_flags(of))
+    assert replace(again, data=again.data.with_workers()) == replace(kept, data=kept.data.with_workers())
+    synthetic = replace(of, data=replace(of.data, path=None).with_workers())
+    assert ("--workers" in non_default_flags(synthetic)) == ("--workers" in arguments)
 
 
 @pytest.mark.parametrize("bound", REMEDIES)
