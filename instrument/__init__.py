@@ -1,20 +1,24 @@
 """NVTX annotations for PyTorch, and the parts of a trainer that overlaps copies with compute.
 
-    annotate, phase, mark      NVTX ranges and marks (need no torch)
-    annotate_collections       NVTX ranges for garbage collections
-    annotate_module            NVTX ranges for every module of a model, forward and backward
-    usable_device              a device, or the CPU with a warning where there is no GPU
-    Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
-    PrefetchLoader             copies batch N+1 to the GPU while batch N computes
+    annotate, phase, mark         NVTX ranges and marks (need no torch)
+    annotate_collections          NVTX ranges for garbage collections
+    annotate_module               NVTX ranges for every module of a model, forward and backward
+    usable_device                 a device, or the CPU with a warning where there is no GPU
+    Stream, Streams, Event        named CUDA streams and events, which also work without a GPU
+    record_stream                 makes tensors of one stream safe to use on another
+    PrefetchLoader                copies batch N+1 to the GPU while batch N computes
     PinnedCollator, PinnedBudget  a collate_fn that makes batches in pinned memory, within a budget
-    SyncPolicy, LateLosses     when the host waits for the GPU; reading losses without blocking
-    StepMeter                  times of steps and their parts by CUDA events
-    CaptureRange               the steps that nsys records
-    Interrupts                 stops a loop after its step on Ctrl-C or SIGTERM
-    Checkpoints                atomic checkpoints of a run in a folder
-    MicroBatches, reopening    retries after out-of-memory and after a data loader's error
-    train, Config              the complete trainer, from Python
-    diagnose                   where a training step loses time, for a model, a loader and a loss of your own
+    SyncPolicy, AsyncMetrics      when the host waits for the GPU; reading losses without blocking
+    StepMeter                     times of steps and their parts by CUDA events
+    CaptureRange                  the steps that nsys records
+    Interrupts                    stops a loop after its step on Ctrl-C or SIGTERM
+    Checkpoints                   atomic checkpoints of a run in a folder
+    MicroBatches, retry_loader    retries after out-of-memory and after a data loader's error
+    train, Config, Hooks          the complete trainer, its configuration, and methods of your own that it calls
+    Training, Model, Data         sections of Config: what is trained
+    Distributed, Checkpoint, Monitor, Capture  sections of Config: the run around it
+    diagnose                      where a training step loses time, for a model, a loader and a loss of your own
+    InstrumentError, ConfigError  problems that the user can fix, in one line
 
 `python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
 installed. Names that need torch are imported on first use.
@@ -30,7 +34,7 @@ from instrument.ranges import annotate, annotate_collections, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
-    from instrument.config.schema import Config
+    from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training
     from instrument.devices import usable_device
     from instrument.diagnosis.own import diagnose
     from instrument.memory import PinnedBudget
@@ -38,23 +42,31 @@ if TYPE_CHECKING:
     from instrument.monitor.meter import StepMeter
     from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
-    from instrument.streams import Event, Stream, Streams, hand_over
-    from instrument.sync import LateLosses, SyncPolicy
+    from instrument.streams import Event, Stream, Streams, record_stream
+    from instrument.sync import AsyncMetrics, SyncPolicy
     from instrument.trainer.capture import CaptureRange
+    from instrument.trainer.hooks import Hooks
     from instrument.trainer.interrupts import Interrupts
-    from instrument.trainer.recover import MicroBatches, reopening
+    from instrument.trainer.recover import MicroBatches, retry_loader
     from instrument.trainer.training_run import train
 
 __all__ = [
+    "AsyncMetrics",
+    "Capture",
     "CaptureRange",
+    "Checkpoint",
     "Checkpoints",
     "Config",
     "ConfigError",
+    "Data",
+    "Distributed",
     "Event",
+    "Hooks",
     "InstrumentError",
     "Interrupts",
-    "LateLosses",
     "MicroBatches",
+    "Model",
+    "Monitor",
     "PinnedBudget",
     "PinnedCollator",
     "PrefetchLoader",
@@ -62,27 +74,35 @@ __all__ = [
     "Stream",
     "Streams",
     "SyncPolicy",
+    "Training",
     "annotate",
     "annotate_collections",
     "annotate_module",
     "diagnose",
-    "hand_over",
     "mark",
     "phase",
-    "reopening",
+    "record_stream",
+    "retry_loader",
     "train",
     "usable_device",
 ]
 
 # Module of each name that needs torch: they are imported on first use, so that `import instrument` works without torch.
 _MODULES = {
+    "AsyncMetrics": "sync",
+    "Capture": "config.schema",
     "CaptureRange": "trainer.capture",
+    "Checkpoint": "config.schema",
     "Checkpoints": "checkpoint.folder",
     "Config": "config.schema",
+    "Data": "config.schema",
+    "Distributed": "config.schema",
     "Event": "streams",
+    "Hooks": "trainer.hooks",
     "Interrupts": "trainer.interrupts",
-    "LateLosses": "sync",
     "MicroBatches": "trainer.recover",
+    "Model": "config.schema",
+    "Monitor": "config.schema",
     "PinnedBudget": "memory",
     "PinnedCollator": "pinned",
     "PrefetchLoader": "prefetch",
@@ -90,10 +110,11 @@ _MODULES = {
     "Stream": "streams",
     "Streams": "streams",
     "SyncPolicy": "sync",
+    "Training": "config.schema",
     "annotate_module": "modules",
     "diagnose": "diagnosis.own",
-    "hand_over": "streams",
-    "reopening": "trainer.recover",
+    "record_stream": "streams",
+    "retry_loader": "trainer.recover",
     "train": "trainer.training_run",
     "usable_device": "devices",
 }

@@ -1,4 +1,4 @@
-"""Named CUDA streams and events that also work without a GPU, and `hand_over`, which moves tensors between streams.
+"""Named CUDA streams and events that also work without a GPU, and `record_stream`, which moves tensors between streams.
 
 Without a GPU, work is done when its call returns: a stream is only a name, and an event is always done.
 """
@@ -205,12 +205,12 @@ class Streams:
         return len(self._streams)
 
 
-def hand_over(tree: Tree, *, ready: Event, to: Stream) -> Tree:
+def record_stream(tree: Tree, *, ready: Event, to: Stream) -> Tree:
     """Make tensors written on one stream safe to use on another stream.
 
         with copy:
             batch = host_batch.to("cuda", non_blocking=True)
-        hand_over(batch, ready=copy.record(), to=Stream.current("cuda"))
+        record_stream(batch, ready=copy.record(), to=Stream.current("cuda"))
         model(batch)
 
     `to` waits for `ready`, so it does not read unfinished data. `record_stream` is called for each tensor and each

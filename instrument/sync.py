@@ -64,19 +64,19 @@ class SyncPolicy:
             raise ConfigError(f"sync {text!r} is unknown: use auto, every, event or a number of steps")
         return cls(None if text == "event" else 1 if text == "every" else int(text))
 
-    def losses(self, device: torch.device | str) -> LateLosses[float]:
+    def losses(self, device: torch.device | str) -> AsyncMetrics[float]:
         """Return a queue with room for the losses that can be on their way under this policy."""
-        return LateLosses(device, self._capacity, self)
+        return AsyncMetrics(device, self._capacity, self)
 
-    def metrics(self, device: torch.device | str) -> LateLosses[dict[str, float]]:
+    def metrics(self, device: torch.device | str) -> AsyncMetrics[dict[str, float]]:
         """Return such a queue for several figures a step, which it returns as dictionaries."""
-        return LateLosses(device, self._capacity, self)
+        return AsyncMetrics(device, self._capacity, self)
 
     @property
     def _capacity(self) -> int:
         return max(MAX_STEPS_AHEAD, self.every or 0) + 1
 
-    def after(self, step: int, losses: LateLosses[Figures]) -> list[tuple[int, Figures]]:
+    def after(self, step: int, losses: AsyncMetrics[Figures]) -> list[tuple[int, Figures]]:
         """Wait if this policy requires it after `step`, counted from 0; return (step, loss) of losses that arrived.
 
         With `every`, it waits when a multiple of `every` steps has ended since the oldest loss on its way. A loop can
@@ -88,7 +88,7 @@ class SyncPolicy:
         return losses.wait() if oldest is not None and (step + 1) // self.every != oldest // self.every else []
 
 
-class LateLosses(Generic[Figures]):
+class AsyncMetrics(Generic[Figures]):
     """A queue of losses on their way from the device to the host, so that logging a loss does not block the host.
 
         late = SyncPolicy(every=10).losses("cuda")
@@ -116,7 +116,7 @@ class LateLosses(Generic[Figures]):
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
         self._events: list[Event] = []
         self._pending: deque[tuple[int, int, Any]] = deque()
-        self._put_count = self.waited_ns = 0
+        self._submitted = self.waited_ns = 0
 
     def __len__(self) -> int:
         """Return the number of steps whose losses have not been read."""
@@ -131,12 +131,12 @@ class LateLosses(Generic[Figures]):
         """Start the copy of a step's figures, wait if the policy requires it, and return those that have arrived.
 
         Raises:
-            ValueError, InstrumentError: as `put`.
+            ValueError, InstrumentError: as `submit`.
         """
-        self.put(step, figures)
-        return self.ready() if self.policy is None else self.policy.after(step, self)
+        self.submit(step, figures)
+        return self.completed() if self.policy is None else self.policy.after(step, self)
 
-    def put(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> None:
+    def submit(self, step: int, figures: Tensor | Mapping[str, Tensor | float]) -> None:
         """Start the copy of a loss, or of several figures, on the current stream; the host does not wait.
 
         Call it outside functions for torch.compile: inside one, it ends the compiled graph.
@@ -150,21 +150,21 @@ class LateLosses(Generic[Figures]):
             InstrumentError: a tensor has more or less than one element.
         """
         if len(self) == self.capacity:
-            raise ValueError(f"{self.capacity} losses have not been read: call ready() or wait() first")
+            raise ValueError(f"{self.capacity} losses have not been read: call completed() or wait() first")
         named = figures if isinstance(figures, Mapping) else {"loss": figures}
         for name, value in named.items():
             if isinstance(value, Tensor) and value.numel() != 1:
                 text = f"the {name} of step {step} has shape {tuple(value.shape)} and must be one number"
                 raise InstrumentError(f"{text}: return its mean()")
-        slot = self._put_count % self.capacity
+        slot = self._submitted % self.capacity
         if slot == len(self._events):
             self._events.append(Event(self._device))
         copied = {name: self._copy(name, slot, value) for name, value in named.items()}
         self._events[slot].record()
         self._pending.append((step, slot, copied if isinstance(figures, Mapping) else copied["loss"]))
-        self._put_count += 1
+        self._submitted += 1
 
-    def ready(self) -> list[tuple[int, Figures]]:
+    def completed(self) -> list[tuple[int, Figures]]:
         """Return (step, figures) of the losses that have arrived, in the order of their steps, without waiting."""
         arrived = []
         while self._pending and self._events[self._pending[0][1]].query():
@@ -182,7 +182,7 @@ class LateLosses(Generic[Figures]):
             with _SYNC:
                 self._events[self._pending[-1 - leave][1]].synchronize()
             self.waited_ns += time.perf_counter_ns() - start
-        return self.ready()
+        return self.completed()
 
     def _copy(self, name: str, slot: int, value: Tensor | float) -> Tensor | float:
         """Start the copy of a tensor into its place for `slot`, and return the place; return a number unchanged."""

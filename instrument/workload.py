@@ -1,51 +1,102 @@
-"""What a run trains: one of the package's models on its data, or a model, data and a loss of the user's own."""
+"""What a run trains: the package's model on its data, or a model, data and a loss of the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
-from instrument.config.training import Precision
-from instrument.data.datasets import Loader, Synthetic, build_loader
-from instrument.data.order import Position
-from instrument.models import build
-from instrument.models.batches import IGNORED
-from instrument.own.streams import StreamLoader
-from instrument.trainer.learner import Batch, ComputeLoss, CountTerms, call_model
+from instrument.config.settings import is_reference
+from instrument.config.training import Precision, Training
+from instrument.data import Loader, Position, map_style_loader, package_samples
+from instrument.errors import ConfigError
+from instrument.memory import PinnedBudget
+from instrument.models import Transformer, check, tune
+from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, error_line, load_reference, stream_length
+from instrument.pinned import PinnedCollator
+from instrument.trainer.hooks import Hooks
+from instrument.trainer.learner import ComputeLoss, CountTerms, Learner, call_model
+from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trees import map_tensors
+
+UNKNOWN_BATCH = 1 << 30  # batch size of an iterable that does not state it: no batch is split before memory runs out
 
 
 class Workload:
-    """One of the package's models on its data.
+    """A model, its data and its loss.
 
     Args:
         config: the configuration of the run.
+        make_model: returns a new model for a configuration.
+        data: a data set of samples, whose order the seed determines; or a DataLoader or another iterable of batches.
+        compute_loss: returns the scalar loss of a model and a batch on the same device.
+        validation: returns the data for validations, like `data`, for a configuration that has their settings.
 
     Attributes:
         config: the configuration; `data` has the batch size and workers of the loader in use.
-        compute_loss: returns the scalar loss of a model and a batch on the same device.
+        compute_loss: as given.
         count: returns the number of terms in the mean of a batch's loss; None if these are its samples.
+        make_optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for AdamW.
+        hooks: what the run calls.
+
+    Raises:
+        ConfigError: `--epochs` is used for data without a length.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.compute_loss: ComputeLoss = call_model
-        self.count: CountTerms | None = _label_count if config.model.name == "mlm" else None
+    def __init__(
+        self,
+        config: Config,
+        make_model: Callable[[Config], nn.Module],
+        data: Any,
+        compute_loss: ComputeLoss,
+        validation: Callable[[Config], Any],
+    ) -> None:
+        self._make_model, self._given, self._validation = make_model, data, validation
+        self._data = _opened(data, config)
+        self.config = _fit(config, self._data)
+        self.compute_loss = compute_loss
+        self.count: CountTerms | None = getattr(compute_loss, "count", None)
+        self.make_optimizer: MakeOptimizer | None = None
+        self.hooks = Hooks()
+        if config.training.epochs is not None and not is_map_style(self._data) and stream_length(self._data) is None:
+            raise ConfigError(f"--epochs {config.training.epochs}: the data has no length; use --steps")
+
+    def with_config(self, config: Config) -> Workload:
+        """Return the same workload with another configuration."""
+        made = copy.copy(self)
+        made._data = _opened(self._given, config)
+        made.config = _fit(config, made._data)
+        return made
+
+    def validation(self, config: Config) -> Workload:
+        """Return the workload that a run with this workload validates on; `config` has the settings of the data."""
+        made = copy.copy(self)
+        made._given = self._validation(config)
+        return made.with_config(config)
 
     def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
-        """Return a new model on `device`, with weights from torch's global generator.
+        """Return a new model on `device`, with weights from torch's global generator on the CPU.
 
         Raises:
             ConfigError: the model cannot be built, or the device does not support it.
         """
-        return build(self.config.model, self.config.data, device, precision=precision)
+        model = self.config.model
+        if not is_reference(model.name):
+            check(model, device, precision)
+        return tune(self._make_model(self.config).to(device), model, device)
+
+    def learner(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> Learner:
+        """Return the model of a run with its loss and its optimizer."""
+        return Learner(model, training, steps, device, self.compute_loss, self.count, self.make_optimizer)
 
     def build_loader(
         self,
@@ -57,38 +108,52 @@ class Workload:
         endless: bool | None = None,
         pinned: bool = False,
     ) -> Loader | StreamLoader:
-        """Return a loader of host batches; see `instrument.data.datasets.build_loader`.
+        """Return a loader of host batches.
+
+        Samples of a data set are shuffled in each epoch, but synthetic ones are not, and ranks use disjoint samples. A
+        DataLoader or another iterable gives its own batches on every rank.
 
         Args:
             config: the configuration of the run, or one with other settings of `data`.
             rank: this process, from 0.
             world: the number of processes.
-            start: the first batch.
+            start: the first batch, such as `Position(*saved)` from a checkpoint.
             endless: whether an iteration continues with the next epoch; None to do so if the run is limited by steps.
-            pinned: whether batches are in pinned memory.
+            pinned: whether batches are in pinned memory, within `data.pinned_budget`. Kept batches are pinned once.
+
+        Raises:
+            ConfigError: the sizes or the position do not fit, there is not enough memory for preloading or pinning, or
+                there are several ranks, and the DataLoader's sampler does not divide the samples.
         """
         config = config or self.config
         endless = config.training.epochs is None if endless is None else endless
         pinned = pinned and torch.cuda.is_available()
-        return self._loader(config, rank=rank, world=world, start=start, endless=endless, pinned=pinned)
-
-    def _loader(
-        self, config: Config, *, rank: int, world: int, start: Position | None, endless: bool, pinned: bool
-    ) -> Loader | StreamLoader:
-        return build_loader(config, rank=rank, world=world, start=start, endless=endless, pinned=pinned)
+        data, seed = config.data, config.training.seed
+        if is_map_style(self._data):
+            ranks = {"rank": rank, "world": world}
+            return map_style_loader(self._data, data, seed, **ranks, start=start, endless=endless, pinned=pinned)
+        _check_divided(self._data, world)
+        pins = pinned and not getattr(self._data, "pin_memory", False)
+        finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
+        return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
 
     def flops(self) -> tuple[int | None, str]:
         """Return the floating-point operations of one step, or None and the reason why they are not counted.
 
-        The count is that of the model itself: it excludes the second forward pass of checkpointing and counts
-        attention by its formula. The state of the random number generators does not change.
+        They are those of the first sample of a data set. The count is that of the model itself: it excludes the second
+        forward pass of checkpointing and counts attention by its formula. The random numbers of the run stay the same.
         """
-        config, batch = self.config, self.config.data.batch
-        model = replace(config.model, checkpointing=None, compile=None, float8=False, attention="auto", draw="host")
-        sample = Synthetic(model, config.data, 0)[0]
-        single = {name: tensor[None] for name, tensor in sample.items()}
-        each = count_flops(lambda: build(model, config.data, "meta"), single, self.compute_loss)
-        return each * batch * config.training.accumulation, ""
+        dataset = self._data.dataset if isinstance(self._data, DataLoader) else self._data
+        if not is_map_style(dataset) or self.config.data.batch == UNKNOWN_BATCH:
+            return None, "operations are counted for data sets with an index only"
+        collate = self._data.collate_fn if isinstance(self._data, DataLoader) else default_collate
+        plain = replace(self.config, model=replace(self.config.model, checkpointing=None, attention="auto"))
+        try:
+            with random_state_kept():  # a sample may be augmented at random
+                each = count_flops(lambda: self._make_model(plain), collate([dataset[0]]), self.compute_loss)
+        except Exception as error:  # a user's model may not run on the device "meta"
+            return None, f"operations cannot be counted on the device meta: {error_line(error)}"
+        return each * self.config.data.batch * self.config.training.accumulation, ""
 
 
 def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: ComputeLoss) -> int:
@@ -100,14 +165,133 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
         compute_loss: as in `Workload`.
     """
     on_meta = map_tensors(batch, lambda tensor: torch.empty_like(tensor, device="meta"))
-    with random_state_kept():
-        with torch.device("meta"):
-            model = make().to("meta")
-        with FlopCounterMode(display=False) as counter:
-            compute_loss(model, on_meta).backward()  # type: ignore[no-untyped-call]
+    with torch.device("meta"):
+        model = make().to("meta")
+    with FlopCounterMode(display=False) as counter:
+        compute_loss(model, on_meta).backward()  # type: ignore[no-untyped-call]
     return int(counter.get_total_flops())
 
 
-def _label_count(batch: Batch) -> torch.Tensor:
-    count: torch.Tensor = (batch["labels"] != IGNORED).sum()
-    return count
+def open_workload(config: Config) -> Workload:
+    """Return the workload of a configuration, with its optimizer and hooks.
+
+    Raises:
+        ConfigError: a reference "package.module:name" cannot be imported, or is not what the setting needs.
+    """
+    made = _named_workload(config) if is_reference(config.model.name) else _package_workload(config)
+    training = config.training
+    if is_reference(training.optimizer):
+        made.make_optimizer = load_reference("--optimizer", training.optimizer)
+    if training.hooks is not None:
+        made.hooks = call_reference("--hooks", training.hooks, load_reference("--hooks", training.hooks), config)
+    return made
+
+
+def own_workload(
+    config: Config, model: nn.Module, data: Iterable[Any], loss: Loss | None, validation: Any = None
+) -> Workload:
+    """Return the workload of objects. The model is copied for each use, so that it stays unchanged."""
+    return Workload(config, lambda _config: copy.deepcopy(model), data, OwnLoss(loss), lambda _config: validation)
+
+
+def named_after(config: Config, model: Any, data: Any, validation: Any = None) -> Config:
+    """Return a configuration whose references are the classes of objects, which take their place."""
+    kinds = (type(part) for part in (model, data, validation))
+    model_name, path, validation_path = (f"{kind.__module__}:{kind.__name__}" for kind in kinds)
+    named = replace(config.data, path=Path(path), validation=None if validation is None else Path(validation_path))
+    return replace(config, model=replace(config.model, name=model_name), data=named)
+
+
+def _package_workload(config: Config) -> Workload:
+    """Return the workload of the package's model, on synthetic data or a file."""
+
+    def make_model(config: Config) -> nn.Module:
+        return Transformer(config.model, config.data)
+
+    return Workload(config, make_model, package_samples(config), call_model, package_samples)
+
+
+def _named_workload(config: Config) -> Workload:
+    """Import the model's factory, the data and the loss that the configuration names."""
+    loss_text = config.model.loss
+    factory = load_reference("--model", config.model.name)
+    if not callable(factory):
+        raise ConfigError(f"--model {config.model.name}: {type(factory).__name__} is not a function or a class")
+    data = _data_of("--data", str(config.data.path), config)
+    loss = OwnLoss(None if loss_text is None else load_reference("--loss", loss_text))
+
+    def validation(config: Config) -> Any:
+        return _data_of("--validation", str(config.data.path), config)
+
+    return Workload(config, lambda config: _model_of(factory, config), data, loss, validation)
+
+
+def is_map_style(data: Any) -> bool:
+    """Return whether `data` is a data set of samples with an index and a length, and not a list of batches."""
+    if isinstance(data, IterableDataset | DataLoader | list | tuple | type):
+        return False
+    return isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+
+
+def _check_divided(data: Any, world: int) -> None:
+    if world > 1 and isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler | SequentialSampler):
+        raise ConfigError(
+            f"each of {world} processes would read all data of the DataLoader; "
+            "give the Dataset itself, or a DataLoader with a DistributedSampler"
+        )
+
+
+def _model_of(factory: Any, config: Config) -> nn.Module:
+    """Return the model that a reference names."""
+    text, is_module = config.model.name, isinstance(factory, nn.Module)
+    model = copy.deepcopy(factory) if is_module else call_reference("--model", text, factory, config)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"--model {text}: returns {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _data_of(setting: str, text: str, config: Config) -> Any:
+    """Return the data set or the loader that a reference names."""
+    data = load_reference(setting, text)
+    if isinstance(data, type) or not (is_map_style(data) or hasattr(data, "__iter__")):
+        if not callable(data):
+            raise ConfigError(f"{setting} {text}: {type(data).__name__} is not a Dataset or a DataLoader")
+        data = call_reference(setting, text, data, config)
+    if not (is_map_style(data) or hasattr(data, "__iter__")):
+        raise ConfigError(f"{setting} {text}: returns {type(data).__name__}, not a Dataset or a DataLoader")
+    return data
+
+
+def _opened(data: Any, config: Config) -> Any:
+    """Return the data, or a DataLoader over an iterable data set, with the settings of the run.
+
+    Each worker would iterate over all of the data set, so it has none unless their number is given.
+    """
+    if not isinstance(data, IterableDataset) or type(data).__name__ == "WebLoader":  # webdataset's, of batches
+        return data
+    settings = config.data.with_workers(0)
+    return DataLoader(
+        data,
+        batch_size=settings.batch,
+        drop_last=True,
+        num_workers=settings.workers,
+        prefetch_factor=settings.prefetch_factor,
+        persistent_workers=settings.persistent_workers,
+    )
+
+
+def _fit(config: Config, data: Any) -> Config:
+    """Return the configuration with the batch size and the workers of the user's loader."""
+    if is_map_style(data):
+        return replace(config, data=config.data.with_workers())
+    batch = getattr(data, "batch_size", None)
+    workers = getattr(data, "num_workers", 0)
+    own = replace(
+        config.data,
+        batch=batch if isinstance(batch, int) else UNKNOWN_BATCH,
+        workers=workers,
+        prefetch_factor=getattr(data, "prefetch_factor", None) if workers else None,
+        persistent_workers=bool(workers and getattr(data, "persistent_workers", False)),
+        preload=False,
+    )
+    return replace(config, data=own)

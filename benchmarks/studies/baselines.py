@@ -31,7 +31,7 @@ from strategies import SETTLING, STEPS, WORKLOADS, flags
 
 from instrument.config.loading import load
 from instrument.config.schema import Config
-from instrument.data.datasets import Synthetic
+from instrument.data import Synthetic
 from instrument.distributed.world import World, select_device
 from instrument.models import build
 from instrument.trainer.learner import Learner

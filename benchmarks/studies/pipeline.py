@@ -22,11 +22,11 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from docs.examples.pipeline_stages import pipeline_schedule, stage_blocks
 from instrument import CaptureRange, annotate
 from instrument.config.schema import Config, Model
-from instrument.distributed.pipeline import pipeline_schedule, stage_blocks
 from instrument.distributed.world import process_group, select_device
-from instrument.models.blocks import Block
+from instrument.models import Block
 from instrument.ranges import OPTIMIZER, iteration_name, phase
 
 SETTLING = 5

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 STEPS, SETTLING = 40, 10
 COMMON = {"batch": 32, "sequence": 256, "preload": True, "progress": False}
+PROMPT = "docs.examples.masked_language"
 # a batch has 32 x 256 x features floats
 WIDE = {"width": 4096, "layers": 2, "heads": 32, "samples": 32}
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,15 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "copy10": WIDE | {"features": 8192},
     "copy30": WIDE | {"features": 26624, "pinned_budget": 4 << 30},
     "copy60": WIDE | {"features": 57344, "pinned_budget": 8 << 30},
-    "prompt": {"model": "mlm", "batch": 8, "width": 1024, "layers": 4, "heads": 16, "samples": 64},
+    "prompt": {
+        "data": f"{PROMPT}:PromptTokens",
+        "loss": f"{PROMPT}:loss",
+        "batch": 8,
+        "width": 1024,
+        "layers": 4,
+        "heads": 16,
+        "samples": 64,
+    },
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "serial": {"strategy": "serial"},
@@ -45,8 +54,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "staged, accumulation 4": {"strategy": "staged", "accumulation": 4},
     "prefetch, sync every": {"strategy": "prefetch", "sync": "every"},
     "prefetch, sync event": {"strategy": "prefetch", "sync": "event"},
-    "prompt loop": {"strategy": "prefetch", "prompt": "loop"},
-    "prompt vectorised": {"strategy": "prefetch", "prompt": "vectorised"},
+    "prompt loop": {"strategy": "prefetch", "model": f"{PROMPT}:loop"},
+    "prompt vectorised": {"strategy": "prefetch", "model": f"{PROMPT}:vectorised"},
 }
 PROMPTS = ("prompt loop", "prompt vectorised")
 PLAIN = ("serial", "pinned", "prefetch", "staged", "graph")

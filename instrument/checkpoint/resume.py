@@ -14,7 +14,7 @@ import torch
 from instrument.checkpoint import file
 from instrument.checkpoint.states import fit_optimizer_state, restore_random_state, scale_learning_rates
 from instrument.config.settings import short_repr
-from instrument.data.order import Position
+from instrument.data import Position
 from instrument.errors import InstrumentError
 
 if TYPE_CHECKING:
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = "training.learning_rate"
 # Settings that decide the shape of the weights. The other model settings decide how the model computes.
-SHAPE_SETTINGS = frozenset(
-    f"model.{name}"
-    for name in (
-        "name", "layers", "width", "heads", "vocabulary", "features", "prompt_tokens",
-        "side", "channels", "patch", "classes",
-    )
-)  # fmt: skip
+SHAPE_SETTINGS = frozenset(f"model.{name}" for name in ("name", "layers", "width", "heads", "vocabulary", "features"))
 # Sections that are never compared: where a run is stored and how it is watched.
 _FREE_SECTIONS = ("checkpoint.", "monitor.", "capture.")
 

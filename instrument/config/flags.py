@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import click
 
-from instrument.config.loading import alias_flags, flag_names, iter_settings, load, section_types
+from instrument.config.loading import SWITCHES, alias_flags, flag_names, iter_settings, load, section_types
 from instrument.config.settings import Kind, field_kinds, get_setting
 from instrument.errors import ConfigError, InstrumentError
 
@@ -89,6 +89,9 @@ def config_options(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
     def call(config_file: Path | None, **values: Any) -> Result:
         flags = {name: values.pop(name) for name in names}
+        for name, (key, word) in SWITCHES.items():
+            if values.pop(name):
+                flags[key.split(".")[1]] = word
         return command(config=load(config_file, flags), **values)
 
     for option in reversed(_options()):
@@ -126,7 +129,13 @@ def _options() -> list[Callable[[Callable[..., Result]], Callable[..., Result]]]
     for key, field in iter_settings():
         # Two fields that share a flag are one option, described by the first field.
         flags.setdefault(flag_names()[key], _option(key, field))
-    return [file, *flags.values()]
+    switches = [
+        click.option(
+            f"--{name}", cls=_Flag, section=key.split(".")[0], is_flag=True, help=f"Same as --precision {word}"
+        )
+        for name, (key, word) in SWITCHES.items()
+    ]
+    return [file, *flags.values(), *switches]
 
 
 def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
@@ -145,10 +154,12 @@ def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., 
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:
-    if isinstance(field.default, bool):
-        return " [on]" if field.default else " [off]"
-    without_gpu = "" if get_setting(field).cpu is None else f"; without a GPU {get_setting(field).cpu}"
-    return "" if field.default is None else f" [{field.default}{without_gpu}]"
+    setting = get_setting(field)
+    if isinstance(setting.default, bool):
+        return " [on]" if setting.default else " [off]"
+    without_gpu = "" if setting.cpu is None else f"; without a GPU {setting.cpu}"
+    word = next((word for word, value in setting.words.items() if value == setting.default), setting.default)
+    return "" if word is None else f" [{word}{without_gpu}]"
 
 
 def _metavar(key: str, field: dataclasses.Field[Any], kind: Kind) -> str:

@@ -32,7 +32,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "model.vocabulary": ("vocab_size",),
     "model.checkpointing": ("gradient_checkpointing", "activation_checkpointing"),
     "model.compile": ("torch_compile",),
-    "data.batch": ("batch_size", "per_device_train_batch_size"),
+    "data.batch": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
     "data.sequence": ("sequence_length", "max_seq_length", "block_size"),
     "data.workers": ("num_workers", "dataloader_num_workers"),
     "data.prefetch_factor": ("dataloader_prefetch_factor",),
@@ -44,6 +44,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "checkpoint.keep": ("save_total_limit",),
     "checkpoint.resume": ("resume_from_checkpoint",),
     "monitor.every": ("logging_steps", "log_interval", "log_every_n_steps"),
+}
+# Switches of other libraries, with the setting and the value that they stand for.
+SWITCHES: Mapping[str, tuple[str, str]] = {
+    "fp16": ("training.precision", "fp16"),
+    "bf16": ("training.precision", "bf16"),
 }
 
 
@@ -64,20 +69,9 @@ def load(path: Path | None, flags: Mapping[str, object]) -> Config:
     sources = {key: f"{path}: {key}" for key in file_values}
     sources |= {key: f"--{flag_names()[key]}" for key in flag_values}
     values = file_values | flag_values
-    if _is_cpu(str(values.get("training.device", "auto"))):
-        settings = {key: get_setting(field) for key, field in iter_settings()}
-        values = {key: setting.cpu for key, setting in settings.items() if setting.cpu is not None} | values
-    return _build(values, sources)
-
-
-def _is_cpu(device: str) -> bool:
-    if device == "auto":
-        try:
-            import torch  # imported here so that the configuration works without torch
-        except ImportError:
-            return True
-        return not torch.cuda.is_available()
-    return device == "cpu"
+    device = str(values.get("training.device", "auto"))
+    defaults = {key: get_setting(field).default_for(device) for key, field in iter_settings()}
+    return _build(defaults | values, sources)
 
 
 def from_sections(sections: Mapping[str, Any]) -> Config:
@@ -201,6 +195,10 @@ def _flatten(sections: Mapping[str, Any], prefix: str) -> Values:
             raise ConfigError(f"{prefix}{section}: must be a section with keys, not {short_repr(fields)}")
         for name, value in (fields or {}).items():
             key = f"{section}.{settings_by_alias(section).get(name, name)}"
+            if name in SWITCHES and SWITCHES[name][0].startswith(f"{section}."):
+                if value is False:
+                    continue
+                key, value = SWITCHES[name] if value is True else (key, value)
             if key not in flag_names():
                 raise ConfigError(f"{prefix}{_unknown_key(section, name)}")
             if key in values:

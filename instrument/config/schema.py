@@ -80,10 +80,6 @@ def _has_fixed_length(config: Config) -> bool:
     return config.training.epochs is None
 
 
-def _has_prompt(config: Config) -> bool:
-    return config.model.prompt != "none"
-
-
 def _is_own(config: Config) -> bool:
     return ":" in config.model.name
 
@@ -126,6 +122,11 @@ CONFLICTS = (
         "use --precision bf16 or --strategy prefetch",
     ),
     Conflict(
+        ("training.strategy", "training.optimizer"),
+        lambda config: is_reference(config.training.optimizer) and _captures_step(config),
+        "a CUDA graph holds the trainer's own optimizer; use --strategy prefetch",
+    ),
+    Conflict(
         ("training.strategy", "data.pin_memory"),
         _disagrees_on_pinning,
         "every strategy but serial copies from pinned memory; use --strategy serial without pinned memory, and "
@@ -147,16 +148,6 @@ CONFLICTS = (
             config.training.validate_every and config.data.path is not None and config.data.validation is None
         ),
         "the run needs data that it does not train on; use --validation with data of the same kind",
-    ),
-    Conflict(
-        ("model.prompt", "model.name"),
-        lambda config: _has_prompt(config) and config.model.name != "mlm",
-        "only the masked language model has a prompt; use --model mlm or --prompt none",
-    ),
-    Conflict(
-        ("model.prompt_tokens", "data.sequence"),
-        lambda config: _has_prompt(config) and config.model.prompt_tokens >= config.data.sequence,
-        "the prompt leaves no token to predict; use fewer prompt tokens or a longer sequence",
     ),
     Conflict(
         ("training.warmup", "training.steps"),

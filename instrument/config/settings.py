@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,8 +21,9 @@ from instrument.errors import ConfigError
 
 Value = TypeVar("Value")
 BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-# An object of the user's own code: "package.module:name".
-REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+# An object of the user's own code: "package.module:name", or "folder/file.py:name".
+_NAME = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+REFERENCE = rf"({_NAME}|[^:]+\.py):{_NAME}"
 MAX_SHOWN_LENGTH = 60  # characters of a value in an error message
 NUMBER_TYPES = {int: "a whole number", float: "a number"}
 
@@ -66,7 +67,8 @@ class Setting:
         choices: the words allowed, if the type hint does not list them.
         words: words that stand for numbers.
         metavar: placeholder for the value in the help.
-        cpu: default for a run without a GPU; None means the field's default.
+        cpu: default for a run without a GPU; None means that of a run with one.
+        default: default for a run with a GPU.
     """
 
     help: str
@@ -80,7 +82,12 @@ class Setting:
     choices: tuple[str, ...] = ()
     words: Mapping[str, int] = dataclasses.field(default_factory=dict)
     metavar: str | None = None
-    cpu: int | None = None
+    cpu: int | str | None = None
+    default: Any = None
+
+    def default_for(self, device: str) -> Any:
+        """Return the default of a run on a device: "auto", "cpu", "cuda" or "cuda:N"."""
+        return self.default if self.cpu is None or not is_cpu(device) else self.cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,26 @@ class Kind:
 
 
 def setting(default: Value, help: str, **allowed: Any) -> Value:
-    """Return a dataclass field with a default and a `Setting`; `allowed` are attributes of `Setting`."""
-    return dataclasses.field(default=default, metadata={"setting": Setting(help, **allowed)})
+    """Return a dataclass field with a default and a `Setting`; `allowed` are attributes of `Setting`.
+
+    The default is that of a machine with or without a GPU, whichever it is.
+    """
+    made = Setting(help, default=default, **allowed)
+    if made.cpu is None:
+        return dataclasses.field(default=default, metadata={"setting": made})
+    factory = cast("Callable[[], Value]", lambda: made.default_for("auto"))
+    return dataclasses.field(default_factory=factory, metadata={"setting": made})
+
+
+def is_cpu(device: str) -> bool:
+    """Return whether a run on a device uses the CPU."""
+    if device == "auto":
+        try:
+            import torch  # imported here so that the configuration works without torch
+        except ImportError:
+            return True
+        return not torch.cuda.is_available()
+    return device == "cpu"
 
 
 def get_setting(field: dataclasses.Field[Any]) -> Setting:

@@ -34,8 +34,8 @@ class Capabilities:
 
 
 STRATEGIES: Mapping[str, Capabilities] = {
-    "serial": Capabilities("serial.Serial", blocks_host=True, sync_interval=1),
-    "pinned": Capabilities("pinned.Pinned", pins="all"),
+    "serial": Capabilities("base.Serial", blocks_host=True, sync_interval=1),
+    "pinned": Capabilities("base.Pinned", pins="all"),
     "prefetch": Capabilities("prefetch.Prefetch", pins="kept", copies_ahead=True),
     # A step of staged joins the thread that calls backward.
     "staged": Capabilities(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,14 +12,13 @@ from typing import Literal
 from instrument.config.settings import REFERENCE, FieldError, check_section, setting
 from instrument.config.strategies import STRATEGIES
 
-MODEL_NAMES = ("transformer", "dit", "flow", "mlm")
+MODEL_NAMES = ("transformer",)
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
 Checkpointing = Literal["full", "selective"]
 CompileScope = Literal["full", "blocks"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-PromptForm = Literal["none", "loop", "vectorised", "gated", "gated-scatter"]
 OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
@@ -27,6 +27,8 @@ SYNC = {
     "metavar": "auto|every|N|event",
 }
 AUTO_BATCH = 0
+AUTO_WORKERS = -1
+MAX_AUTO_WORKERS = 8  # more processes rarely load faster, and each holds a copy of the data set
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
 
@@ -35,7 +37,9 @@ class Training:
     """How the run trains: strategy, length, precision, optimizer and error handling."""
 
     strategy: str = setting(
-        "prefetch", "how batches reach the GPU and how a step is computed", choices=tuple(STRATEGIES)
+        "prefetch",
+        "how batches reach the GPU and how a step is computed; staged is experimental",
+        choices=tuple(STRATEGIES),
     )
     sync: str = setting(
         "auto",
@@ -51,7 +55,18 @@ class Training:
     accumulation: int = setting(1, "number of micro-batches per optimizer step", low=1)
     clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
-    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    optimizer: str = setting(
+        "adamw",
+        "adamw, or a class or function of your own that takes parameter groups and returns an optimizer, or an "
+        "optimizer and its scheduler",
+        choices=("adamw",),
+        pattern=REFERENCE,
+        expected="package.module:function",
+        metavar="adamw|MODULE:FUNCTION",
+    )
+    weight_decay: float = setting(
+        0.01, "weight decay; parameters of one dimension, such as biases and norms, have none", low=0
+    )
     schedule: Schedule = setting(
         "cosine", "shape of the learning rate after the warm-up; plateau: half after validations without improvement"
     )
@@ -61,6 +76,13 @@ class Training:
     empty_cache: int = setting(0, "empty the CUDA allocator's cache every N steps; 0: never", low=0)
     annotate_modules: int = setting(0, "add NVTX ranges for modules down to this depth; 0: none", low=0)
     retries: int = setting(3, "number of retries after an out-of-memory error or a transient loader error", low=0)
+    hooks: str | None = setting(
+        None,
+        "a class of your own with methods that a run calls, such as after_step; see instrument.Hooks",
+        pattern=REFERENCE,
+        expected="package.module:class",
+        metavar="MODULE:CLASS",
+    )
     on_nan: OnNan = setting(
         "stop", "what to do if a loss or gradient is not finite: stop the run, skip the update, or apply it"
     )
@@ -93,8 +115,8 @@ class Model:
     layers: int = setting(4, "number of blocks", low=1, cpu=2)
     width: int = setting(1024, "hidden size", low=1, cpu=256)
     heads: int = setting(16, "number of attention heads; must divide the width", low=1)
-    vocabulary: int = setting(8192, "vocabulary size in tokens (transformer, mlm)", low=2, cpu=1024)
-    features: int = setting(4096, "input features per position (transformer)", low=1, cpu=512)
+    vocabulary: int = setting(8192, "vocabulary size in tokens", low=2, cpu=1024)
+    features: int = setting(4096, "input features per position", low=1, cpu=512)
     attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
     checkpointing: Checkpointing | None = setting(
         None,
@@ -110,28 +132,12 @@ class Model:
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
     float8: bool = setting(False, "compute linear layers in float8 (needs torchao and an H100 or newer)")
-    prompt: PromptForm = setting(
-        "none",
-        "how the prompt enters: in place of tokens, by a Python loop or vectorised; or added through gates, with a "
-        "large intermediate or by scatter_add_ (mlm)",
-    )
-    prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
-    draw: Literal["host", "device"] = setting(
-        "host", "where noise, times and masks are drawn; device: after the copy, by the GPU (dit, flow, mlm)"
-    )
-    side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
-    channels: int = setting(4, "number of image channels (dit, flow)", low=1)
-    patch: int = setting(2, "patch height and width in pixels; must divide the side (dit, flow)", low=1)
-    classes: int = setting(1000, "number of classes (dit, flow)", low=1)
 
     def __post_init__(self) -> None:
         check_section(self)
         if self.width % self.heads:
             reason = f"width={self.width} is not divisible by heads={self.heads}"
             raise FieldError(reason, "model.width", "model.heads")
-        if self.name in ("dit", "flow") and self.side % self.patch:
-            reason = f"side={self.side} is not divisible by patch={self.patch}"
-            raise FieldError(reason, "model.side", "model.patch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class Data:
 
     path: Path | None = setting(
         None,
-        "array (.npy) or text file; none: synthetic data from the seed; "
+        "array (.npy); none: synthetic data from the seed; "
         "for a model of your own: a Dataset or a DataLoader, or a function that returns it",
         flag="data",
         metavar="PATH|MODULE:NAME",
@@ -153,7 +159,7 @@ class Data:
         metavar="N|auto",
         cpu=4,
     )
-    sequence: int = setting(256, "number of positions per sample (transformer, mlm)", low=1, cpu=64)
+    sequence: int = setting(256, "number of positions per sample", low=1, cpu=64)
     samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
     distinct_batches: int = setting(
         3,
@@ -161,7 +167,14 @@ class Data:
         "and repeated; 0: generate each sample when it is needed",
         low=0,
     )
-    workers: int = setting(0, "number of loader processes; 0: load in the training process", low=0)
+    workers: int = setting(
+        AUTO_WORKERS,
+        "number of loader processes; 0: load in the training process; auto: one for each CPU core but one, at most 8, "
+        "and 0 for data that is in memory",
+        low=AUTO_WORKERS,
+        words={"auto": AUTO_WORKERS},
+        metavar="N|auto",
+    )
     prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the loader processes between epochs")
     preload: bool = setting(False, "generate or read all samples before the first step and keep them in memory")
@@ -180,6 +193,16 @@ class Data:
         for name in ("prefetch_factor", "persistent_workers"):
             if getattr(self, name) and not self.workers:
                 raise FieldError(f"{name} needs workers of at least 1", f"data.{name}", "data.workers")
+
+    def with_workers(self, most: int = MAX_AUTO_WORKERS) -> Data:
+        """Return the same data with a number of workers in place of "auto", at most `most`."""
+        if self.workers != AUTO_WORKERS:
+            return self
+        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        workers = 0 if self.path is None or self.preload else max(0, min(cores - 1, most))
+        if workers:
+            return replace(self, workers=workers)
+        return replace(self, workers=0, prefetch_factor=None, persistent_workers=False)
 
     @property
     def kept(self) -> bool:

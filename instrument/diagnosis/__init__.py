@@ -3,10 +3,10 @@
 Six stages, from the bare model to the complete pipeline, take turns. The difference between two stages is the cost of
 what one adds to the other. A new stage is one entry in `stages.STAGES`.
 
-    records.py        StageResult and Diagnosis: what is measured and what follows
-    stages.py         STAGES and their implementation; context.py: what all stages share
+    stages.py         STAGES, their implementation, and what they share
     measure.py        runs the stages in rounds, and reads power
-    costs.py          splits an iteration of the pipeline into costs
-    verdict.py        the largest cost and its remedy; next_capture.py: the capture to record next
+    costs.py          what is measured and what follows; splits an iteration of the pipeline into costs
+    verdict.py        the largest cost, its remedy, and the capture to record next
+    forward.py        submodules that loop, and the line that fills memory
     output.py         the result as a table and as JSON
 """

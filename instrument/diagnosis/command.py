@@ -9,25 +9,22 @@ import torch
 
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
-from instrument.diagnosis.context import StageContext
+from instrument.diagnosis.forward import part_stages
 from instrument.diagnosis.measure import ROUNDS, Plan
 from instrument.diagnosis.output import check_writable, json_document, write_json
 from instrument.diagnosis.own import report_stages
-from instrument.diagnosis.parts import part_stages
-from instrument.diagnosis.stages import STAGES, select_stages
+from instrument.diagnosis.stages import STAGES, StageContext, select_stages
 
 
 @click.command(cls=ConfigCommand)
 @click.option(
     "--iterations",
-    default=10,
     metavar="N",
     type=click.IntRange(min=1),
-    help="Number of timed iterations in each of 5 rounds [10]",
+    help="Number of timed iterations in each of 5 rounds [10; without a GPU as many as 15 s allow]",
 )
 @click.option(
     "--warm-up",
-    default=5,
     metavar="N",
     type=click.IntRange(min=0),
     help="Number of untimed iterations before each round [5]",
@@ -50,14 +47,19 @@ from instrument.diagnosis.stages import STAGES, select_stages
 )
 @config_options
 def command(
-    config: Config, iterations: int, warm_up: int, stages: str | None, without: tuple[str, ...], json_path: Path | None
+    config: Config,
+    iterations: int | None,
+    warm_up: int | None,
+    stages: str | None,
+    without: tuple[str, ...],
+    json_path: Path | None,
 ) -> None:
     """Measure the parts of a training run, and report where time is lost and what to capture next."""
     selected = select_stages(stages)
     if json_path is not None:
         check_writable(json_path)
-    plan = Plan(iterations, warm_up)
-    context = StageContext.from_config(config, steps=max(config.training.steps, ROUNDS * iterations + warm_up))
+    context = StageContext.from_config(config)
+    plan = Plan.of_device(context.device, iterations, warm_up)
     selected += part_stages(context, without, search=stages is None)
     report = report_stages(context, selected, plan, print_message)
     click.echo(report, nl=False)

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
 
 from instrument.devices import free_memory, synchronize
-from instrument.diagnosis.context import StageContext, StageRun
-from instrument.diagnosis.records import StageResult
-from instrument.diagnosis.stages import Stage
+from instrument.diagnosis.costs import StageResult
+from instrument.diagnosis.stages import Stage, StageContext, StageRun
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
-from instrument.monitor.nvml import Meter, NoMeter, Reading
+from instrument.monitor.nvml import NAMES as POWER
+from instrument.monitor.nvml import Meter
 from instrument.ranges import annotate
 from instrument.streams import Event
 from instrument.trainer.loop import count_samples
 from instrument.trainer.recover import is_out_of_memory
 
 ROUNDS = 5
+ITERATIONS, WARM_UP = 10, 5
+CPU_SECONDS = 15.0  # for all rounds of a diagnosis without a GPU, whose iterations take a hundred times as long
 NO_GPU = "the run uses no GPU"
 NOT_IN_STAGE = "this stage does not include it"
 FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
-POWER = ("power_w", "utilisation_percent")
-SETTLING_S = 1.0  # NVML averages over about one second, so earlier readings include the previous stage
-INTERVAL_S = 0.1
-ENOUGH_READINGS = 10
+POWER_S = 1.2  # NVML averages over about one second
 MAX_SLEEP_MS = 500.0
 SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
@@ -44,10 +43,19 @@ class Plan:
     Attributes:
         iterations: timed iterations in each round.
         warm_up: untimed iterations before them in each round.
+        seconds: time after which the timed and the untimed iterations of all rounds end, except the first one of each
+            round; None for no limit.
     """
 
-    iterations: int = 10
-    warm_up: int = 5
+    iterations: int = ITERATIONS
+    warm_up: int = WARM_UP
+    seconds: float | None = None
+
+    @classmethod
+    def of_device(cls, device: torch.device, iterations: int | None, warm_up: int | None) -> Plan:
+        """Return the plan with these numbers; on a CPU, numbers that are not given have a limit of time."""
+        seconds = CPU_SECONDS if device.type != "cuda" and iterations is None else None
+        return cls(iterations or ITERATIONS, WARM_UP if warm_up is None else warm_up, seconds)
 
 
 def measure(
@@ -65,11 +73,12 @@ def measure(
         log: receives one line before each round.
     """
     measurements = [_Measurement(stage) for stage in stages]
-    no_meter = NoMeter("power is read in the last round")
+    # Half of the time of a round is for iterations that are not timed.
+    limit = math.inf if plan.seconds is None else plan.seconds / (2 * ROUNDS * len(stages))
     for number in range(1, ROUNDS + 1):
         log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
         for measurement in measurements:
-            _run_stage(measurement, context, plan, meter if number == ROUNDS else no_meter)
+            _run_stage(measurement, context, plan, limit, meter if number == ROUNDS else None)
     return [_stage_result(measurement, context) for measurement in measurements]
 
 
@@ -80,17 +89,17 @@ class _Measurement:
     stage: Stage
     rounds_ms: list[float] = field(default_factory=list)
     figures: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    power: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float | None] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 
-def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
+def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None) -> None:
     if measurement.failure is not None:
         return
     try:
         with annotate(f"stage {measurement.stage.name}"):
-            _measure_round(measurement, context, plan, meter)
+            _measure_round(measurement, context, plan, limit, meter)
     except InstrumentError as error:
         measurement.failure = str(error)
     except RuntimeError as error:
@@ -100,19 +109,24 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, met
     free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 
-def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
-    with closing(measurement.stage.open(context)) as run, PowerReadings(meter) as readings:
+def _measure_round(
+    measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None
+) -> None:
+    with closing(measurement.stage.open(context)) as run:
         # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
-        for _ in range(plan.warm_up + context.steps_ahead):
-            run.iterate()
+        _iterate(run, plan.warm_up + context.steps_ahead, limit)
         run.begin()
-        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device))
+        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device, limit))
         for name, value in {"gpu_ms": _gpu_ms(run, context.device), **run.figures()}.items():
             if value is not None:
                 measurement.figures[name].append(value)
-        while not readings.is_complete():
-            _round_ms(run, 1, context.device)
-    measurement.power, measurement.missing = readings.means()
+        if meter is not None:
+            end = time.monotonic() + POWER_S
+            while meter.reason is None and time.monotonic() < end:
+                _round_ms(run, 1, context.device)
+            reading = meter.read()
+            measurement.power = {name: getattr(reading, name) for name in POWER}
+            measurement.missing = dict(reading.not_measured)
 
 
 def _stage_result(measurement: _Measurement, context: StageContext) -> StageResult:
@@ -138,14 +152,23 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
     )
 
 
-def _round_ms(run: StageRun, iterations: int, device: torch.device) -> float:
+def _iterate(run: StageRun, iterations: int, limit: float) -> int:
+    """Run iterations until there are enough, or `limit` seconds have passed; return their number."""
+    end = time.perf_counter() + limit
+    for number in range(iterations):
+        run.iterate()
+        if time.perf_counter() >= end:
+            return number + 1
+    return iterations
+
+
+def _round_ms(run: StageRun, iterations: int, device: torch.device, limit: float = math.inf) -> float:
     """Return the time of one iteration in ms; the host waits for the GPU only before and after the round."""
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(iterations):
-        run.iterate()
+    done = _iterate(run, iterations, limit)
     synchronize(device)
-    return (time.perf_counter() - start) * 1000 / iterations
+    return (time.perf_counter() - start) * 1000 / done
 
 
 def _gpu_ms(run: StageRun, device: torch.device) -> float | None:
@@ -179,56 +202,3 @@ def _launch_ms(iterate: Callable[[], None], device: torch.device) -> float:
     elapsed = (time.perf_counter() - start) * 1000
     torch.cuda.synchronize(device)
     return elapsed
-
-
-class PowerReadings:
-    """Context manager that reads a meter during its block; it reads nothing if the meter measures nothing.
-
-    Args:
-        meter: the meter, which stays open.
-        settling: seconds at the start whose readings are discarded.
-        every: seconds between readings.
-    """
-
-    def __init__(self, meter: Meter, *, settling: float = SETTLING_S, every: float = INTERVAL_S) -> None:
-        self._meter, self._settling, self._every = meter, settling, every
-        self._first = meter.read()
-        self._readings: list[Reading] = []
-        self._start = time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
-
-    def __enter__(self) -> PowerReadings:
-        if self._measures():
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def is_complete(self) -> bool:
-        """Return whether there are enough readings for a mean, or nothing is measured."""
-        return not self._thread.is_alive() or len(self._readings) >= ENOUGH_READINGS
-
-    def means(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the mean of each measured value of POWER, and the reasons for the others."""
-        means: dict[str, float] = {}
-        missing: dict[str, str] = {}
-        for name in POWER:
-            values = [value for reading in tuple(self._readings) if (value := getattr(reading, name)) is not None]
-            if values:
-                means[name] = fmean(values)
-            else:
-                missing[name] = self._first.not_measured.get(name, "the stage ended before NVML had a value")
-        return means, missing
-
-    def _measures(self) -> bool:
-        return any(getattr(self._first, name) is not None for name in POWER)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            reading = self._meter.read()
-            if time.monotonic() - self._start >= self._settling:
-                self._readings.append(reading)

@@ -28,7 +28,7 @@ from typing import Any
 
 from instrument.checkpoint.file import io_errors, replacing
 from instrument.config.schema import Config, to_dict
-from instrument.diagnosis.records import Diagnosis, StageResult
+from instrument.diagnosis.costs import Diagnosis, StageResult
 from instrument.errors import InstrumentError
 
 JSON_FORMAT = 1

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from instrument.config.schema import Config
-from instrument.config.training import Data, Model, Precision, Training
-from instrument.diagnosis.context import StageContext
-from instrument.diagnosis.measure import ROUNDS, Plan, measure
-from instrument.diagnosis.memory import largest_intermediate, memory_note
-from instrument.diagnosis.next_capture import capture_commands
+from instrument.config.training import Precision, Training
+from instrument.diagnosis.costs import Diagnosis, StageResult
+from instrument.diagnosis.forward import largest_intermediate, memory_note, part_stages
+from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table
-from instrument.diagnosis.parts import part_stages
-from instrument.diagnosis.records import Diagnosis, StageResult
-from instrument.diagnosis.stages import Stage, select_stages
-from instrument.diagnosis.verdict import build_diagnosis
+from instrument.diagnosis.stages import Stage, StageContext, select_stages
+from instrument.diagnosis.verdict import build_diagnosis, capture_commands
 from instrument.logging import LogFunction
-from instrument.monitor.nvml import device_uuid, open_meter
-from instrument.own.losses import Loss
-from instrument.own.workload import own_workload
+from instrument.monitor.nvml import Meter, device_uuid
+from instrument.own import Loss
+from instrument.workload import named_after, own_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,8 @@ def diagnose(
     precision: Precision = "fp32",
     strategy: str = "prefetch",
     accumulation: int = 1,
-    iterations: int = 10,
-    warm_up: int = 5,
+    iterations: int | None = None,
+    warm_up: int | None = None,
     stages: str | None = None,
     without: Sequence[str] = (),
     log: LogFunction = lambda _line: None,
@@ -73,8 +69,8 @@ def diagnose(
         precision: "fp32", "bf16" or "fp16" autocast.
         strategy: how the pipeline copies batches, a name of `instrument.strategies.STRATEGIES`.
         accumulation: micro-batches per optimizer step.
-        iterations: timed iterations of each stage in each of five rounds.
-        warm_up: iterations before them.
+        iterations: timed iterations of each stage in each of five rounds; None for 10, on a CPU as many as 15 s allow.
+        warm_up: iterations before them; None for 5.
         stages: names of stages, "training,loader,pipeline"; None for all.
         without: submodules to measure the step without, such as "head" or "blocks.*.mlp". Submodules with a Python
             loop are found without it.
@@ -85,15 +81,12 @@ def diagnose(
     """
     config = Config(
         Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue"),
-        Model(name=f"{type(model).__module__}:{type(model).__name__}"),
-        Data(path=Path(f"{type(loader).__module__}:{type(loader).__name__}")),
     )
+    config = named_after(config, model, loader)
     selected = select_stages(stages)
-    context = StageContext.from_config(
-        config, ROUNDS * iterations + warm_up, lambda ready: own_workload(ready, model, loader, loss)
-    )
+    context = StageContext.from_config(config, lambda ready: own_workload(ready, model, loader, loss))
     selected += part_stages(context, without, search=stages is None)
-    report = report_stages(context, selected, Plan(iterations, warm_up), log)
+    report = report_stages(context, selected, Plan.of_device(context.device, iterations, warm_up), log)
     capture = capture_commands(report.diagnosis.bound, context.config, ["python", "your_program.py"])
     return replace(report, diagnosis=replace(report.diagnosis, capture=capture))
 
@@ -101,7 +94,7 @@ def diagnose(
 def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> DiagnosisReport:
     """Measure the stages and return what follows; `log` receives a line before each round."""
     device = context.device
-    with closing(open_meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
+    with closing(Meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
         results = measure(stages, context, plan, meter, log)
-    notes = memory_note(largest_intermediate(context), context.config)
+    notes = memory_note(largest_intermediate(context))
     return DiagnosisReport(tuple(results), build_diagnosis(results, context.config, notes))

@@ -1,24 +1,131 @@
-"""The stages of a diagnosis, in order: each adds something to the ones before it."""
+"""The stages of a diagnosis, in order: each adds something to the ones before it; and what all stages share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
 from instrument.config.settings import did_you_mean
 from instrument.config.strategies import STRATEGIES
-from instrument.config.training import Precision
-from instrument.diagnosis.context import StageContext, StageRun
+from instrument.config.training import AUTO_BATCH, Precision
+from instrument.data import PREFETCH_FACTOR, Loader, Position
+from instrument.distributed.world import World, select_device
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
+from instrument.own import StreamLoader
 from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
+from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.training_run import uses_pinned_batches, with_device
+from instrument.trees import map_tensors
+from instrument.workload import Workload, open_workload
+
+
+class StageRun:
+    """A stage that is ready to run. This base class measures nothing besides the time.
+
+    Attributes:
+        launches_only: whether an iteration only launches work, so that the host can launch it ahead of the GPU.
+    """
+
+    launches_only = False
+
+    def iterate(self) -> None:
+        """Run one iteration: this stage's part of one optimizer step."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Discard the measurements of the warm-up."""
+
+    def figures(self) -> Mapping[str, float | None]:
+        """Return attributes of `StageResult`, besides the time, measured since `begin`."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources, also after a failed iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What all stages are built from.
+
+    Attributes:
+        workload: the model, data and loss.
+        config: the configuration of the run, with its device.
+        device: the device.
+        resident: host batches of one step, for the stages without a loader.
+        loaders: loaders of batches kept in memory, by whether they are pinned, shared by all stages and rounds.
+    """
+
+    workload: Workload
+    config: Config
+    device: torch.device
+    resident: Sequence[Batch]
+    loaders: dict[bool, Loader | StreamLoader] = field(default_factory=dict)
+
+    @classmethod
+    def from_config(cls, config: Config, make_workload: Callable[[Config], Workload] = open_workload) -> StageContext:
+        """Select the device and load the batches of one step.
+
+        Args:
+            config: the configuration of the run.
+            make_workload: returns what a configuration with its device trains.
+
+        Raises:
+            ConfigError: the device or the data do not exist, or the model does not support the device.
+        """
+        if config.data.batch == AUTO_BATCH:
+            raise ConfigError("--batch auto is for instrument.train; give the diagnosis the size that it prints")
+        single = World()
+        device = select_device(config, single)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        workload = make_workload(with_device(config, device, single))
+        config = workload.config
+        batches = iter(workload.build_loader(replace(config, data=config.data.on_demand()), endless=True))
+        resident = [next(batches) for _ in range(config.training.accumulation)]
+        return cls(workload, config, device, resident)
+
+    def learner(self, precision: Precision) -> Learner:
+        """Return a new model with its optimizer.
+
+        Raises:
+            ConfigError: the model does not support this precision.
+        """
+        training = replace(self.config.training, precision=precision)
+        seed_generators(training.seed)
+        model = self.workload.build_model(self.device, precision)
+        return self.workload.learner(model, training, max(training.steps, 1), self.device)
+
+    def on_device(self) -> list[Batch]:
+        """Return the resident batches on the device."""
+        return [map_tensors(batch, lambda tensor: tensor.to(self.device)) for batch in self.resident]
+
+    def loader(self, config: Config) -> Loader | StreamLoader:
+        """Return the loader of a run with `config`, at its first batch."""
+        pinned = uses_pinned_batches(config, self.device)
+        if not config.data.kept:
+            return self.workload.build_loader(config, endless=True, pinned=pinned)
+        if pinned not in self.loaders:
+            self.loaders[pinned] = self.workload.build_loader(config, endless=True, pinned=pinned)
+        self.loaders[pinned].seek(Position())
+        return self.loaders[pinned]
+
+    @property
+    def steps_ahead(self) -> int:
+        """Number of steps whose batches the loader's workers can have ready in advance."""
+        data = self.config.data
+        if data.kept:
+            return 0
+        return math.ceil(data.workers * (data.prefetch_factor or PREFETCH_FACTOR) / self.config.training.accumulation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +256,8 @@ def _open_mixed(context: StageContext) -> StageRun:
 
 def _open_plain(context: StageContext) -> StageRun:
     """Return the baseline: blocking copies from pageable memory, and a wait after each step."""
+    if context.device.type != "cuda":
+        raise InstrumentError("without a GPU nothing is copied, so it equals the pipeline")
     training = replace(context.config.training, strategy="serial", sync="every")
     return PipelineStage(context, replace(context.config, training=training))
 

@@ -3,23 +3,99 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from instrument.config.loading import flag_names, iter_settings, load
 from instrument.config.schema import Config
+from instrument.config.settings import get_setting
+from instrument.config.strategies import STRATEGIES
 from instrument.diagnosis.costs import (
     MIN_COST_FRACTION,
+    Bound,
+    Cost,
+    Diagnosis,
+    Remedy,
+    StageResult,
     StageTimes,
     compute_costs,
     measured_ms,
     pipeline_text,
     round_spread_ms,
 )
-from instrument.diagnosis.next_capture import capture_commands
-from instrument.diagnosis.records import Bound, Cost, Diagnosis, Remedy, StageResult
+
+FIRST_STEP, LAST_STEP = 20, 30
+# Settings that do not affect the speed, or that the command sets itself.
+OMITTED_SETTINGS = ("training.steps", "training.epochs", "training.warmup", "training.annotate_modules")
+OMITTED_SECTIONS = ("checkpoint", "monitor", "capture")
+MODULE_LEVEL_BOUNDS = ("launch", "precision", "module", "compute")
+
+
+def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the commands that record steady steps, export the report and analyze it.
+
+    Args:
+        bound: the part with the largest cost. If it lies inside the compute, modules get NVTX ranges too.
+        config: the configuration of the run, with its device.
+        program: the command of a user's program, which sets its own capture range; empty for the trainer.
+    """
+    name = f"next-{bound}"
+    recorded = program or _train_command(bound, config)
+    return (
+        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, *recorded]),
+        f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep",
+        f"traceview analyze {name}.sqlite",
+    )
+
+
+def non_default_flags(config: Config) -> list[str]:
+    """Return the flags of all settings that differ from the defaults, without the omitted settings and sections."""
+    default, names = load(None, {"device": config.training.device}), flag_names()
+    default = replace(default, training=replace(default.training, device="auto"), data=default.data.with_workers())
+    config = replace(config, data=config.data.with_workers())
+    flags: list[str] = []
+    for key, field in iter_settings():
+        section, name = key.split(".")
+        value = getattr(getattr(config, section), name)
+        omitted = section in OMITTED_SECTIONS or key in OMITTED_SETTINGS
+        if not omitted and value != getattr(getattr(default, section), name):
+            flags += _flag_words(names[key], get_setting(field).off, value)
+    return flags
+
+
+def _flag_words(name: str, off: str | None, value: Any) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield f"--{name}" if value else f"--{off or f'no-{name}'}"
+    else:
+        yield from (f"--{name}", "none" if value is None else str(value))
+
+
+def _nsys_options(config: Config) -> list[str]:
+    """Return the options of nsys. Without a GPU no CUDA call can open a capture range."""
+    if config.training.device == "cpu":
+        return ["-t", "nvtx", "-s", "none", "--cpuctxsw=none"]
+    return ["-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none", "-c", "cudaProfilerApi", "--capture-range-end=stop"]
+
+
+def _train_command(bound: Bound, config: Config) -> list[str]:
+    depth = config.training.annotate_modules
+    if bound in MODULE_LEVEL_BOUNDS and not STRATEGIES[config.training.strategy].captures_step:
+        depth = depth or 2
+    modules = ["--annotate-modules", str(depth)] if depth else []
+    steps = ["--steps", str(LAST_STEP)]
+    if config.training.device != "cpu":
+        steps += ["--capture", f"{FIRST_STEP}:{LAST_STEP}"]
+    return ["python", "-m", "instrument.train", *non_default_flags(config), *modules, *steps]
+
 
 MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32
+ON_A_CPU = (
+    "A CPU shows loading, the loop and the precision of the compute. Copies, their overlap, launches, waits for the "
+    "GPU and power need a GPU: run this command there."
+)
 
 
 def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Sequence[str] = ()) -> Diagnosis:
@@ -30,6 +106,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Seque
         config: the configuration of the run, with its device.
         notes: further observations, one sentence each.
     """
+    notes = (*notes, ON_A_CPU) if config.training.device == "cpu" else notes
     times = StageTimes.from_results(results, config)
     if times is None:
         return replace(_missing_stages(results, config), notes=tuple(notes))
@@ -45,7 +122,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Seque
         largest.ms,
         100 * largest.ms / times.total_ms if times.total_ms else 0.0,
         largest.because,
-        _module_remedy(times, largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
+        _module_remedy(largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
         (*notes, *_notes(times, largest, results)),
         capture_commands(largest.bound, config),
         measured_ms(times.compute),
@@ -59,7 +136,9 @@ def _largest_cost(times: StageTimes) -> Cost:
         return costs[0]
     if _precision_gains_nothing(times):
         return next(cost for cost in costs if cost.bound == "precision")
-    because = f"{pipeline_text(times)}; the difference is too small to be worth a change"
+    unexplained = times.feeding_ms > times.min_cost_ms
+    reason = "no stage explains the difference" if unexplained else "the difference is too small to be worth a change"
+    because = f"{pipeline_text(times)}; {reason}"
     return Cost("compute", times.compute.stage, 0.0, because)
 
 
@@ -177,10 +256,8 @@ def _precision_remedy(times: StageTimes) -> Remedy:
     return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
 
 
-def _module_remedy(times: StageTimes, cost: Cost) -> Remedy:
+def _module_remedy(cost: Cost) -> Remedy:
     part = cost.stage.removeprefix("without ")
-    if part == "apply_prompt" and times.config.model.prompt == "loop":
-        return Remedy("--prompt vectorised", "one scatter replaces the loop")
     why = (
         f"replace the Python loop in {part} by operations on whole tensors (indexing, scatter, stack, one batched "
         "matrix product), or call torch.compile on this module"

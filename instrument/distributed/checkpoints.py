@@ -1,24 +1,207 @@
-"""Checkpoints that rank 0 writes for all ranks. Every rank makes the same calls."""
+"""Checkpoints of several ranks: rank 0 writes for all, or each writes its shards. All ranks make the same calls."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from instrument.checkpoint import file
 from instrument.checkpoint.folder import Checkpoints, default_folder, wait_for_device
-from instrument.checkpoint.resume import Parts
+from instrument.checkpoint.resume import Parts, Resumed, compare_settings
+from instrument.checkpoint.states import random_state, restore_random_state
 from instrument.config.schema import Config
-from instrument.distributed.agreement import any_rank
 from instrument.distributed.parts import GatheredModel, GatheredOptimizer, RankRandomState
-from instrument.distributed.sharded_checkpoints import ShardedCheckpoints
-from instrument.distributed.world import World
+from instrument.distributed.world import World, any_rank
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
+
+COMPLETE = ".metadata"  # torch writes it last, so a folder without it is incomplete
+RUN = "run.json"
+BEST_NAME = "best"  # a file with the name of a checkpoint
+TENSORS = ("model", "optimizer")  # the parts that are sharded; each rank keeps the others for itself
+
+
+class ShardedCheckpoints(Checkpoints):
+    """`Checkpoints` in which every rank writes its own shards, in a folder for each checkpoint: `step-00000300/`.
+
+    The weights are copied to the host, and written while the run continues. A run with another number of ranks can
+    load them. The file `best` names the best checkpoint, which is never removed. After an error on one rank none is
+    written, because all must write. Every rank must make the same calls. Load only checkpoints that you trust: torch
+    unpickles their metadata.
+
+    Args:
+        folder: folder that all ranks can access.
+        world: the ranks.
+        **about: the other arguments of `Checkpoints`.
+    """
+
+    def __init__(self, folder: Path, *, world: World, **about: Any) -> None:
+        super().__init__(folder, **about)
+        self._world, self._manages = world, world.first
+        self._writing: Future[Any] | None = None
+        self._good: list[int] = []  # steps that are confirmed while they are written
+        # The thread that writes has its own group: its collectives would mix with those of the training.
+        self._group = dist.new_group(backend="gloo") if world.size > 1 else None
+        any_rank(False, world)  # wait until every rank has checked the folder
+
+    def confirm(self, step: int) -> None:
+        """Confirm the checkpoint of `step`, at once or when it is written."""
+        self._good.append(step)
+        if self._writing is None:
+            self._confirm_written()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written, and remove old ones."""
+        writing, self._writing = self._writing, None
+        try:
+            if writing is not None:
+                writing.result()
+        except Exception as error:
+            self._log(f"a checkpoint in {self.folder} was not written: {type(error).__name__}: {error}")
+        self._confirm_written()
+
+    def latest(self) -> Path | None:
+        """Return the newest complete checkpoint, or None."""
+        return next(iter(reversed(_complete(self.folder))), None)
+
+    def _confirm_written(self) -> None:
+        good, self._good = self._good, []
+        for step in good:
+            super().confirm(step)
+
+    def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
+        """Copy the state to the host and write it in the background, or at once: for one process, and before an end."""
+        if alone:
+            raise InstrumentError("with sharded checkpoints all ranks must write together")
+        self.close()
+        path = self._write_run(step, parts, entries)
+        self._own.add(path)
+        if self._group is None:
+            with _single_process():
+                state_dict_saver.save(_tensors(parts), checkpoint_id=path)
+            return path
+        writing: Any = state_dict_saver.async_save(_tensors(parts), checkpoint_id=path, process_group=self._group)
+        self._writing = writing
+        if "reason" in entries:
+            self.close()
+        return path
+
+    def _write_run(self, step: int, parts: Parts, entries: Mapping[str, Any]) -> Path:
+        """Write what is not sharded, and return the folder."""
+        path = self.folder / f"step-{step:08}"
+        run = {"step": step, "ranks": self._world.size, "config": self._config, **entries}
+        states = {name: part.state_dict() for name, part in parts.items() if name not in TENSORS}
+        try:
+            path.mkdir(exist_ok=True)
+            (path / COMPLETE).unlink(missing_ok=True)
+            (path / RUN).write_text(json.dumps(run))
+            torch.save(states | {"random": random_state()}, path / f"rank-{self._world.rank}.pt")
+        except OSError as error:
+            raise InstrumentError(f"{path} cannot be written: {error.strerror}") from error
+        return path
+
+    def _read(self, path: Path, parts: Parts, device: torch.device, random: bool) -> Resumed:
+        """Load a checkpoint into the shards of this rank."""
+        run = _run(path)
+        changed = compare_settings(path, run["config"], self._config)
+        state = _tensors(parts)
+        with _single_process() if self._group is None else nullcontext():
+            state_dict_loader.load(state, checkpoint_id=path)
+        set_state_dict(
+            *_model_and_optimizer(parts), model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        rank = min(self._world.rank, run["ranks"] - 1)
+        own = torch.load(path / f"rank-{rank}.pt", weights_only=True)
+        for name, part in parts.items():
+            if name not in TENSORS:
+                part.load_state_dict(own[name])
+        if random and self._world.rank < run["ranks"]:  # another rank's numbers would repeat
+            restore_random_state(own["random"], device)
+        return Resumed(path, run["step"], run.get("loss"), run["extra"], run.get("reason"), changed)
+
+    def _chosen(self, where: str | Path) -> Path:
+        if where == "best":
+            best = self._best_path()
+            if best is None:
+                raise InstrumentError(f"{self.folder} contains no best sharded checkpoint; use --resume latest")
+            return best
+        if where != "latest" and (Path(where) / RUN).exists():
+            return Path(where)
+        folder = self.folder if where == "latest" else Path(where)
+        complete = _complete(folder)
+        if not complete:
+            raise InstrumentError(f"{folder} contains no sharded checkpoint; start without --resume")
+        return complete[-1]
+
+    def _history(self) -> list[Path]:
+        return _complete(self.folder)
+
+    def _best_path(self) -> Path | None:
+        """Return the checkpoint that the file `best` names, if it is complete."""
+        pointer = self.folder / BEST_NAME
+        named = self.folder / pointer.read_text().strip() if pointer.is_file() else None
+        return named if named in _complete(self.folder) else None
+
+    def _best_loss(self) -> float | None:
+        best = self._best_path()
+        loss: float | None = None if best is None else _run(best).get("loss")
+        return loss
+
+    def _mark_best(self, path: Path) -> None:
+        """Name the checkpoint in the file `best`, which is replaced in one step."""
+        if path not in _complete(self.folder):  # its write failed
+            return
+        temporary = self.folder / f".{BEST_NAME}"
+        temporary.write_text(path.name + "\n")
+        temporary.replace(self.folder / BEST_NAME)
+
+    def _delete(self, path: Path) -> None:
+        if path != self._best_path():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a folder, by step."""
+    return sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint says about its run."""
+    run: dict[str, Any] = json.loads((path / RUN).read_text())
+    return run
+
+
+def _model_and_optimizer(parts: Parts) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = (parts[name] for name in TENSORS)
+    assert isinstance(model, nn.Module)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    return model, optimizer
+
+
+@contextmanager
+def _single_process() -> Iterator[None]:
+    """Silence torch's warning about a missing process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _tensors(parts: Parts) -> dict[str, Any]:
+    """Return the shards of this rank of the weights and the state of the optimizer, by names that all ranks share."""
+    return dict(zip(TENSORS, get_state_dict(*_model_and_optimizer(parts)), strict=True))
 
 
 def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints:

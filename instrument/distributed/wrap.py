@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from instrument.config.run import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
-from instrument.models.tuning import repeated_blocks
+from instrument.models import repeated_blocks
 
 _first_pass_done: WeakSet[nn.Module] = WeakSet()
 

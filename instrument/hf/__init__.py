@@ -8,7 +8,6 @@
     class MyTrainer(AsyncTrainerMixin, SFTTrainer): ...  # with any other Trainer
 
     Trainer(model, args, train_dataset=data, callbacks=[RangeCallback()])  # ranges and figures alone
-    DitTrainer(model, args, train_dataset=images), FlowTrainer(...)  # diffusion and flow matching
 
 Batches are still read by accelerate's loader, so resuming, gradient accumulation, datasets without a length, several
 processes and evaluation work as in the stock Trainer. Two settings make the host wait for the GPU:
@@ -22,7 +21,6 @@ try:
     from transformers import Trainer
 
     from instrument.hf.callback import RangeCallback
-    from instrument.hf.diffusion import DitTrainer, FlowTrainer
     from instrument.hf.mixin import AsyncTrainerMixin
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
@@ -32,7 +30,7 @@ except ModuleNotFoundError as missing:
         f"instrument.hf needs {package}: pip install transformers accelerate", name=package
     ) from missing
 
-__all__ = ["AsyncTrainer", "AsyncTrainerMixin", "DitTrainer", "FlowTrainer", "RangeCallback"]
+__all__ = ["AsyncTrainer", "AsyncTrainerMixin", "RangeCallback"]
 
 
 class AsyncTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]

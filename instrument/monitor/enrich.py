@@ -9,11 +9,11 @@ import torch
 
 from instrument.memory import resident_bytes
 from instrument.monitor.metrics import NO_GPU, StepFigures
-from instrument.monitor.nvml import BackgroundMeter, device_uuid, open_meter
+from instrument.monitor.nvml import NAMES as POWER
+from instrument.monitor.nvml import Meter, device_uuid
 from instrument.workload import Workload
 
 GPU_MEMORY = ("memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes", "pinned_bytes")
-POWER = ("power_w", "utilisation_percent")
 
 
 class StepEnricher:
@@ -38,7 +38,7 @@ class StepEnricher:
             self._missing |= dict.fromkeys((*GPU_MEMORY, *POWER), NO_GPU)
         if self.flops is None:
             self._missing["flops"] = reason
-        self._meter = BackgroundMeter(open_meter(device_uuid(device.index if device.type == "cuda" else None)))
+        self._meter = Meter(device_uuid(device.index if device.type == "cuda" else None))
 
     def __call__(self, step: StepFigures) -> StepFigures:
         """Return the record of a step with the additional values."""

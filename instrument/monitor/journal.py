@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from instrument.monitor import Sinks
-from instrument.monitor.metrics import EPOCH, Figures, StepFigures, figures, reasons, totals
+from instrument.monitor.metrics import EPOCH, LOSS, Figures, StepFigures, figures, reasons, totals
 
 MAX_RECENT_STEPS = 1000
 
@@ -40,21 +40,25 @@ class Journal:
     losses: array[float] = field(default_factory=lambda: array("d"))
     latest: Figures = field(default_factory=dict)
     recent: deque[StepFigures] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_STEPS))
+    _metrics: deque[Mapping[str, float]] = field(default_factory=deque)
     _window: list[StepFigures] = field(default_factory=list)
     _epoch: list[StepFigures] = field(default_factory=list)
     _waiting: list[StepFigures] = field(default_factory=list)
 
-    def add(self, losses: Sequence[tuple[int, float]], steps: Iterable[StepFigures]) -> None:
-        """Add losses and times that have arrived; write the records that are now complete."""
-        self.losses.extend(loss for _, loss in losses)
+    def add(self, arrived: Sequence[tuple[int, Mapping[str, float]]], steps: Iterable[StepFigures]) -> None:
+        """Add losses, with further figures, and times that have arrived; write the records that are now complete."""
+        for _step, own in arrived:
+            self.losses.append(own[LOSS])
+            self._metrics.append({name: value for name, value in own.items() if name != LOSS})
         self._waiting += steps
         while self._waiting and self._waiting[0].step - self.first < len(self.losses):
             step = self._waiting.pop(0)
-            self._add_step(self.enrich(replace(step, loss=self.losses[step.step - self.first])))
+            loss, metrics = self.losses[step.step - self.first], self._metrics.popleft()
+            self._add_step(self.enrich(replace(step, loss=loss, metrics=metrics)))
 
-    def add_validation(self, done: int, loss: float) -> None:
-        """Write the validation loss after `done` steps."""
-        self.sinks.write(done - 1, {"validation/loss": loss})
+    def add_validation(self, done: int, figures: Mapping[str, float | None]) -> None:
+        """Write the figures of a validation after `done` steps."""
+        self.sinks.write(done - 1, dict(figures))
 
     def recent_loss(self) -> float | None:
         """Return the mean of the last `every` losses; None if there is none."""

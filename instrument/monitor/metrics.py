@@ -53,6 +53,7 @@ class StepFigures:
         host_rss_bytes: physical memory of this process on the host.
         power_w: power draw of the GPU.
         utilisation_percent: percentage of time in which any kernel ran, from NVML.
+        metrics: figures of the user's loss function.
         not_measured: attribute -> why it is None.
     """
 
@@ -75,6 +76,7 @@ class StepFigures:
     host_rss_bytes: int | None = None
     power_w: float | None = None
     utilisation_percent: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -87,11 +89,13 @@ def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: s
         scope: "" for steps, `EPOCH` for an epoch, as in "perf/epoch/step_ms".
 
     Returns:
-        Name -> value, with every name present. The loss ("loss", "epoch/loss") is the mean over the steps.
+        Name -> value, with every name present. The loss ("loss", "epoch/loss") and metrics are means over the steps.
     """
-    losses = list(_measured(steps, "loss"))
-    loss: Figures = {f"{scope}{LOSS}": sum(losses) / len(losses) if losses else None}
-    return loss | {f"perf/{scope}{name}": value for name, value in _perf(steps, peak).items()}
+    own: Figures = {LOSS: _mean(_measured(steps, "loss"))}
+    for name in dict.fromkeys(name for step in steps for name in step.metrics):
+        own[name] = _mean(step.metrics[name] for step in steps if name in step.metrics)
+    own = {f"{scope}{name}": value for name, value in own.items()}
+    return own | {f"perf/{scope}{name}": value for name, value in _perf(steps, peak).items()}
 
 
 def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
@@ -138,6 +142,11 @@ def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
 
 def _measured(steps: Iterable[StepFigures], name: str) -> Iterable[Number]:
     return (value for step in steps if (value := getattr(step, name)) is not None)
+
+
+def _mean(values: Iterable[Number]) -> float | None:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def _median(values: Iterable[Number]) -> float | None:

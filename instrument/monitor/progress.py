@@ -95,5 +95,11 @@ class LogLines:
 
 def figures_text(figures: Figures) -> str:
     """Return the text of a record for the terminal, without values that were not measured."""
-    measured = [(form, figures.get(name)) for name, form in SHOWN_FIGURES]
+    own = [
+        (f"{name} {{:.4g}}", value)
+        for name, value in figures.items()
+        if "/" not in name and name not in ("loss", "epoch")
+    ]
+    (first, *rest) = [(form, figures.get(name)) for name, form in SHOWN_FIGURES]
+    measured = [first, *own, *rest]
     return "  ".join(form.format(value) for form, value in measured if value is not None)

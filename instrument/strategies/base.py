@@ -95,6 +95,25 @@ class Strategy:
         return loss.detach()
 
 
+class Serial(Strategy):
+    """The baseline: pageable memory, one stream, and a wait after each step with `--sync every` or `auto`.
+
+    host     load | copy (blocked) | launch forward, backward, optimizer | wait
+    stream          ---- copy ----   ------ forward --- backward --- optimizer
+    """
+
+
+class Pinned(Strategy):
+    """Copies from pinned memory on one stream. They do not block the host, but run before the kernels of the step.
+
+    host     load, copy, launch forward, backward, optimizer; load, copy, launch ...   (ahead of the GPU)
+    stream   copy N | forward N | backward N | optimizer N | copy N+1 | ...
+    """
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
 def mean(losses: Sequence[Tensor], weights: Sequence[Weight]) -> Tensor:
     """Return the mean of scalar losses with these weights, without making the host wait."""
     if len(losses) == 1:

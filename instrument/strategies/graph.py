@@ -21,7 +21,7 @@ from torch import Tensor
 from instrument.errors import ConfigError
 from instrument.ranges import REPLAY, phase
 from instrument.strategies.prefetch import Prefetch
-from instrument.streams import Stream, hand_over
+from instrument.streams import Stream, record_stream
 from instrument.trainer.learner import Batch
 from instrument.trees import map_tensors, tensors
 
@@ -58,7 +58,7 @@ class Graph(Prefetch):
     def _warm_up(self, batch: Batch) -> Tensor:
         current = Stream.current(self.device)
         self._side = self._side or Stream.create("side", self.device)
-        hand_over(batch, ready=current.record(), to=self._side)
+        record_stream(batch, ready=current.record(), to=self._side)
         with self._side:
             loss = self._forward_backward(batch, 1.0)
             with self.meter.part("optimizer"):

@@ -36,10 +36,10 @@ from instrument.config.settings import is_reference
 from instrument.config.training import Model
 from instrument.devices import current_device
 from instrument.errors import ConfigError
-from instrument.models.tuning import compile_model
+from instrument.models import compile_model
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
-from instrument.streams import Event, Stream, Streams, hand_over
+from instrument.streams import Event, Stream, Streams, record_stream
 from instrument.trainer.learner import Batch, Learner, Weight
 from instrument.trainer.recover import shares
 
@@ -92,14 +92,14 @@ class Staged(Prefetch):
         for index, batch in enumerate(batches):
             stream = self.streams["odd" if index % 2 else "even"]
             model = self.twin if index % 2 else self.learner.model
-            hand_over(batch, ready=started, to=stream)
+            record_stream(batch, ready=started, to=stream)
             with stream, self.meter.part("forward"):
                 loss = self.learner.forward(batch, model)
             losses.append(loss.detach())
             results.append(self._backward_thread().submit(self._gradients, loss, weights[index], model, stream))
         gradients = self._sum_gradients(results, current)
         for loss in losses:
-            hand_over(loss, ready=results[-1].result()[1], to=current)
+            record_stream(loss, ready=results[-1].result()[1], to=current)
         with self.meter.part("optimizer"):
             self.learner.update(gradients)
         return mean(losses, weights)
@@ -127,7 +127,7 @@ class Staged(Prefetch):
         total: list[Tensor] = []
         for result in results:
             gradients, done = result.result()
-            hand_over(gradients, ready=done, to=current)
+            record_stream(gradients, ready=done, to=current)
             if total:
                 torch._foreach_add_(total, gradients)
             else:

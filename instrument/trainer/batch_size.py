@@ -7,16 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from instrument.config.schema import Config
 from instrument.config.training import AUTO_BATCH
 from instrument.devices import free_memory
-from instrument.distributed.agreement import min_over_ranks
-from instrument.distributed.world import World
+from instrument.distributed.world import World, min_over_ranks
 from instrument.errors import ConfigError
 from instrument.logging import LogFunction
-from instrument.models.batches import DeviceDraws
-from instrument.own.workload import open_workload
-from instrument.trainer.learner import Learner
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import map_tensors, nbytes
 from instrument.workload import Workload
@@ -68,17 +63,18 @@ def with_batch_size(
         raise ConfigError("--batch auto measures one GPU, and --shard spreads the model over several; use --batch N")
 
     def fits(size: int) -> bool:
-        return _step_fits(open_workload(_sized(workload, size)), device, pinned=pinned)
+        return _step_fits(_sized(workload, size), device, pinned=pinned)
 
     size = min_over_ranks(largest_fitting(fits), world)
     if size == 0:
         raise ConfigError("--batch auto: a step with one sample does not fit; use --checkpointing or a smaller model")
     log(f"batch {size}: the largest that fits into {USED_SHARE:.0%} of the GPU's memory")
-    return open_workload(_sized(workload, size))
+    return _sized(workload, size)
 
 
-def _sized(workload: Workload, size: int) -> Config:
-    return replace(workload.config, data=replace(workload.config.data, batch=size))
+def _sized(workload: Workload, size: int) -> Workload:
+    config = workload.config
+    return workload.with_config(replace(config, data=replace(config.data, batch=size)))
 
 
 def _step_fits(workload: Workload, device: torch.device, *, pinned: bool) -> bool:
@@ -90,11 +86,9 @@ def _step_fits(workload: Workload, device: torch.device, *, pinned: bool) -> boo
     torch.cuda.reset_peak_memory_stats(device)
     try:
         batch = next(iter(workload.build_loader(replace(config, data=data), pinned=pinned)))
-        learner = Learner(
-            workload.build_model(device, config.training.precision), config.training, 1, device, workload.compute_loss
-        )
-        draws = DeviceDraws(config.model, config.training.seed)
-        on_device = draws(map_tensors(batch, lambda tensor: tensor.to(device)), 0)
+        model = workload.build_model(device, config.training.precision)
+        learner = workload.learner(model, config.training, 1, device)
+        on_device = map_tensors(batch, lambda tensor: tensor.to(device))
         learner.backward(learner.forward(on_device))
         learner.update()
         torch.cuda.synchronize(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from instrument.config.training import Training
 from instrument.errors import ConfigError
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
-from instrument.trainer.buffers import KeptBuffers
+from instrument.trainer.optimizer import MakeOptimizer, build_optimizer
 
 Batch = Any  # a nested batch of tensors; a mapping for the package's own models
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
@@ -34,6 +35,7 @@ class Learner:
         device: device of the model.
         compute_loss: returns the loss of a model and a batch; None for a model that returns its loss.
         count: returns the number of terms in the mean of a batch's loss, such as its labels; None for its samples.
+        make_optimizer: see `build_optimizer`; None for AdamW.
     """
 
     def __init__(
@@ -44,14 +46,14 @@ class Learner:
         device: torch.device,
         compute_loss: ComputeLoss | None = None,
         count: CountTerms | None = None,
+        make_optimizer: MakeOptimizer | None = None,
     ) -> None:
         self.model, self.training, self.device = model, training, device
         self.compute_loss, self.count = compute_loss or call_model, count
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ConfigError("the model has no parameters to train")
-        self.optimizer = _build_optimizer(self.parameters, training, device)
-        self.schedule = LearningRateSchedule(self.optimizer, training, steps)
+        self.optimizer, self.schedule = build_optimizer(model, training, steps, device, make_optimizer)
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
         # Whether updates with a non-finite loss or gradient are skipped. In fp16 the scaler skips them.
         self._skips_non_finite = training.on_nan != "continue"
@@ -123,6 +125,17 @@ class Learner:
         """Return the loss of the last step, or NaN if its gradients were not finite."""
         return loss if self._norm is None else torch.add(loss, self._norm, alpha=0)
 
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The figures that the loss function returned besides the loss in its last call."""
+        metrics: Mapping[str, Tensor] = getattr(self.compute_loss, "metrics", {})
+        return metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Mapping[str, Tensor]) -> None:
+        if hasattr(self.compute_loss, "metrics"):
+            self.compute_loss.metrics = metrics
+
     def clear(self) -> None:
         """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -142,16 +155,16 @@ class Learner:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf)
         self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: reduce over all ranks
         self._buffers.end_step(self._norm)
-        if self.device.type == "cuda":
+        optimizer: Any = self.optimizer
+        if self.device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
             # A fused optimizer skips the step if found_inf is 1, as with torch's GradScaler.
-            optimizer: Any = self.optimizer
             optimizer.found_inf = torch.ne(self._norm * 0, 0).float()
             try:
                 optimizer.step()
             finally:
                 del optimizer.found_inf
-        elif torch.isfinite(self._norm):
-            self.optimizer.step()
+        elif torch.isfinite(self._norm):  # another optimizer on a GPU: the host waits
+            optimizer.step()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = DTYPES.get(self.training.precision)
@@ -164,86 +177,60 @@ def call_model(model: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
-class LearningRateSchedule:
-    """Sets the learning rate of every parameter group before each step, after a linear warm-up.
+class KeptBuffers:
+    """Copies of the buffers that training changes, from before a step. Nothing waits for the GPU.
 
-    A learning rate that is a tensor, as in a CUDA graph, is filled in place, without a copy or a synchronization.
+        kept.keep()
+        loss = model(batch)  # changes running_mean
+        kept.end_step(norm_of_gradients)
+
+    Only buffers of the model's state are copied, and after the first step only those that have changed. A buffer that
+    changes for the first time later is kept from the step after.
 
     Args:
-        optimizer: every group has the same base rate, `training.learning_rate`.
-        training: warm-up and shape.
-        steps: length of the run in optimizer steps.
+        model: the model; its buffers may be replaced by others, but not added.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, training: Training, steps: int) -> None:
-        self._optimizer, self._training, self._steps = optimizer, training, steps
-        self.base_lrs = [float(training.learning_rate) for _ in optimizer.param_groups]
-        self.step_count = 0
-        self._best, self._waited, self._halvings = math.inf, 0, 0  # for the schedule `plateau`
-        self._set_rates()
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        ]
+        self._first: list[tuple[Tensor, int]] | None = None
+        self._before: list[tuple[list[Tensor], Tensor]] = []
 
-    def step(self) -> None:
-        """Set the learning rate of the next step."""
-        self.step_count += 1
-        self._set_rates()
-
-    def report(self, loss: float) -> None:
-        """Add a validation loss: plateau halves the rate when more than `patience` in turn are not the lowest."""
-        if self._training.schedule != "plateau":
+    def keep(self) -> None:
+        """Copy the buffers, unless it is done for this step."""
+        if self._before or not self._places:
             return
-        if loss < self._best:
-            self._best, self._waited = loss, 0
+        now = [buffers[name] for buffers, name in self._places]
+        if self._first is None:
+            self._first = [(buffer, buffer._version) for buffer in now if buffer is not None]
+        else:
+            pairs = zip(now, self._first, strict=True)
+            now = [buffer for buffer, (first, version) in pairs if buffer is not first or buffer._version != version]
+        groups: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+        for buffer in now:
+            if buffer is not None:
+                groups[buffer.dtype].append(buffer)
+        self._before = [(group, _flat(group)) for group in groups.values()]
+
+    def end_step(self, norm: Tensor | None = None) -> None:
+        """Put the buffers back if `norm` is not finite, or if a number in them was finite and is not any more."""
+        if not self._before:
             return
-        self._waited += 1
-        if self._waited > self._training.patience:
-            self._waited, self._halvings = 0, self._halvings + 1
-            self._set_rates()
-
-    def rewind(self, steps: int) -> None:
-        """Return to the rate before the last `steps` steps, after steps that updated nothing."""
-        self.step_count -= steps
-        self._set_rates()
-
-    def rate_fraction(self, step: int) -> float:
-        """Return the fraction of the base rate at a step, counted from 0."""
-        warmup, shape = self._training.warmup, self._training.schedule
-        if step < warmup:
-            return (step + 1) / warmup
-        if shape in ("constant", "plateau"):
-            return 0.5**self._halvings
-        done = min((step - warmup) / max(self._steps - warmup, 1), 1.0)
-        return 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state for a checkpoint."""
-        plateau = [self._best, self._waited, self._halvings]
-        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs), "plateau": plateau}
-
-    def load_state_dict(self, state_dict: Any, /) -> None:
-        """Restore the state of a checkpoint."""
-        self.step_count = int(state_dict["step_count"])
-        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
-        best, waited, halvings = state_dict.get("plateau", (math.inf, 0, 0))  # older checkpoints lack it
-        self._best, self._waited, self._halvings = float(best), int(waited), int(halvings)
-        self._set_rates()
-
-    def _set_rates(self) -> None:
-        fraction = self.rate_fraction(self.step_count)
-        for group, base in zip(self._optimizer.param_groups, self.base_lrs, strict=True):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(base * fraction)
-            else:
-                group["lr"] = base * fraction
+        flat = [(group, before, _flat(group)) for group, before in self._before]
+        bad = [(torch.isfinite(before) & ~torch.isfinite(now)).any() for _group, before, now in flat]
+        bad += [] if norm is None else [~torch.isfinite(norm)]
+        any_bad = torch.stack(bad).any()
+        with torch.no_grad():
+            for group, before, now in flat:
+                right = torch.split(torch.where(any_bad, before, now), [buffer.numel() for buffer in group])
+                torch._foreach_copy_(group, [part.view_as(buffer) for part, buffer in zip(right, group, strict=True)])
+        self._before = []
 
 
-def _build_optimizer(parameters: list[nn.Parameter], training: Training, device: torch.device) -> torch.optim.Optimizer:
-    """Return AdamW. On a GPU it is fused and capturable, with its step count and rate there, for every strategy."""
-    on_gpu = device.type == "cuda"
-    rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
-    return torch.optim.AdamW(
-        parameters,
-        lr=rate,
-        weight_decay=training.weight_decay,
-        fused=on_gpu,
-        capturable=on_gpu,
-    )
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -11,14 +11,15 @@ import torch
 
 from instrument.checkpoint.folder import Checkpoints, Parts
 from instrument.config.strategies import STRATEGIES
-from instrument.data.order import Position
-from instrument.distributed.agreement import StopVote, min_over_ranks
-from instrument.distributed.world import World
+from instrument.data import Position
+from instrument.distributed.world import StopVote, World, min_over_ranks
 from instrument.monitor.journal import Journal
+from instrument.monitor.metrics import LOSS
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
 from instrument.strategies.base import Strategy
 from instrument.sync import Losses, SyncPolicy
 from instrument.trainer.capture import open_capture
+from instrument.trainer.hooks import Hooks
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
 from instrument.trainer.validation import Validation
@@ -93,6 +94,7 @@ class TrainingLoop:
         parts: what a checkpoint contains.
         flops: floating-point operations of a step, which every step writes into a capture; None if unknown.
         validation: measures the loss that `best` and plateau compare; None to compare the training loss.
+        hooks: what the run calls.
 
     Attributes:
         done: number of steps done.
@@ -112,6 +114,7 @@ class TrainingLoop:
         parts: Parts,
         flops: int | None,
         validation: Validation | None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.config, self.strategy, self.span, self.journal = strategy.config, strategy, span, journal
         self.done = span.first
@@ -122,8 +125,9 @@ class TrainingLoop:
         self._flops_mark = None if flops is None else flops_name(flops)
         training, device = self.config.training, strategy.device
         policy = SyncPolicy.from_text(training.sync, STRATEGIES[training.strategy].sync_interval)
-        self._late = policy.losses(device)
+        self._late = policy.metrics(device)
         self._capture = open_capture(self.config.capture, device, world.rank)
+        self._hooks = hooks or Hooks()
         self._saved: int | None = None
         self._unconfirmed: int | None = None
 
@@ -152,14 +156,17 @@ class TrainingLoop:
 
     def _run_step(self, step: int) -> None:
         self.strategy.meter.begin(step)
+        self._hooks.before_step(step)
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
         self.strategy.meter.amount(*count_samples(batches))
         loss = self.strategy.step(batches)
         self.done = step + 1
         waited = self._late.waited_ns
-        arrived = self._late.log(step, self.strategy.learner.loss_or_nan(loss))
+        learner = self.strategy.learner
+        arrived = self._late.log(step, {**learner.metrics, LOSS: learner.loss_or_nan(loss)})
         self.strategy.meter.waited(self._late.waited_ns - waited)
         self._add_losses(arrived)
+        self._hooks.after_step(step, loss)
         self._run_periodic_tasks(step)
 
     def _run_periodic_tasks(self, step: int) -> None:
@@ -179,11 +186,12 @@ class TrainingLoop:
             torch.cuda.current_stream(self.strategy.device).synchronize()
         self._add_losses(arrived)
 
-    def _add_losses(self, arrived: Losses) -> None:
-        """Record losses that have arrived. A finite loss confirms the checkpoint written before its step."""
+    def _add_losses(self, arrived: Sequence[tuple[int, dict[str, float]]]) -> None:
+        """Record figures that have arrived. A finite loss confirms the checkpoint written before its step."""
         self.journal.add(arrived, self.strategy.meter.finished())
-        self.finite.add(arrived)
-        for step, loss in arrived:
+        losses = [(step, figures[LOSS]) for step, figures in arrived]
+        self.finite.add(losses)
+        for step, loss in losses:
             if step == self._unconfirmed and math.isfinite(loss):
                 self._confirm_checkpoint()
 
@@ -260,7 +268,7 @@ class TrainingLoop:
             self._read_all()
         except Exception:  # after a GPU error no more losses arrive; report the first error
             with suppress(Exception):
-                self.journal.add(self._late.ready(), ())
+                self.journal.add(self._late.completed(), ())
         if self._checkpoints is not None and self.done > self.span.first:
             with _CHECKPOINT:
                 self._checkpoints.emergency(self.done, self._parts, error, extra=self._position_entry(self.done))

@@ -74,6 +74,8 @@ def start_lines(config: Config, world: World) -> list[str]:
 
 def _degraded(config: Config, device: torch.device, world: World) -> Iterator[str]:
     strategy = STRATEGIES[config.training.strategy]
+    if config.training.strategy == "staged":
+        yield "strategy staged is experimental; use it where a capture shows that it gains"
     if device.type == "cpu":
         if config.training.strategy != "serial":
             yield f"without a GPU, strategy {config.training.strategy} copies nothing and overlaps nothing"
@@ -122,9 +124,20 @@ def _memory(figures: Figures) -> str:
     return ", ".join(form.format(format_bytes(int(value))) for form, value in values if value is not None)
 
 
+def _nodes() -> list[str]:
+    """Return the options of torchrun for several machines; RANK is the number of the machine."""
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
+    return [] if nodes == "1" else ["--nnodes", nodes, "--node-rank", "RANK"]
+
+
+def _master() -> list[str]:
+    names = {"--master-addr": "MASTER_ADDR", "--master-port": "MASTER_PORT"}
+    return [word for flag, name in names.items() for word in (flag, os.environ[name])] if _nodes() else []
+
+
 def _resume_command(arguments: Sequence[str], checkpoint: Path) -> str:
     processes = os.environ.get("LOCAL_WORLD_SIZE")
-    program = ["python"] if processes is None else ["torchrun", "--nproc-per-node", processes]
+    program = ["python"] if processes is None else ["torchrun", *_nodes(), "--nproc-per-node", processes, *_master()]
     if not any(word.replace("_", "-").startswith(FOLDER_FLAGS) for word in arguments):
         arguments = [*arguments, "--checkpoint-folder", str(checkpoint.parent)]
     kept: list[str] = []

@@ -56,7 +56,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
-def reopening(
+def retry_loader(
     open_at: Callable[[int], Iterator[Item]],
     *,
     retries: int = 3,
@@ -66,7 +66,7 @@ def reopening(
 ) -> Iterator[Item]:
     """Yield every item of an iterator once and in order, and reopen the iterator after a transient error.
 
-        batches = reopening(lambda count: iter(build_loader(config, start=position + count)))
+        batches = retry_loader(lambda count: iter(build_loader(config, start=position + count)))
 
     Args:
         open_at: returns an iterator that skips the given number of items.

@@ -2,65 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
+from torch import nn
 
 from instrument.checkpoint.folder import Checkpoints, Resumed, remove_empty
 from instrument.checkpoint.resume import Parts, load, saved_position
 from instrument.checkpoint.states import random_state_kept, seed_generators
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
-from instrument.data.datasets import Loader
-from instrument.data.order import Position
-from instrument.distributed.agreement import min_over_ranks
-from instrument.distributed.calibrate import calibrate, gather_scaling
+from instrument.data import Loader, Position
 from instrument.distributed.checkpoints import open_checkpoints
 from instrument.distributed.parts import checkpoint_parts
-from instrument.distributed.report import Calibration, report_lines
-from instrument.distributed.world import World, process_group, select_device
+from instrument.distributed.scaling import Calibration, calibrate, gather_times, report_lines
+from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction
-from instrument.models.batches import DeviceDraws
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.enrich import StepEnricher
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
-from instrument.own.streams import StreamLoader, report_equal_batches
-from instrument.own.workload import open_workload
+from instrument.own import StreamLoader, report_equal_batches
 from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.batch_size import with_batch_size
 from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
 from instrument.trainer.failure import failure_records, record_collectives
+from instrument.trainer.hooks import Hooks
 from instrument.trainer.interrupts import Interrupts
-from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.learner import Batch
 from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.messages import Outcome, start_lines
-from instrument.trainer.recover import MicroBatches, reopening
-from instrument.trainer.validation import Validation
+from instrument.trainer.optimizer import MakeOptimizer
+from instrument.trainer.recover import MicroBatches, retry_loader
+from instrument.trainer.validation import Report, Validation
 from instrument.trees import map_tensors
-from instrument.workload import Workload
+from instrument.workload import Workload, named_after, open_workload, own_workload
 
 
-def train(config: Config, log: LogFunction) -> Outcome:
+def train(
+    config: Config,
+    log: LogFunction = print,
+    *,
+    model: nn.Module | None = None,
+    data: Any = None,
+    loss: Any = None,
+    validation: Any = None,
+    optimizer: MakeOptimizer | None = None,
+    hooks: Hooks | None = None,
+) -> Outcome:
     """Train as configured, in a single process or as one of several ranks.
+
+        train(Config(Training(steps=500)), model=Net(), data=dataset, loss=nn.CrossEntropyLoss())
 
     Args:
         config: the configuration of the run.
         log: receives one line for each event the user should know, such as a resume or a retry.
+        model: a model; it is copied. None for the one that the configuration names.
+        data: with `model`: a data set, a DataLoader or another iterable of batches.
+        loss: with `model`: see `instrument.own`; None if the model returns its loss.
+        validation: with `model`: data for `training.validate_every`.
+        optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for the one that the configuration names.
+        hooks: what the run calls; None for those that the configuration names.
 
     Raises:
         InstrumentError: an error the user can correct, in one line.
     """
+    if model is not None:
+        config = named_after(config, model, data, validation)
     if config.monitor.failure_records is not None:
         record_collectives()  # before the process group exists
     with process_group(config.training.device) as world:
@@ -72,9 +90,9 @@ def train(config: Config, log: LogFunction) -> Outcome:
         if problem := missing_capture_reason(config.capture, device):
             log(problem)
         with failure_records(config.monitor.failure_records, device, world.rank, log):
-            workload = with_batch_size(
-                open_workload(config), device, world, log, pinned=uses_pinned_batches(config, device)
-            )
+            made = open_workload(config) if model is None else own_workload(config, model, data, loss, validation)
+            made.make_optimizer, made.hooks = optimizer or made.make_optimizer, hooks or made.hooks
+            workload = with_batch_size(made, device, world, log, pinned=uses_pinned_batches(config, device))
             return _TrainingRun(workload, world, device, log).run()
 
 
@@ -113,8 +131,7 @@ class _TrainingRun:
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
-        self.learner = Learner(wrapped, config.training, self.steps, device, workload.compute_loss, workload.count)
-        self._draws = DeviceDraws(config.model, config.training.seed, world.rank)
+        self.learner = workload.learner(wrapped, config.training, self.steps, device)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
         )
@@ -145,19 +162,22 @@ class _TrainingRun:
             batches = self._batches(span.position)
             validation = None
             if self.config.training.validate_every:
-                validation = Validation(self.config, self.learner, self.world, journal.add_validation)
+                validation = Validation(self.workload, self.learner, self.world, self._validated(journal))
             loop = TrainingLoop(
                 self.strategy, batches, span, journal, self.world,
                 checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
+                hooks=self.workload.hooks,
             )  # fmt: skip
             calibration = self._calibration()
             try:
+                self.workload.hooks.start(self.learner.model, self.learner.optimizer)
                 loop.run(stopping)
             finally:
                 self.strategy.close()
                 journal.finish()
                 if checkpoints is not None:
                     checkpoints.close()
+                self.workload.hooks.end(loop.done)
         self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
@@ -168,6 +188,13 @@ class _TrainingRun:
             span.first, loop.done, self.world.rank, losses, code, journal.last_steps(), loop.failure, self.steps, newest
         )
 
+    def _validated(self, journal: Journal) -> Report:
+        def report(done: int, figures: Mapping[str, float | None]) -> None:
+            journal.add_validation(done, figures)
+            self.workload.hooks.after_validation(done, figures)
+
+        return report
+
     def _report_start(self, resumed: Resumed | None) -> None:
         for line in start_lines(self.config, self.world):
             self.log(line)
@@ -176,7 +203,7 @@ class _TrainingRun:
                 self.log(line)
 
     def _calibration(self) -> Calibration | None:
-        """Measure forward, backward and the gradient reduction separately, if there are several ranks."""
+        """Measure forward and backward of one GPU alone, if there are several."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
@@ -184,15 +211,17 @@ class _TrainingRun:
             batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
             if isinstance(self.loader, StreamLoader):
                 report_equal_batches(batch, self.world, self.log)
+            if self.device.type != "cuda":
+                return None
             batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            return calibrate(self.learner, self._draws(batch, 0), self.config, self.world)
+            return calibrate(self.learner, batch, self.world)
 
     def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
-        """Report the speed-up of the ranks and which settings limit it."""
-        if self.world.size == 1 or not journal.recent:
+        """Report the speed-up of the GPUs and which settings limit it. Processes on a CPU share its cores."""
+        if self.world.size == 1 or self.device.type != "cuda" or not journal.recent:
             return
-        scaling = gather_scaling(list(journal.recent), calibration, self.config, self.world)
-        for line in () if scaling is None else report_lines(scaling):
+        ranks = gather_times(list(journal.recent), calibration, self.config, self.world)
+        for line in report_lines(ranks, self.config):
             self.log(line)
 
     def _loader(self, start: Position) -> Loader | StreamLoader:
@@ -217,8 +246,7 @@ class _TrainingRun:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        batches = reopening(open_at, retries=self.config.training.retries, log=self.log)
-        return self._draws.over(batches, position.epoch * len(self.loader) + position.batch)
+        return retry_loader(open_at, retries=self.config.training.retries, log=self.log)
 
     def _micro_batches(self) -> MicroBatches | None:
         """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from instrument.checkpoint.states import random_state_kept
-from instrument.config.schema import Config
-from instrument.data.order import Position
-from instrument.distributed.agreement import mean_over_ranks
-from instrument.distributed.world import World
-from instrument.models.batches import DeviceDraws
-from instrument.own.workload import open_workload
+from instrument.data import Position
+from instrument.distributed.world import World, mean_over_ranks
 from instrument.ranges import VALIDATE, phase
 from instrument.trainer.learner import Learner
 from instrument.trees import map_tensors
+from instrument.workload import Workload
 
 LOSS = "validation/loss"
 _VALIDATE = phase(VALIDATE)
+Report = Callable[[int, Mapping[str, float | None]], None]
 
 
 class Validation:
@@ -34,22 +32,22 @@ class Validation:
     `data.validation`, synthetic data comes from another seed.
 
     Args:
-        config: the configuration of the run.
+        workload: what the run trains.
         learner: the learner of the run.
         world: the ranks, which measure different batches and share the mean.
-        report: receives the number of steps done and the loss.
+        report: receives the number of steps done, and the loss and the metrics of the loss function by name.
 
     Raises:
         ConfigError: the validation data cannot be read or is smaller than a batch.
     """
 
-    def __init__(self, config: Config, learner: Learner, world: World, report: Callable[[int, float], None]) -> None:
+    def __init__(self, workload: Workload, learner: Learner, world: World, report: Report) -> None:
+        config = workload.config
         self._learner, self._world, self._report = learner, world, report
         data = replace(config.data.on_demand(), path=config.data.validation)
         seed = config.training.seed + (data.path is None)
-        workload = open_workload(replace(config, data=data, training=replace(config.training, seed=seed)))
-        self._loader = workload.build_loader(rank=world.rank, world=world.size, endless=False)
-        self._draws = DeviceDraws(config.model, seed, world.rank)
+        config = replace(config, data=data, training=replace(config.training, seed=seed))
+        self._loader = workload.validation(config).build_loader(rank=world.rank, world=world.size, endless=False)
         self._count, self._every = data.validation_batches, config.training.validate_every
         self._last = (-1, math.nan)
 
@@ -62,21 +60,28 @@ class Validation:
         """Return the loss after `done` steps, measured now unless it is known."""
         if self._last[0] != done:
             with _VALIDATE:
-                mean = mean_over_ranks({LOSS: self._measure()}, self._world)[LOSS]
-            self._last = done, math.nan if mean is None else mean
+                figures = mean_over_ranks(self._measure(), self._world)
+            loss = figures[LOSS]
+            self._last = done, math.nan if loss is None else loss
             self._learner.schedule.report(self._last[1])
-            self._report(done, self._last[1])
+            self._report(done, figures)
         return self._last[1]
 
-    def _measure(self) -> float | None:
+    def _measure(self) -> dict[str, float | None]:
         model, device = self._learner.model, self._learner.device
         self._loader.seek(Position())
-        losses: list[Tensor] = []
+        measured: dict[str, list[Tensor]] = {LOSS: []}
+        own = self._learner.metrics  # those of a CUDA graph are computed in place and not returned again
         with _in_evaluation(model), torch.no_grad(), random_state_kept(device):
-            for number, batch in enumerate(islice(iter(self._loader), self._count)):
+            for batch in islice(iter(self._loader), self._count):
                 on_device = map_tensors(batch, lambda tensor: tensor.to(device))
-                losses.append(self._learner.forward(self._draws(on_device, number)))
-        return torch.stack(losses).mean().item() if losses else None
+                measured[LOSS].append(self._learner.forward(on_device))
+                for name, metric in self._learner.metrics.items():
+                    measured.setdefault(f"validation/{name}", []).append(metric)
+        self._learner.metrics = own
+        return {
+            name: torch.stack(values).float().mean().item() if values else None for name, values in measured.items()
+        }
 
 
 @contextmanager

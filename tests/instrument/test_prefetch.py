@@ -16,11 +16,10 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from instrument import prefetch, ranges  # noqa: E402
-from instrument.copier import Copier  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.memory import PinnedBudget  # noqa: E402
 from instrument.pinned import PinnedRing  # noqa: E402
-from instrument.prefetch import PrefetchLoader  # noqa: E402
+from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
 from instrument.streams import Event, Streams  # noqa: E402
 from instrument.trees import map_tensors, tensors  # noqa: E402
 from tests.instrument.gpu import no_synchronization  # noqa: E402
@@ -274,7 +273,7 @@ def test_failed_copy_frees_buffers() -> None:
 
 
 class Positioned:
-    """A loader that reports its position and can resume there, as `instrument.data.datasets.Loader` does."""
+    """A loader that reports its position and can resume there, as `instrument.data.Loader` does."""
 
     def __init__(self) -> None:
         self.position = 0

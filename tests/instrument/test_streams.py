@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.streams import TORCH_POOL_STREAMS, Event, Stream, Streams, hand_over  # noqa: E402
+from instrument.streams import TORCH_POOL_STREAMS, Event, Stream, Streams, record_stream  # noqa: E402
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
@@ -141,7 +141,7 @@ def test_without_gpu_events_are_done() -> None:
     event.wait()
     event.wait(stream)
     tree = {"x": torch.ones(1)}
-    assert hand_over(tree, ready=event, to=stream) is tree
+    assert record_stream(tree, ready=event, to=stream) is tree
     assert repr(stream) == "Stream('copy', 'cpu', None)"
 
 
@@ -169,7 +169,7 @@ class TestOnTheGpu:
             torch.cuda._sleep(LONG)
             tensor.copy_(host, non_blocking=True)
             ready = copy.record()
-        (tensor,) = hand_over([tensor], ready=ready, to=compute)
+        (tensor,) = record_stream([tensor], ready=ready, to=compute)
         assert not ready.query(), "the host waited"
         with compute:
             total = tensor.sum()
@@ -196,7 +196,7 @@ class TestOnTheGpu:
         with copy:
             tensor = torch.full((1 << 20,), 7.0, device="cuda")
             ready = copy.record()
-        hand_over(tensor, ready=ready, to=compute)
+        record_stream(tensor, ready=ready, to=compute)
         address = tensor.data_ptr()
         with compute:
             torch.cuda._sleep(LONG)
@@ -212,7 +212,7 @@ class TestOnTheGpu:
         copy, compute = Streams("cuda", copy=0, compute=0)
         other = Tells()
         tree = {"x": [torch.ones(1, device="cuda")], "host": torch.ones(1), "other": other, "n": 3}
-        assert hand_over(tree, ready=copy.record(), to=compute) is tree
+        assert record_stream(tree, ready=copy.record(), to=compute) is tree
         assert other.used_by == [compute.cuda]
 
     def test_invalid_priority_is_one_line(self) -> None:

@@ -15,7 +15,7 @@ from instrument import sync  # noqa: E402
 from instrument.config.schema import Training  # noqa: E402
 from instrument.config.strategies import STRATEGIES  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.sync import MAX_STEPS_AHEAD, LateLosses, SyncPolicy  # noqa: E402
+from instrument.sync import MAX_STEPS_AHEAD, AsyncMetrics, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
 TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60).map(str))
@@ -66,7 +66,7 @@ def run(policy: SyncPolicy, steps: int, first: int = 0) -> list[tuple[int, float
     """Train for a number of steps under a policy, and read what is left at the end."""
     late, read = policy.losses(CPU), []
     for step in range(first, first + steps):
-        late.put(step, loss(step))
+        late.submit(step, loss(step))
         read += policy.after(step, late)
     read += late.wait()
     assert len(late) == 0
@@ -95,13 +95,13 @@ def test_any_call_order_returns_each_loss_once(capacity: int, calls: list[str]) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sync, "Event", LateEvent)
         reset()
-        late, read, step = LateLosses(CPU, capacity), [], 0
+        late, read, step = AsyncMetrics(CPU, capacity), [], 0
         for call in calls:
             if call == "put" and len(late) < capacity:
-                late.put(step, loss(step))
+                late.submit(step, loss(step))
                 step += 1
             elif call == "ready":
-                read += late.ready()
+                read += late.completed()
             elif call == "wait":
                 read += late.wait()
                 assert len(late) == 0
@@ -118,7 +118,7 @@ def test_number_of_waits_per_policy(gpu: type[LateEvent], text: str, waits: int)
     policy = SyncPolicy.from_text(text)
     late = policy.losses(CPU)
     for step in range(20):
-        late.put(step, loss(step))
+        late.submit(step, loss(step))
         policy.after(step, late)
     assert gpu.waits == waits
 
@@ -137,9 +137,9 @@ def test_no_query_between_waits(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy(10)
     late = policy.losses(CPU)
     for step in range(9):
-        late.put(step, loss(step))
+        late.submit(step, loss(step))
         assert policy.after(step, late) == []
-    late.put(9, loss(9))
+    late.submit(9, loss(9))
     assert policy.after(9, late) == expected(10)
     assert gpu.waits == 1
 
@@ -148,10 +148,10 @@ def test_event_policy_waits_when_too_far_ahead(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
     for step in range(MAX_STEPS_AHEAD):
-        late.put(step, loss(step))
+        late.submit(step, loss(step))
         assert policy.after(step, late) == []
     assert gpu.waits == 0
-    late.put(MAX_STEPS_AHEAD, loss(MAX_STEPS_AHEAD))
+    late.submit(MAX_STEPS_AHEAD, loss(MAX_STEPS_AHEAD))
     assert policy.after(MAX_STEPS_AHEAD, late) == expected(1)
     assert gpu.waits == 1
 
@@ -159,8 +159,8 @@ def test_event_policy_waits_when_too_far_ahead(gpu: type[LateEvent]) -> None:
 def test_event_policy_reads_without_waiting(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
-    late.put(0, loss(0))
-    late.put(1, loss(1))
+    late.submit(0, loss(0))
+    late.submit(1, loss(1))
     gpu.done_until = 1
     assert policy.after(1, late) == expected(1)
     assert gpu.waits == 0
@@ -168,29 +168,29 @@ def test_event_policy_reads_without_waiting(gpu: type[LateEvent]) -> None:
 
 def test_resumed_run_waits_at_same_steps() -> None:
     late = SyncPolicy(10).losses(CPU)
-    late.put(39, loss(39))
+    late.submit(39, loss(39))
     assert SyncPolicy(10).after(39, late) == [(39, 39 / 4)]
 
 
 def test_put_beyond_capacity_raises(gpu: type[LateEvent]) -> None:
-    late = LateLosses(CPU, 2)
-    late.put(0, loss(0))
-    late.put(1, loss(1))
+    late = AsyncMetrics(CPU, 2)
+    late.submit(0, loss(0))
+    late.submit(1, loss(1))
     with pytest.raises(ValueError, match="2 losses have not been read"):
-        late.put(2, loss(2))
+        late.submit(2, loss(2))
     assert late.wait() == expected(2)
 
 
 def test_loss_is_copied_at_put() -> None:
-    late, held = LateLosses(CPU, 2), torch.tensor(1.0)
-    late.put(0, held)
+    late, held = AsyncMetrics(CPU, 2), torch.tensor(1.0)
+    late.submit(0, held)
     held.fill_(5.0)
     assert late.wait() == [(0, 1.0)]
 
 
 def test_nan_and_infinity() -> None:
-    late = LateLosses(CPU, 2)
-    late.put(0, torch.tensor(float("nan"), requires_grad=True))
+    late = AsyncMetrics(CPU, 2)
+    late.submit(0, torch.tensor(float("nan"), requires_grad=True))
     ((step, value),) = late.wait()
     assert step == 0
     assert value != value
@@ -209,26 +209,26 @@ MIXED = [
 def test_losses_keep_precision(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    late = LateLosses(torch.device(device), 3)
+    late = AsyncMetrics(torch.device(device), 3)
     read = []
     for step, (dtype, value) in enumerate(MIXED * 2):
-        late.put(step, torch.tensor(value, dtype=dtype, device=device))
+        late.submit(step, torch.tensor(value, dtype=dtype, device=device))
         read += late.wait(leave=2)
     assert read + late.wait() == list(enumerate(value for _dtype, value in MIXED * 2))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
 def test_one_element_of_any_shape(shape: tuple[int, ...]) -> None:
-    late = LateLosses(CPU, 2)
-    late.put(3, torch.full(shape, 2.5))
+    late = AsyncMetrics(CPU, 2)
+    late.submit(3, torch.full(shape, 2.5))
     assert late.wait() == [(3, 2.5)]
 
 
 @pytest.mark.parametrize("shape", [(2,), (0,), (4, 2)])
 def test_several_elements_raise(shape: tuple[int, ...]) -> None:
-    late = LateLosses(CPU, 2)
+    late = AsyncMetrics(CPU, 2)
     with pytest.raises(InstrumentError) as refused:
-        late.put(3, torch.zeros(shape))
+        late.submit(3, torch.zeros(shape))
     assert str(refused.value) == f"the loss of step 3 has shape {shape} and must be one number: return its mean()"
     assert len(late) == 0
 
@@ -245,7 +245,7 @@ def test_several_figures_a_step(gpu: type[LateEvent]) -> None:
 
 
 def test_log_without_a_policy_never_waits(gpu: type[LateEvent]) -> None:
-    late = LateLosses[float]("cpu", 9)
+    late = AsyncMetrics[float]("cpu", 9)
     assert [late.log(step, loss(step)) for step in range(5)] == [[]] * 5
     assert gpu.waits == 0
 
@@ -257,15 +257,15 @@ def test_several_elements_of_one_figure_raise() -> None:
 
 def test_events_are_created_on_demand(gpu: type[LateEvent]) -> None:
     late = SyncPolicy(1_000_000).losses(CPU)
-    late.put(0, loss(0))
-    late.put(1, loss(1))
+    late.submit(0, loss(0))
+    late.submit(1, loss(1))
     assert len(gpu.made) == 2
 
 
 def test_events_are_reused(gpu: type[LateEvent]) -> None:
-    late = LateLosses(CPU, 3)
+    late = AsyncMetrics(CPU, 3)
     for step in range(20):
-        late.put(step, loss(step))
+        late.submit(step, loss(step))
         late.wait()
     assert len(gpu.made) == 3
 
@@ -309,6 +309,6 @@ def test_losses_on_gpu(text: str) -> None:
     late, read = policy.losses(torch.device("cuda")), []
     for step in range(50):
         torch.cuda._sleep(1_000_000)
-        late.put(step, torch.tensor(step / 4, device="cpu").pin_memory().to("cuda", non_blocking=True))
+        late.submit(step, torch.tensor(step / 4, device="cpu").pin_memory().to("cuda", non_blocking=True))
         read += policy.after(step, late)
     assert read + late.wait() == expected(50)

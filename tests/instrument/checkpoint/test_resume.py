@@ -135,7 +135,7 @@ def test_permitted_differences_are_logged(tmp_path: Path) -> None:
     new = replace(config(attention="efficient"), data=replace(old.data, workers=2))
     new = replace(new, checkpoint=replace(new.checkpoint, folder=tmp_path), monitor=replace(new.monitor, every=77))
     resumed = Checkpoints(tmp_path, config=new).load("latest", run.parts)
-    assert resumed.changed == ("model.attention is 'efficient', was 'math'", "data.workers is 2, was 0")
+    assert resumed.changed == ("model.attention is 'efficient', was 'math'", "data.workers is 2, was -1")
 
 
 @pytest.mark.parametrize("schedule", ["lambda", "cosine", "warmup"])

@@ -7,7 +7,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from instrument.config import loading as config_module
 from instrument.config.flags import ConfigCommand, config_options
 from instrument.config.loading import alias_flags, flag_names, iter_settings, load
 from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
@@ -26,12 +25,6 @@ def run(*arguments: str) -> Config:
     made = train.main(list(arguments), standalone_mode=False)
     assert isinstance(made, tuple)
     return made[0]
-
-
-@pytest.fixture(autouse=True)
-def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defaults of a machine with a GPU, wherever the test runs."""
-    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
 
 
 def refusal(*arguments: str) -> str:
@@ -71,7 +64,7 @@ def test_no_flags_give_the_defaults() -> None:
         ),
         ("--gradient-checkpointing", Config(model=Model(checkpointing=True))),
         ("--compile --torch-compile none", Config()),
-        ("--model flow --compile", Config(model=Model("flow", compile=True))),
+        ("--compile --compile-mode max-autotune", Config(model=Model(compile=True, compile_mode="max-autotune"))),
         ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
         ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
         (

@@ -10,23 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instrument.config import loading as config_module
+from instrument.config import settings
 from instrument.config.loading import from_sections, load
 from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
 from instrument.errors import ConfigError
-
-
-@pytest.fixture(autouse=True)
-def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defaults of a machine with a GPU, wherever the test runs; hypothesis needs no reset between its examples."""
-    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
 
 
 def test_cpu_defaults_are_smaller() -> None:
     small = load(None, {"device": "cpu", "width": "512"})
     assert small.model == Model(layers=2, width=512, vocabulary=1024, features=512)
     assert small.data == Data(batch=4, sequence=64)
-    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data()
+    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data(batch=128, sequence=256)
+
+
+@pytest.mark.parametrize(("on_cpu", "width", "precision"), [(True, 256, "fp32"), (False, 1024, "bf16")])
+def test_configuration_has_the_defaults_of_the_machine(
+    on_cpu: bool, width: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "is_cpu", lambda device: device == "cpu" or (device == "auto" and on_cpu))
+    assert Config() == load(None, {})
+    assert (Config().model.width, Training().precision) == (width, precision)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -68,7 +71,7 @@ def test_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("training: {sync: every}", Training(sync="every")),
         ("training: {clip: null}", Training(clip=None)),
         ("training: {clip: none}", Training(clip=None)),
-        ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
+        ("training: {device: 'cuda:3'}", Training(device="cuda:3", precision="bf16")),
         ("training: {lr: 1e-4, gradient_accumulation_steps: 2}", Training(learning_rate=1e-4, accumulation=2)),
     ],
 )
@@ -108,7 +111,7 @@ def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("training: {learning_rate: .inf}", "training.learning_rate: invalid value inf; expected a number above 0"),
         ("model: {compile: maybe}", "model.compile: invalid value 'maybe'; allowed: full, blocks"),
         ("model: {compile: 1}", "model.compile: invalid value '1'; allowed: full, blocks"),
-        ("model: {prompt: no}", "model.prompt: invalid value False; allowed: none, loop, vectorised"),
+        ("training: {schedule: no}", "training.schedule: invalid value False; allowed: constant, linear"),
         ("monitor: {jsonl: 5}", "monitor.jsonl: invalid value 5; expected a path, or none"),
         ("monitor: {wandb: {}}", "monitor.wandb: invalid value {}; expected text, or none"),
         ("training: {steps: 1\n", "invalid YAML in line 2: "),
@@ -179,18 +182,12 @@ def test_conflict_names_the_source_of_both_settings(tmp_path: Path) -> None:
         ({"training": {"strategy": "graph", "precision": "fp16"}}, "training.strategy and training.precision"),
         ({"training": {"strategy": "serial"}, "data": {"pin_memory": True}}, "training.strategy and data.pin_memory"),
         ({"data": {"dataloader_pin_memory": False}}, "training.strategy and data.pin_memory"),
-        ({"model": {"prompt": "loop"}}, "model.prompt and model.name"),
-        (
-            {"model": {"name": "mlm", "prompt": "loop", "prompt_tokens": 8}, "data": {"sequence": 8}},
-            "model.prompt_tokens and data.sequence",
-        ),
         ({"training": {"steps": 10, "warmup": 10}}, "training.warmup and training.steps"),
         ({"training": {"steps": 10}, "capture": {"start": 5, "stop": 11}}, "capture.stop and training.steps"),
         ({"capture": {"start": 5}}, "capture.start and capture.stop"),
         ({"model": {"width": 100, "heads": 16}}, "model.width and model.heads"),
-        ({"model": {"name": "dit", "side": 33}}, "model.side and model.patch"),
-        ({"data": {"prefetch_factor": 2}}, "data.prefetch_factor and data.workers"),
-        ({"data": {"persistent_workers": True}}, "data.persistent_workers and data.workers"),
+        ({"data": {"workers": 0, "prefetch_factor": 2}}, "data.prefetch_factor and data.workers"),
+        ({"data": {"workers": 0, "persistent_workers": True}}, "data.persistent_workers and data.workers"),
         ({"distributed": {"shard": True, "static_graph": True}}, "distributed.shard and distributed.static_graph"),
         ({"checkpoint": {"every": 5}}, "checkpoint.every"),
         ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume"),
@@ -212,8 +209,6 @@ def test_conflicting_settings_are_refused(sections: dict[str, Any], keys: str) -
         Config(training=Training(steps=0)),
         Config(training=Training(epochs=1, steps=5, warmup=50), capture=Capture(100, 110)),
         Config(training=Training(steps=10), capture=Capture(5, 10)),
-        Config(model=Model(name="mlm", prompt="vectorised")),
-        Config(model=Model(name="transformer", side=33)),
         Config(data=Data(workers=2, prefetch_factor=4, persistent_workers=True)),
         Config(checkpoint=Checkpoint(resume="elsewhere/last.pt")),
         Config(checkpoint=Checkpoint(folder=Path("kept"), every=5, resume="best")),

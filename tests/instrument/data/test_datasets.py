@@ -15,16 +15,22 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.data import loading  # noqa: E402
-from instrument.data.datasets import Loader, Order, Position, Synthetic, build_loader  # noqa: E402
+from instrument.data import (  # noqa: E402
+    Loader,
+    Order,
+    Position,
+    Synthetic,
+    _sample,
+)
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 MODEL = Model(name="transformer", features=3, vocabulary=10, width=16, heads=2)
-DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0)
+DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0, workers=0)
 CONFIG = Config(training=Training(seed=3), model=MODEL, data=DATA)
 
 
@@ -47,9 +53,8 @@ def array(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["transformer", "dit", "flow", "mlm"])
-def test_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
-    model = Model(name=name, features=3, vocabulary=10, side=4, channels=2)
+def test_synthetic_sample_depends_on_seed_and_index_alone() -> None:
+    model = Model(features=3, vocabulary=10)
     samples = Synthetic(model, DATA, seed=1)
     torch.manual_seed(0)
     backwards = [samples[index] for index in reversed(range(len(samples)))][::-1]
@@ -60,6 +65,11 @@ def test_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
     assert len(list(samples)) == 11
     with pytest.raises(IndexError, match="sample -1 of 11"):
         samples[-1]
+
+
+def test_targets_depend_on_the_first_feature() -> None:
+    inputs = torch.tensor([[-9.0], [-0.01], [0.01], [9.0], [float("inf")]])
+    assert _sample(inputs, Model(vocabulary=10))["targets"].tolist() == [0, 4, 5, 9, 9]
 
 
 def test_batch_stacks_its_samples() -> None:
@@ -209,7 +219,7 @@ def test_impossible_position_is_one_line(epoch: int, batch: int) -> None:
 
 
 def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, array: Path) -> None:
-    monkeypatch.setattr(loading, "available_bytes", lambda: 100)
+    monkeypatch.setattr("instrument.data.available_bytes", lambda: 100)
     for path, count in ((None, 10), (array, 11)):
         with pytest.raises(ConfigError, match=rf"preload: {count} samples take .*, and 100 bytes are left"):
             build_loader(with_data(path=path, preload=True))

@@ -6,7 +6,6 @@ import inspect
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -24,28 +23,31 @@ from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
 from instrument.diagnosis import output  # noqa: E402
 from instrument.diagnosis.command import command, main  # noqa: E402
-from instrument.diagnosis.context import StageContext  # noqa: E402
+from instrument.diagnosis.costs import Diagnosis, Remedy, StageResult  # noqa: E402
 from instrument.diagnosis.measure import (  # noqa: E402
     FIGURES,
     ROUNDS,
     Plan,
-    PowerReadings,
     measure,
 )
 from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
 from instrument.diagnosis.own import report_stages  # noqa: E402
-from instrument.diagnosis.records import Diagnosis, Remedy, StageResult  # noqa: E402
-from instrument.diagnosis.stages import STAGES, Stage, select_stages  # noqa: E402
+from instrument.diagnosis.stages import (  # noqa: E402
+    STAGES,
+    Stage,
+    StageContext,
+    select_stages,
+)
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.monitor.nvml import NoMeter, Reading  # noqa: E402
+from instrument.monitor.nvml import Meter, Reading  # noqa: E402
 
 TINY = (
     "--device cpu --precision fp32 --layers 1 --width 16 --heads 2 --features 8 --vocabulary 16 --sequence 4 --batch 2"
 )
 QUICK = [*TINY.split(), "--iterations", "2", "--warm-up", "1"]
 NAMES = [stage.name for stage in STAGES]
-NONE = NoMeter("no GPU here")
+NONE = Meter(None)
 
 
 def tiny(**training: Any) -> Config:
@@ -57,7 +59,7 @@ def tiny(**training: Any) -> Config:
 
 
 def setting(**training: Any) -> StageContext:
-    return StageContext.from_config(tiny(**training), steps=50)
+    return StageContext.from_config(tiny(**training))
 
 
 def run(*arguments: str) -> None:
@@ -84,6 +86,9 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert [row["stage"] for row in found["stages"]] == NAMES
     for row in found["stages"]:
+        if row["stage"] == "plain":
+            assert row["not_measured"]["ms"] == "without a GPU nothing is copied, so it equals the pipeline"
+            continue
         assert len(row["rounds_ms"]) == ROUNDS
         assert min(row["rounds_ms"]) <= row["ms"] <= max(row["rounds_ms"])
         assert row["samples_per_s"] == pytest.approx(2000 / row["ms"])
@@ -97,6 +102,26 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     else:
         assert 0 <= verdict["lost_ms"] <= verdict["total_ms"]
         assert 0 <= verdict["lost_percent"] <= 100
+
+
+def test_run_without_flags_fits_the_time_of_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--layers", "1", "--width", "64", "--heads", "2", "--features", "8", "--vocabulary", "64"]
+    began = time.process_time()
+    command.main(["--device", "cpu", *sizes, "--sequence", "16", "--batch", "2"], standalone_mode=False)
+    assert time.process_time() - began < 60
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A CPU shows loading, the loop and the precision of the compute." in printed
+    assert "--capture" not in printed and "--strategy" not in printed and "for the GPU (stage" not in printed
+
+
+def test_slow_iterations_end_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "CPU_SECONDS", 0.0)
+    done: list[str] = []
+    plan = Plan.of_device(torch.device("cpu"), None, None)
+    measure_one(stage(lambda _setting: Counted(done)), plan)
+    assert done == ["iterate", "begin", "iterate", "close"] * ROUNDS
+    assert Plan.of_device(torch.device("cuda"), None, None) == Plan(10, 5)
+    assert Plan.of_device(torch.device("cpu"), 3, 0) == Plan(3, 0)
 
 
 def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +245,7 @@ def test_stages_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slowing_machine_keeps_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends 1.5 times slower: measured one after the other, the last stage would seem slower than it is."""
-    config = tiny(sync="every")
+    config = tiny(sync="every", device="cuda")
     steady = Clock(lambda _now: 1.0).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
     slower = Clock(lambda now: 1.0 + now / 3).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
     expected, found = build_diagnosis(steady, config), build_diagnosis(slower, config)
@@ -362,65 +387,26 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, raised: Exception, code: in
     assert ended.value.code == code
 
 
-class Gauge:
-    """A meter whose power rises by 1 W with each reading; it notes who reads it."""
+class Gauge(Meter):
+    """A meter of a GPU whose power is not supported."""
 
-    def __init__(self, **figures: Any) -> None:
-        self.count, self.readers, self.figures = 0, set[str](), figures
+    reason = None
+
+    def __init__(self) -> None:
+        self.count = 0
 
     def read(self) -> Reading:
         self.count += 1
-        self.readers.add(threading.current_thread().name)
-        return replace(Reading(float(self.count), 50.0), **self.figures)
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return Reading(None, 50.0, {"power_w": "NVML: Not Supported"})
 
 
-def read_for_a_while(meter: Any, **given: float) -> PowerReadings:
-    with PowerReadings(meter, **given) as readings:
-        end = time.monotonic() + 300
-        while not readings.is_complete() and time.monotonic() < end:
-            time.sleep(0.001)
-    return readings
-
-
-def test_thread_reads_the_power() -> None:
-    meter = Gauge()
-    means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
-    taken = meter.count - 1
-    assert taken >= 10
-    assert means == {"power_w": pytest.approx((2 + taken + 1) / 2), "utilisation_percent": 50.0}
-    assert missing == {}
-    assert "nvml" in meter.readers
-
-
-def test_readings_of_the_previous_stage_are_ignored() -> None:
-    meter = Gauge()
-    means, _ = read_for_a_while(meter, settling=0.05, every=0.001).means()
-    assert meter.count > 11
-    assert means["power_w"] > 2 + 5
-
-
-def test_missing_nvml_figure_has_a_reason() -> None:
-    meter = Gauge(power_w=None, not_measured={"power_w": "NVML: Not Supported"})
-    means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
-    assert (means, missing) == ({"utilisation_percent": 50.0}, {"power_w": "NVML: Not Supported"})
-
-
-def test_no_thread_without_a_meter() -> None:
-    with PowerReadings(NONE) as readings:
-        assert readings.is_complete()
-        assert not any(thread.name == "nvml" for thread in threading.enumerate())
-    assert readings.means() == ({}, dict.fromkeys(("power_w", "utilisation_percent"), "no GPU here"))
-
-
-def test_stage_runs_until_the_meter_has_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_module, "PowerReadings", lambda meter: PowerReadings(meter, settling=0.0, every=0.002))
+def test_last_round_runs_until_the_meter_averages_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "POWER_S", 0.02)
     done: list[str] = []
-    row = measure_one(stage(lambda _setting: Counted(done)), Plan(1, 0), Gauge())
-    assert row.power_w is not None
-    assert row.utilisation_percent == 50.0
+    meter = Gauge()
+    row = measure_one(stage(lambda _setting: Counted(done)), Plan(1, 0), meter)
+    assert (row.power_w, row.utilisation_percent, meter.count) == (None, 50.0, 1)
+    assert row.not_measured["power_w"] == "NVML: Not Supported"
     assert done.count("iterate") > ROUNDS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,38 +10,39 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.diagnosis.context import StageContext  # noqa: E402
-from instrument.diagnosis.memory import largest_intermediate, memory_note  # noqa: E402
+from instrument.diagnosis.forward import largest_intermediate, memory_note  # noqa: E402
+from instrument.diagnosis.stages import StageContext  # noqa: E402
+
+CODE = "docs.examples.masked_language"
 
 
-def context(**model: Any) -> StageContext:
-    sizes: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2, "vocabulary": 64, "prompt_tokens": 4}
+def context(prompt: str, **model: Any) -> StageContext:
+    sizes: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2, "vocabulary": 64}
     config = Config(
         training=Training(device="cpu", precision="fp32"),
-        model=Model("mlm", **sizes | model),
-        data=Data(batch=3, sequence=8, samples=6),
+        model=Model(f"{CODE}:{prompt}", f"{CODE}:loss", **sizes | model),
+        data=Data(Path(f"{CODE}:{'Tokens' if prompt == 'plain' else 'PromptTokens'}"), batch=3, sequence=20, samples=6),
     )
-    return StageContext.from_config(config, 1)
+    return StageContext.from_config(config)
 
 
-def test_gated_prompt_is_named_with_its_twin() -> None:
-    made = context(prompt="gated")
-    found = largest_intermediate(made)
-    assert found is not None
-    assert (found.function, found.shape, found.nbytes) == ("apply_prompt_gated", (3, 8, 4, 32), 3 * 8 * 4 * 32 * 4)
-    (note,) = memory_note(found, made.config)
-    assert note.startswith("Memory: apply_prompt_gated (mlm.py:")
+def test_gated_prompt_is_named() -> None:
+    largest = largest_intermediate(context("gated"))
+    assert largest is not None
+    assert (largest.function, largest.shape) == ("apply_prompt_gated", (3, 20, 16, 32))
+    assert largest.nbytes == 3 * 20 * 16 * 32 * 4
+    (note,) = memory_note(largest)
+    assert note.startswith("Memory: apply_prompt_gated (masked_language.py:")
     assert note.endswith(
-        "makes the largest tensor of the forward, 12 KiB (3, 8, 4, 32), from at most 512 bytes; "
-        "use --prompt gated-scatter, which adds into the result with scatter_add_."
+        "makes the largest tensor of the forward, 120 KiB (3, 20, 16, 32), from at most 3.8 KiB; add into the result "
+        "without it (scatter_add_, index_add_, einsum), or compile the model."
     )
 
 
-@pytest.mark.parametrize("prompt", ["gated-scatter", "vectorised", "none"])
+@pytest.mark.parametrize("prompt", ["gated_scatter", "vectorised", "plain"])
 def test_other_prompts_have_no_such_intermediate(prompt: str) -> None:
-    made = context(prompt=prompt)
-    assert memory_note(largest_intermediate(made), made.config) == ()
+    assert memory_note(largest_intermediate(context(prompt))) == ()
 
 
 def test_compiled_model_is_not_searched() -> None:
-    assert largest_intermediate(context(prompt="gated", compile="full")) is None
+    assert largest_intermediate(context("gated", compile="full")) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,13 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.diagnosis.context import StageContext  # noqa: E402
+from instrument.diagnosis.costs import StageResult  # noqa: E402
+from instrument.diagnosis.forward import Loop, WithoutStage, find_loops, part_of, part_stages  # noqa: E402
 from instrument.diagnosis.own import diagnose  # noqa: E402
-from instrument.diagnosis.parts import Loop, WithoutStage, find_loops, part_of, part_stages  # noqa: E402
-from instrument.diagnosis.records import StageResult  # noqa: E402
+from instrument.diagnosis.stages import StageContext  # noqa: E402
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
-from instrument.own.workload import own_workload  # noqa: E402
+from instrument.workload import own_workload  # noqa: E402
 from tests.instrument.diagnosis.test_verdict import config, row, rows  # noqa: E402
 
 LENGTH = 40
@@ -68,7 +69,7 @@ TRAINING = Training(device="cpu", precision="fp32")
 def context(middle: nn.Module) -> StageContext:
     ready = Config(TRAINING)
     make = partial(own_workload, model=Net(middle), data=BATCHES, loss=nn.functional.cross_entropy)
-    return StageContext.from_config(ready, 9, make)
+    return StageContext.from_config(ready, make)
 
 
 def loops(given: StageContext) -> list[Loop]:
@@ -90,10 +91,12 @@ def test_loop_over_a_submodule_belongs_to_its_caller() -> None:
     assert loops(context(nn.Identity())) == []
 
 
-@pytest.mark.parametrize(("prompt", "parts"), [("loop", ["apply_prompt"]), ("vectorised", []), ("none", [])])
-def test_prompt_loop_of_the_package_is_found(prompt: Any, parts: list[str]) -> None:
-    model = Model(name="mlm", layers=1, width=16, heads=2, vocabulary=32, prompt=prompt)
-    given = StageContext.from_config(Config(TRAINING, model, Data(batch=4, sequence=24, samples=8)), 9)
+@pytest.mark.parametrize(("prompt", "parts"), [("loop", ["apply_prompt"]), ("vectorised", []), ("plain", [])])
+def test_prompt_loop_of_the_examples_is_found(prompt: str, parts: list[str]) -> None:
+    code = "docs.examples.masked_language"
+    model = Model(f"{code}:{prompt}", f"{code}:loss", layers=1, width=16, heads=2, vocabulary=32)
+    data = Data(Path(f"{code}:{'Tokens' if prompt == 'plain' else 'PromptTokens'}"), batch=4, sequence=24, samples=8)
+    given = StageContext.from_config(Config(TRAINING, model, data))
     assert [loop.part for loop in loops(given)] == parts
     assert [stage.name for stage in part_stages(given, (), search=True)] == [f"without {part}" for part in parts]
 
@@ -119,7 +122,7 @@ def test_nothing_left_to_train_is_one_line() -> None:
         model = nn.Sequential(nn.Linear(4, 2))
         batches = [(torch.ones(3, 4), torch.tensor([0, 1, 1]))]
         make = partial(own_workload, model=model, data=batches, loss=nn.functional.cross_entropy)
-        WithoutStage(StageContext.from_config(Config(TRAINING), 9, make), "*").iterate()
+        WithoutStage(StageContext.from_config(Config(TRAINING), make), "*").iterate()
 
 
 def test_diagnosis_of_objects_leaves_the_model_as_it_was() -> None:
@@ -130,7 +133,7 @@ def test_diagnosis_of_objects_leaves_the_model_as_it_was() -> None:
     assert stages == [
         "inference", "training", "mixed", "loader", "plain", "pipeline", "without head", "without middle",
     ]  # fmt: skip
-    assert all(stage.ms is not None for stage in report.stages if stage.stage != "mixed")
+    assert all(stage.ms is not None for stage in report.stages if stage.stage not in ("mixed", "plain"))
     assert report.diagnosis.capture[0].endswith("python your_program.py")
     assert "without   middle" in str(report)
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
@@ -143,16 +146,10 @@ def part(ms: float, loop: str = "one forward runs select 64 times in turn") -> S
 
 
 def test_loop_is_named_with_its_remedy() -> None:
-    looping = config(model=Model(name="mlm", prompt="loop"))
-    result = build_diagnosis([*rows(20.2, compute=20.0, gpu=10.0), part(11.0)], looping)
-    assert (result.bound, result.stage, result.remedy.flags) == (
-        "module",
-        "without apply_prompt",
-        "--prompt vectorised",
-    )
+    result = build_diagnosis([*rows(20.2, compute=20.0, gpu=10.0), part(11.0)], config())
+    assert (result.bound, result.stage) == ("module", "without apply_prompt")
     assert result.lost_ms == pytest.approx(9.0)
     assert (result.bare_ms, result.overhead_percent) == (20.0, pytest.approx(1.0))
-    result = build_diagnosis([*rows(20.2, compute=20.0, gpu=10.0), part(11.0)], config())
     assert result.remedy.flags == "" and "apply_prompt" in result.remedy.why
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from instrument.config.flags import ConfigCommand, config_options
 from instrument.config.schema import Capture, Config, Data, Model, Training
-from instrument.diagnosis.costs import StageTimes, compute_costs
-from instrument.diagnosis.next_capture import capture_commands, non_default_flags
-from instrument.diagnosis.records import Diagnosis, StageResult
-from instrument.diagnosis.verdict import REMEDIES, build_diagnosis
+from instrument.diagnosis.costs import Diagnosis, StageResult, StageTimes, compute_costs
+from instrument.diagnosis.verdict import REMEDIES, build_diagnosis, capture_commands, non_default_flags
 
 
 def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:
-    return Config(Training(device=device, **training), model or Model(), data or Data())
+    return Config(
+        Training(**{"device": device, "precision": "bf16"} | training), model or Model(), data or Data(workers=0)
+    )
 
 
 def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> StageResult:
@@ -66,7 +66,7 @@ def test_loader_bound() -> None:
 
 
 def test_loader_in_process_suggests_workers() -> None:
-    found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
+    found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0, workers=0)))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(20.0))
     assert found.remedy.flags == "--workers 3"
     assert "--distinct-batches" in found.remedy.why
@@ -330,7 +330,7 @@ def parse(*arguments: str) -> Config:
         "",
         "--strategy pinned --sync event --precision fp32 --clip none --device cuda:1",
         "--device cpu --batch 128 --width 1024 --layers 4",
-        "--workers 3 --prefetch-factor 4 --preload --checkpointing full --model mlm --prompt loop",
+        "--workers 3 --prefetch-factor 4 --preload --checkpointing full --compile blocks",
         "--data '/a folder/it''s.npy' --batch 7 --steps 9 --warmup 5 --learning-rate 1e-5",
         "--shard --no-progress --checkpoint-folder k --checkpoint-every 5 --jsonl x --annotate-modules 3",
     ],
@@ -343,7 +343,10 @@ def test_flags_reproduce_the_configuration(arguments: str) -> None:
         annotate_modules=default.training.annotate_modules,
     )  # fmt: skip
     kept = replace(of, training=training, checkpoint=default.checkpoint, monitor=default.monitor)
-    assert parse(*non_default_flags(of)) == kept
+    again = parse(*non_default_flags(of))
+    assert replace(again, data=again.data.with_workers()) == replace(kept, data=kept.data.with_workers())
+    synthetic = replace(of, data=replace(of.data, path=None).with_workers())
+    assert ("--workers" in non_default_flags(synthetic)) == ("--workers" in arguments)
 
 
 @pytest.mark.parametrize("bound", REMEDIES)

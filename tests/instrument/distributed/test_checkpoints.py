@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from instrument.checkpoint import file  # noqa: E402
 from instrument.checkpoint.resume import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training  # noqa: E402
-from instrument.data.datasets import Position, build_loader  # noqa: E402
+from instrument.data import Position  # noqa: E402
 from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
 from instrument.distributed.parts import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
@@ -24,6 +24,7 @@ from instrument.errors import InstrumentError  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

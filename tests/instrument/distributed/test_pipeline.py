@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from docs.examples.pipeline_stages import pipeline_schedule, stage_blocks  # noqa: E402
 from instrument import ranges  # noqa: E402
-from instrument.distributed.pipeline import pipeline_schedule, stage_blocks  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from tests.instrument import ranks  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
-from instrument.data.datasets import Position, build_loader  # noqa: E402
+from instrument.data import Position  # noqa: E402
 from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
 from instrument.distributed.parts import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
@@ -21,6 +21,7 @@ from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.distributed.test_checkpoints import CONFIG, CPU  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 
 class Run:

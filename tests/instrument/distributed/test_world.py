@@ -17,8 +17,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from instrument.config.schema import Config, Distributed, Training  # noqa: E402
-from instrument.distributed.agreement import StopVote, any_rank, mean_over_ranks  # noqa: E402
-from instrument.distributed.world import World, process_group, select_device  # noqa: E402
+from instrument.distributed.world import StopVote, World, any_rank, mean_over_ranks, process_group, select_device  # noqa: E402  # noqa: E402
 from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from tests.instrument import ranks  # noqa: E402

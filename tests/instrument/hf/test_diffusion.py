@@ -11,9 +11,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from instrument.hf import DitTrainer, FlowTrainer  # noqa: E402
-from instrument.models.dit import DitBackbone  # noqa: E402
-from tests.instrument.models.tiny import tiny  # noqa: E402
+from docs.examples.hf_diffusion import DitTrainer, FlowTrainer  # noqa: E402
+from tests.instrument.models.tiny import built  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", [DitTrainer, FlowTrainer])
@@ -27,8 +26,8 @@ def test_paths_lead_from_noise_to_image(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [DitTrainer, FlowTrainer])
 def test_model_trains_on_images_with_labels(tmp_path: Path, kind: Any) -> None:
     torch.manual_seed(0)
-    model = DitBackbone(tiny("dit"))
-    data = [{"image": torch.full((4, 8, 8), 0.5), "label": torch.tensor(number % 7)} for number in range(16)]
+    model = built("diffusion").inner
+    data = [{"image": torch.full((4, 32, 32), 0.5), "label": torch.tensor(number % 7)} for number in range(16)]
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), use_cpu=True, report_to=[], save_strategy="no", logging_steps=10, max_steps=40,
         per_device_train_batch_size=8, learning_rate=0.01, disable_tqdm=True, dataloader_pin_memory=False,

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.models import build, check  # noqa: E402
-from tests.instrument.models.tiny import DATA, NAMES, tiny  # noqa: E402
+from tests.instrument.models.tiny import DATA, tiny  # noqa: E402
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -16,8 +16,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (tiny("flow", width=15, heads=3), "width 15 is odd: flow pairs sines and cosines, use an even width"),
-        (tiny("transformer", attention="efficient"), "attention efficient has no kernel for cpu: use auto, flash"),
+        (tiny(attention="efficient"), "attention efficient has no kernel for cpu: use auto, flash"),
     ],
 )
 def test_invalid_model_is_one_line(model: Any, message: str) -> None:
@@ -41,20 +40,19 @@ def test_invalid_model_is_one_line(model: Any, message: str) -> None:
 )
 def test_attention_without_a_cuda_kernel_is_one_line(chosen: Any, precision: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        check(tiny("transformer", **chosen), CUDA, precision)
+        check(tiny(**chosen), CUDA, precision)
     assert str(raised.value).startswith(message)
 
 
 def test_valid_attention_is_accepted() -> None:
-    for name in NAMES:
-        check(tiny(name), CPU, "fp32")
-    check(tiny("transformer", attention="flash"), CPU, "fp32")
-    check(tiny("transformer", attention="flash"), CUDA, "bf16")
-    check(tiny("transformer", attention="flash"), CUDA, None)
-    check(tiny("transformer", attention="efficient", width=24), CUDA, "fp32")
+    check(tiny(), CPU, "fp32")
+    check(tiny(attention="flash"), CPU, "fp32")
+    check(tiny(attention="flash"), CUDA, "bf16")
+    check(tiny(attention="flash"), CUDA, None)
+    check(tiny(attention="efficient", width=24), CUDA, "fp32")
 
 
-@pytest.mark.parametrize("sizes", [{"width": 10, "heads": 4}, {"name": "dit", "side": 9}, {"layers": 0}])
+@pytest.mark.parametrize("sizes", [{"width": 10, "heads": 4}, {"layers": 0}])
 def test_impossible_sizes_are_refused_by_the_configuration(sizes: Any) -> None:
     with pytest.raises(ConfigError):
-        tiny(**{"name": "transformer", **sizes})
+        tiny(**sizes)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Model  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.models.tuning import compile_model, convert_to_float8  # noqa: E402
+from instrument.models import compile_model, convert_to_float8  # noqa: E402
 
 
 def test_blocks_need_a_module_list() -> None:
@@ -24,11 +24,7 @@ def test_float8_names_the_package_it_lacks(monkeypatch: pytest.MonkeyPatch) -> N
         convert_to_float8(torch.nn.Linear(16, 16), torch.device("cpu"))
 
 
-def test_float8_replaces_the_layers_that_fit() -> None:
+def test_float8_needs_a_gpu() -> None:
     pytest.importorskip("torchao.float8")
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 10))
     with pytest.raises(ConfigError, match="needs an H100, L40 or newer GPU, and the device is cpu"):
-        convert_to_float8(model, torch.device("cpu"))
-    convert_to_float8(model, torch.device("cpu"), emulate=True)
-    assert [type(layer).__name__ for layer in model] == ["Float8Linear", "Linear"]
-    assert list(model.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+        convert_to_float8(torch.nn.Linear(16, 16), torch.device("cpu"))

@@ -1,34 +1,83 @@
-"""Models small enough for a test, and batches for them."""
+"""The package's model and those of docs/examples, small enough for a test, and batches for them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, default_collate
 
-from instrument.config.schema import Data, Model
+from docs.examples import diffusion, masked_language
+from instrument.config.schema import Config, Data, Model
+from instrument.data import Synthetic
 from instrument.models import build
-from instrument.models.batches import sample
+from instrument.trainer.learner import call_model
 
-NAMES = ("transformer", "dit", "flow", "mlm")
-DATA = Data(sequence=12)
-
-
-def tiny(name: str, **chosen: Any) -> Model:
-    sizes = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 11, "features": 5, "side": 8, "classes": 7}
-    return Model(**{"name": name, **sizes, "prompt_tokens": 3, **chosen})
+DATA = Data(sequence=20)
 
 
-def built(model: Model, seed: int = 0) -> nn.Module:
+class Example(NamedTuple):
+    """A model, its data and its loss."""
+
+    make: Callable[[Config], nn.Module]
+    data: Callable[[Config], Dataset[Any]]
+    loss: Callable[[nn.Module, Any], Tensor]
+
+
+def _masked(make: Callable[[Config], nn.Module], data: Any = masked_language.PromptTokens) -> Example:
+    return Example(make, data, masked_language.loss)
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "transformer": Example(
+        lambda config: build(config.model, config.data, "cpu"),
+        lambda config: Synthetic(config.model, config.data, config.training.seed),
+        call_model,
+    ),
+    "diffusion": Example(diffusion.Dit, diffusion.Images, diffusion.diffusion),
+    "flow": Example(diffusion.Dit, diffusion.Images, diffusion.flow),
+    "plain": _masked(masked_language.plain, masked_language.Tokens),
+    "loop": _masked(masked_language.loop),
+    "vectorised": _masked(masked_language.vectorised),
+    "gated": _masked(masked_language.gated),
+    "gated_scatter": _masked(masked_language.gated_scatter),
+}
+NAMES = tuple(EXAMPLES)
+WITHOUT_DRAWS = tuple(name for name in NAMES if name not in ("diffusion", "flow"))
+
+
+class WithLoss(nn.Module):
+    """A model with its loss. What a loss draws is the same in every call."""
+
+    def __init__(self, inner: nn.Module, loss: Callable[[nn.Module, Any], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.loss = inner, loss
+
+    def forward(self, batch: Any) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(1)
+            return self.loss(self.inner, batch)
+
+
+def tiny(**chosen: Any) -> Model:
+    sizes = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 11, "features": 5}
+    return Model(**{**sizes, **chosen})
+
+
+def config(**chosen: Any) -> Config:
+    return Config(model=tiny(**chosen), data=DATA)
+
+
+def built(name: str, seed: int = 0, **chosen: Any) -> WithLoss:
     torch.manual_seed(seed)
-    return build(model, DATA, "cpu")
+    return WithLoss(EXAMPLES[name].make(config(**chosen)), EXAMPLES[name].loss)
 
 
-def batch(model: Model, size: int = 4, seed: int = 1) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return default_collate([sample(model, DATA, generator) for _ in range(size)])
+def batch(name: str, size: int = 4) -> Any:
+    samples = EXAMPLES[name].data(config())
+    return default_collate([samples[index] for index in range(size)])
 
 
 def awakened(net: nn.Module) -> nn.Module:
@@ -40,7 +89,7 @@ def awakened(net: nn.Module) -> nn.Module:
     return net
 
 
-def gradients(net: nn.Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def gradients(net: nn.Module, given: Any) -> dict[str, Tensor]:
     net.zero_grad()
     net(given).backward()
     return {name: weight.grad.clone() for name, weight in net.named_parameters() if weight.grad is not None}

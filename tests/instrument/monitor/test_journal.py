@@ -36,8 +36,8 @@ def step(number: int) -> StepFigures:
     return StepFigures(number, step_ms=10.0, samples=4)
 
 
-def loss(number: int) -> tuple[int, float]:
-    return number, float(number)
+def loss(number: int) -> tuple[int, dict[str, float]]:
+    return number, {"loss": float(number)}
 
 
 def test_record_covers_its_window() -> None:
@@ -88,6 +88,16 @@ def test_epoch_record_has_number_and_sums() -> None:
     assert epochs == [(1, 0, 8), (3, 1, 8), (4, 2, 4)]
 
 
+def test_metrics_of_a_loss_function_are_means() -> None:
+    kept = Kept()
+    one = journal(kept, every=2, epoch=2)
+    one.add([(number, {"loss": 1.0, "accuracy": number / 2}) for number in range(2)], [step(0), step(1)])
+    one.add([(2, {"loss": 1.0})], [step(2)])
+    one.finish()
+    values = [figures.get("accuracy", figures.get("epoch/accuracy")) for _step, figures in kept.records]
+    assert values == [0.25, 0.25, None, None]
+
+
 def test_failed_step_is_in_no_record() -> None:
     """The times of the step arrive, but not its loss."""
     kept = Kept()
@@ -117,7 +127,7 @@ def test_recent_loss_is_the_mean_of_the_last_steps() -> None:
 def test_non_finite_loss_is_recorded() -> None:
     kept = Kept()
     one = journal(kept, every=1)
-    one.add([(0, math.nan)], [step(0)])
+    one.add([(0, {"loss": math.nan})], [step(0)])
     assert math.isnan(kept.records[0][1]["loss"] or 0)
 
 

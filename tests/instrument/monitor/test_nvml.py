@@ -10,13 +10,10 @@ import pytest
 
 from instrument.monitor.nvml import (
     NAMES,
-    BackgroundMeter,
-    GpuMeter,
-    NoMeter,
+    Meter,
     Reading,
     device_uuid,
     empty_reading,
-    open_meter,
 )
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -59,14 +56,14 @@ class Library:
 @pytest.mark.parametrize("uuid", [UUID, f"GPU-{UUID}"])
 def test_gpu_is_found_by_uuid(uuid: str) -> None:
     library = Library("GPU-another", f"GPU-{UUID}")
-    meter = open_meter(uuid, library=library)
+    meter = Meter(uuid, library=library)
     assert meter.read() == Reading(512.346, 91.0)
     meter.close()
     assert library.open == 0
 
 
 def test_mig_slice_has_a_reason_for_missing_power() -> None:
-    meter = open_meter(UUID, library=Library(f"MIG-{UUID}", power=False))
+    meter = Meter(UUID, library=Library(f"MIG-{UUID}", power=False))
     assert meter.read() == Reading(None, 90.0, {"power_w": "NVML: Not Supported"})
 
 
@@ -79,7 +76,7 @@ def test_mig_slice_has_a_reason_for_missing_power() -> None:
     ],
 )
 def test_missing_measurement_has_a_reason(uuid: str | None, library: Library, reason: str) -> None:
-    meter = open_meter(uuid, library=library)
+    meter = Meter(uuid, library=library)
     assert meter.read() == Reading(None, None, dict.fromkeys(NAMES, reason))
     meter.close()
     assert library.open == 0
@@ -90,7 +87,7 @@ def test_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    reading = open_meter(UUID).read()
+    reading = Meter(UUID).read()
     assert set(reading.not_measured.values()) == {"the package nvidia-ml-py is not installed"}
 
 
@@ -98,22 +95,20 @@ def test_run_without_a_gpu_has_no_uuid() -> None:
     assert device_uuid(None) is None
 
 
-class SlowMeter:
+class Slow(Meter):
     """Waits for permission to answer, and counts its readings."""
 
     def __init__(self) -> None:
-        self.may_answer, self.readings, self.closed = threading.Event(), 0, False
+        super().__init__(UUID, library=Library(f"GPU-{UUID}"))
+        self.may_answer, self.readings = threading.Event(), 0
 
     def read(self) -> Reading:
         self.may_answer.wait(10)
         self.readings += 1
         return Reading(power_w=float(self.readings))
 
-    def close(self) -> None:
-        self.closed = True
 
-
-def wait_for(meter: BackgroundMeter, power: float) -> None:
+def wait_for(meter: Meter, power: float) -> None:
     deadline = time.monotonic() + 300
     while meter.latest().power_w != power:
         assert time.monotonic() < deadline
@@ -121,27 +116,28 @@ def wait_for(meter: BackgroundMeter, power: float) -> None:
 
 
 def test_reading_does_not_block() -> None:
-    slow = SlowMeter()
-    meter = BackgroundMeter(slow)
+    meter = Slow()
     assert meter.latest() == empty_reading("no reading is complete yet")
     for _ in range(3):
         meter.start_reading()
     assert meter.latest() == empty_reading("no reading is complete yet")
-    slow.may_answer.set()
+    meter.may_answer.set()
     wait_for(meter, 1)
-    slow.may_answer.clear()
+    meter.may_answer.clear()
     meter.start_reading()
     assert meter.latest().power_w == 1
-    slow.may_answer.set()
+    meter.may_answer.set()
     wait_for(meter, 2)
     meter.close()
-    assert (slow.readings, slow.closed) == (2, True)
+    assert meter.readings == 2
 
 
-def test_unused_meter_can_be_closed() -> None:
-    slow = SlowMeter()
-    BackgroundMeter(slow).close()
-    assert slow.closed
+def test_meter_without_a_gpu_starts_no_thread() -> None:
+    meter = Meter(None)
+    meter.start_reading()
+    assert not any(thread.name.startswith("nvml") for thread in threading.enumerate())
+    assert meter.latest() == meter.read()
+    meter.close()
 
 
 @pytest.mark.gpu
@@ -150,8 +146,8 @@ def test_real_gpu_has_power_and_utilisation() -> None:
     pytest.importorskip("pynvml")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    meter = open_meter(device_uuid(torch.cuda.current_device()))
-    assert isinstance(meter, GpuMeter)
+    meter = Meter(device_uuid(torch.cuda.current_device()))
+    assert meter.reason is None
     reading = meter.read()
     meter.close()
     assert reading.not_measured == {}
@@ -174,8 +170,3 @@ def test_visible_gpus_match_torch() -> None:
         assert total >= torch.cuda.get_device_properties(index).total_memory
         assert pynvml.nvmlDeviceGetName(handle) == torch.cuda.get_device_name(index)
     pynvml.nvmlShutdown()
-
-
-def test_missing_meter_returns_the_same_reading() -> None:
-    meter = NoMeter("why")
-    assert meter.read() is meter.read()

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
+from instrument import Hooks
+
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -156,3 +158,16 @@ class Wide(Net):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(5, 2))
+
+
+calls: list[Any] = []
+
+
+class FailingHooks(Hooks):
+    def after_step(self, step: int, loss: Tensor) -> None:
+        calls.append(step)
+        if step == 1:
+            raise ValueError(f"step {step} fails")
+
+    def end(self, done: int) -> None:
+        calls.append(f"end {done}")

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Checkpoint  # noqa: E402
 from instrument.distributed.world import World, select_device  # noqa: E402
-from instrument.own.workload import own_workload  # noqa: E402
 from instrument.trainer import training_run as runs  # noqa: E402
+from instrument.workload import own_workload  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 from tests.instrument.own.test_workload import config  # noqa: E402

@@ -14,12 +14,12 @@ torch = pytest.importorskip("torch")
 from instrument.config.loading import load  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
-from instrument.own.losses import OwnLoss  # noqa: E402
-from instrument.own.streams import StreamLoader  # noqa: E402
-from instrument.own.workload import open_workload  # noqa: E402
+from instrument.own import OwnLoss, StreamLoader  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
+from instrument.trainer.optimizer import parameter_groups  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
+from instrument.workload import open_workload  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 
 CODE = "tests.instrument.own.my_code"
@@ -37,7 +37,7 @@ def config(data: str = "dataset", loss: str | None = "loss", model: str = "Net",
     return Config(
         Training(**{"device": "cpu", "precision": "fp32", "steps": 10, "learning_rate": 0.05} | training),
         Model(name=f"{CODE}:{model}", loss=None if loss is None else f"{CODE}:{loss}"),
-        Data(path=Path(f"{CODE}:{data}"), batch=4, validation=Path(f"{CODE}:dataset")),
+        Data(path=Path(f"{CODE}:{data}"), batch=4, workers=0, validation=Path(f"{CODE}:dataset")),
         monitor=Monitor(progress=False),
     )
 
@@ -155,7 +155,7 @@ def test_default_precision_follows_the_device() -> None:
 def test_losses_are_those_of_a_plain_loop() -> None:
     torch.manual_seed(0)
     model = my_code.Net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=0.05)
     plain = []
     for batch in my_code.dictionaries():
         loss = model(**batch)["loss"]
@@ -217,7 +217,7 @@ def test_error_is_one_line(wrong: dict[str, Any], reason: str | None) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"model": "tiny"}, "invalid value 'tiny'; allowed: transformer, dit, flow, mlm or package.module:function"),
+        ({"model": "tiny"}, "invalid value 'tiny'; allowed: transformer or package.module:function"),
         ({"model": "my:net"}, "--model and data.path: my:net with None: a model of your own and data of your own need"),
         ({"loss": "my:loss"}, "--loss and model.name: my:loss with transformer: the package's models have their own"),
         ({"model": "no.such:f", "data": "my:data"}, "--model no.such:f: no module named no in the current folder"),

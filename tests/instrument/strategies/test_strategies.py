@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.data.datasets import build_loader  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.monitor.meter import StepMeter  # noqa: E402
 from instrument.strategies import strategy_class  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
+from tests.instrument.loaders import build_loader  # noqa: E402
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-MODELS = {
-    "transformer": Model(layers=2, width=32, heads=4, vocabulary=64, features=16),
-    "dit": Model(name="dit", layers=1, width=32, heads=4, side=8, channels=2, classes=10),
-    "flow": Model(name="flow", layers=1, width=32, heads=4, side=8, channels=2, classes=10),
-    "mlm": Model(name="mlm", layers=1, width=32, heads=4, vocabulary=64, prompt="vectorised", prompt_tokens=3),
-}
+MODEL = Model(layers=2, width=32, heads=4, vocabulary=64, features=16)
 
 
 def config(strategy: str, **training: object) -> Config:
     return Config(
         training=Training(strategy=strategy, **({"precision": "fp32"} | training)),  # type: ignore[arg-type]
-        model=MODELS["transformer"],
+        model=MODEL,
         data=Data(batch=4, sequence=8, samples=64),
     )
 
@@ -74,14 +67,10 @@ def test_accumulation_adds_in_the_same_order(strategy: str, accumulation: int, d
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("strategy", ["prefetch", "staged", "graph"])
-def test_models_and_precisions(strategy: str, model: str, precision: str) -> None:
+def test_precisions(strategy: str, precision: str) -> None:
     if strategy == "graph" and precision == "fp16":
         pytest.skip("is refused by the configuration")
     accumulation = 2 if strategy == "staged" else 1
-    both = [
-        replace(config(name, precision=precision, accumulation=accumulation), model=MODELS[model])
-        for name in (strategy, "serial")
-    ]
+    both = [config(name, precision=precision, accumulation=accumulation) for name in (strategy, "serial")]
     equal(trained(both[0], "cuda", 8), trained(both[1], "cuda", 8))

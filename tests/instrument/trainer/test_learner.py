@@ -54,7 +54,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 def plain(clip: float | None, scale: float, steps: int) -> list[torch.Tensor]:
     """Return the weights after the same steps in plain torch."""
     model = Fit(scale)
-    optimizer = torch.optim.AdamW(model.line.parameters(), lr=3e-4, weight_decay=0.01)
+    groups = [{"params": [model.line.weight]}, {"params": [model.line.bias], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=3e-4, weight_decay=0.01)
     for step in range(steps):
         model(batch(step)).backward()
         if clip is not None:

@@ -15,8 +15,8 @@ from instrument import workload  # noqa: E402
 from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.data import datasets  # noqa: E402
-from instrument.models import build  # noqa: E402
+from instrument.data import Synthetic  # noqa: E402
+from instrument.models import Transformer  # noqa: E402
 from instrument.trainer.messages import Outcome  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from tests.instrument.checkpoint.test_folder import Number, names  # noqa: E402
@@ -45,7 +45,7 @@ def run(made: Config) -> tuple[Outcome, list[str]]:
 
 def poison(monkeypatch: pytest.MonkeyPatch, batches: range | set[int], value: float = math.nan) -> None:
     """Replace the inputs of these batches, counted from 0, by NaN."""
-    make = datasets.Synthetic.__getitem__
+    make = Synthetic.__getitem__
 
     def poisoned(samples: Any, index: int) -> Any:
         sample = dict(make(samples, index))
@@ -53,7 +53,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, batches: range | set[int], value: fl
             sample["inputs"] = torch.full_like(sample["inputs"], value)
         return sample
 
-    monkeypatch.setattr(datasets.Synthetic, "__getitem__", poisoned)
+    monkeypatch.setattr(Synthetic, "__getitem__", poisoned)
 
 
 def newest(folder: Path) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class WithoutGradient(torch.nn.Module):
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_non_finite_gradient_stops_the_run(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "build", lambda *about, **options: WithoutGradient(build(*about, **options)))
+    monkeypatch.setattr(workload, "Transformer", lambda *about: WithoutGradient(Transformer(*about)))
     outcome, _said = run(config(tmp_path, device=device))
     assert outcome.exit_code == 1
     assert outcome.failure == (

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.trainer.recover import MicroBatches, is_out_of_memory, reopening, shares  # noqa: E402
+from instrument.trainer.recover import MicroBatches, is_out_of_memory, retry_loader, shares  # noqa: E402
 
 DEAD_WORKER = RuntimeError("DataLoader worker (pid(s) 12) exited unexpectedly")
 TRANSIENT = [OSError("disk"), ConnectionResetError("peer"), TimeoutError("late"), DEAD_WORKER]
@@ -37,7 +37,7 @@ class Failing:
 def test_transient_error_is_retried_and_logged(error: Exception) -> None:
     said: list[str] = []
     slept: list[float] = []
-    batches = reopening(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append)
+    batches = retry_loader(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append)
     assert list(batches) == [3]
     assert slept == [0.5, 1.0]
     assert said == [
@@ -50,7 +50,7 @@ def test_transient_error_is_retried_and_logged(error: Exception) -> None:
 def test_other_errors_are_raised_at_once(error: Exception) -> None:
     failing = Failing(error, error)
     with pytest.raises(type(error)) as caught:
-        next(reopening(failing, log=pytest.fail, sleep=pytest.fail))
+        next(retry_loader(failing, log=pytest.fail, sleep=pytest.fail))
     assert caught.value is error
     assert failing.opened == 1
 
@@ -59,10 +59,10 @@ def test_number_of_tries_is_limited() -> None:
     slept: list[float] = []
     failing = Failing(*[OSError(str(number)) for number in range(10)])
     with pytest.raises(OSError, match="3"):
-        next(reopening(failing, retries=3, wait=40, log=lambda _text: None, sleep=slept.append))
+        next(retry_loader(failing, retries=3, wait=40, log=lambda _text: None, sleep=slept.append))
     assert slept == [40, 60, 60]
     with pytest.raises(OSError, match="4"):
-        next(reopening(failing, retries=0, sleep=pytest.fail))
+        next(retry_loader(failing, retries=0, sleep=pytest.fail))
 
 
 class Flaky(torch.utils.data.Dataset[int]):
@@ -94,7 +94,7 @@ def opener(dataset: Flaky, workers: int) -> Callable[[int], Iterator[Any]]:
 def test_reopened_loader_repeats_no_batch(workers: int) -> None:
     said: list[str] = []
     open_at = opener(Flaky(5, times=2, error=ConnectionError("peer")), workers)
-    batches = [batch.tolist() for batch in reopening(open_at, log=said.append, sleep=lambda _s: None)]
+    batches = [batch.tolist() for batch in retry_loader(open_at, log=said.append, sleep=lambda _s: None)]
     assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [text.partition(";")[0] for text in said] == ["data: ConnectionError: peer"] * 2
     assert said[1].endswith("; reopening at batch 2 in 2 s, retry 2 of 3")
@@ -102,9 +102,13 @@ def test_reopened_loader_repeats_no_batch(workers: int) -> None:
 
 def test_permanent_errors_are_raised() -> None:
     with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker"):
-        list(reopening(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), log=pytest.fail))
+        list(retry_loader(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), log=pytest.fail))
     with pytest.raises(OSError, match="disk"):
-        list(reopening(opener(Flaky(1, times=9, error=OSError("disk")), 0), log=lambda _t: None, sleep=lambda _s: None))
+        list(
+            retry_loader(
+                opener(Flaky(1, times=9, error=OSError("disk")), 0), log=lambda _t: None, sleep=lambda _s: None
+            )
+        )
 
 
 # Out of memory. On a CPU it is simulated: a function raises what torch raises above a number of samples.

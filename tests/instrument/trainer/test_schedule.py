@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Training  # noqa: E402
-from instrument.trainer.learner import LearningRateSchedule  # noqa: E402
+from instrument.trainer.optimizer import LearningRateSchedule  # noqa: E402
 
 SHAPES = ("constant", "linear", "cosine")
 

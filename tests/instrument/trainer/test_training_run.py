@@ -17,8 +17,8 @@ from torch.utils.data import Dataset  # noqa: E402
 from instrument import workload  # noqa: E402
 from instrument.checkpoint.states import seed_generators  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.data.loading import LoaderBatches  # noqa: E402
-from instrument.models import build  # noqa: E402
+from instrument.data import LoaderBatches  # noqa: E402
+from instrument.models import Transformer  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 
@@ -56,7 +56,7 @@ class Noisy(torch.nn.Module):
 
 @pytest.fixture
 def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "build", lambda *about, **options: Noisy(build(*about, **options)))
+    monkeypatch.setattr(workload, "Transformer", lambda *about: Noisy(Transformer(*about)))
 
 
 def scramble(seed: int) -> None:
@@ -97,7 +97,7 @@ def test_collections_are_annotated_during_a_run(monkeypatch: pytest.MonkeyPatch)
             seen.extend(str(callback) for callback in gc.callbacks)
             return super().forward(batch)
 
-    monkeypatch.setattr(workload, "build", lambda *about, **options: Collecting(build(*about, **options)))
+    monkeypatch.setattr(workload, "Transformer", lambda *about: Collecting(Transformer(*about)))
     losses(config(steps=2))
     assert any("annotate_collections" in name for name in seen)
     assert not any("annotate_collections" in str(callback) for callback in gc.callbacks)

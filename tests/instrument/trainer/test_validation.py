@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from instrument.checkpoint.folder import BEST  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.trainer.learner import LearningRateSchedule  # noqa: E402
+from instrument.trainer.optimizer import LearningRateSchedule  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
 from instrument.trainer.validation import Validation  # noqa: E402
 
@@ -43,7 +43,7 @@ def test_training_does_not_change(tmp_path: Path) -> None:
 
 def test_best_checkpoint_has_the_lowest_validation_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(Validation, "_measure", lambda _self: next(losses))
+    monkeypatch.setattr(Validation, "_measure", lambda _self: {"validation/loss": next(losses)})
     train(replace(validating(PLAIN), checkpoint=Checkpoint(tmp_path, every=2)), print)
     best = torch.load(tmp_path / BEST, weights_only=False)
     assert (best["step"], best["loss"]) == (4, 1.0)

@@ -1,7 +1,8 @@
-"""Trainers for diffusion and flow matching, whose noise and times are drawn on the GPU."""
+"""Trainers of Hugging Face for diffusion and flow matching, whose noise and times are drawn on the GPU."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,8 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
 
-from instrument.hf.mixin import AsyncTrainerMixin
-from instrument.models.dit import Dit, Flow
+from instrument.hf import AsyncTrainerMixin
 
 
 class _NoisedImageTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]
@@ -43,10 +43,15 @@ class DitTrainer(_NoisedImageTrainer):
     DitTrainer(model=model, args=arguments, train_dataset=images).train()
     """
 
-    path = Dit.path
+    def path(self, image: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos(πt/2) · image + sin(πt/2) · noise, and the noise."""
+        angle = math.pi / 2 * time
+        return angle.cos() * image + angle.sin() * noise, noise
 
 
 class FlowTrainer(_NoisedImageTrainer):
     """Trains a model to predict the velocity from noise to image along a straight line (flow matching)."""
 
-    path = Flow.path
+    def path(self, image: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (1 - t) · noise + t · image, and image - noise."""
+        return noise.lerp(image, time), image - noise

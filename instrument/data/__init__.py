@@ -1,1 +1,0 @@
-"""Host batches: data sets, their order, collation and loading."""

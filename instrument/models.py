@@ -1,0 +1,231 @@
+"""The model that a run trains without a model of the user's own, a small transformer; and torch.compile for any model.
+
+The transformer takes a batch and returns its loss, without making the host wait. It draws no random numbers in its
+forward, reads no value back to the host, and has no shape that depends on a value, so a CUDA graph can capture it.
+`docs/examples` has models for other data, which use its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as torch's own documentation writes it
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from instrument.config.training import Attention, Checkpointing, Data, Model, Precision
+from instrument.errors import ConfigError
+
+MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention
+FLOAT8_MULTIPLE = 16  # float8 matrix products take dimensions that are multiples of this
+FLOAT8_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_aten = torch.ops.aten
+# Expensive operations: selective checkpointing stores their results.
+SAVED_OPERATIONS = [
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten._scaled_mm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+SAVE_SELECTED = partial(create_selective_checkpoint_contexts, SAVED_OPERATIONS)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention without a mask: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, width: int, heads: int, backend: Attention) -> None:
+        super().__init__()
+        self.heads, self.backend = heads, BACKENDS.get(backend)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply attention. The backend is set in forward, so that recomputation under checkpointing uses it too."""
+        query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        if self.backend is None:
+            mixed = F.scaled_dot_product_attention(query, key, value)
+        else:
+            with sdpa_kernel(self.backend):
+                mixed = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Mlp(nn.Sequential):
+    """Two linear layers, 4 · width wide between them, with GELU: (..., width) to the same shape."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(model.width)
+        self.attention = SelfAttention(model.width, model.heads, model.attention)
+        self.mlp_norm = nn.LayerNorm(model.width)
+        self.mlp = Mlp(model.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply attention and MLP with residual connections."""
+        tokens = tokens + self.attention(self.attention_norm(tokens))
+        result: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
+        return result
+
+
+class Stack(nn.ModuleList):
+    """A sequence of blocks. With checkpointing, each block stores only its inputs and recomputes in backward.
+
+    Selective checkpointing also stores the results of `SAVED_OPERATIONS`, so that only cheap operations run again.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: Checkpointing | None) -> None:
+        super().__init__(blocks)
+        # Blocks draw no random numbers, and saving the generator state would break CUDA graph capture.
+        self._options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        if checkpointing == "selective":
+            self._options["context_fn"] = SAVE_SELECTED
+        self.checkpointing = checkpointing
+
+    def forward(self, tokens: Tensor, *conditions: Tensor) -> Tensor:
+        """Apply every block to tokens (batch, sequence, width); all blocks get the same conditions."""
+        for block in self:
+            if self.checkpointing and self.training:
+                tokens = checkpoint(block, tokens, *conditions, **self._options)
+            else:
+                tokens = block(tokens, *conditions)
+        return tokens
+
+
+def encoder(model: Model) -> Stack:
+    """Return a stack of `model.layers` pre-norm blocks."""
+    return Stack((Block(model) for _ in range(model.layers)), checkpointing=model.checkpointing)
+
+
+class Transformer(nn.Module):
+    """Pre-norm encoder with learned positions that predicts one class per element of the sequence.
+
+    The inputs are wide (4096 floats by default), so that the copy of a batch to the device takes a measurable time.
+    """
+
+    def __init__(self, model: Model, data: Data) -> None:
+        super().__init__()
+        self.project = nn.Linear(model.features, model.width)
+        self.positions = nn.Parameter(0.02 * torch.randn(data.sequence, model.width))
+        self.blocks = encoder(model)
+        self.norm = nn.LayerNorm(model.width)
+        self.head = nn.Linear(model.width, model.vocabulary)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean cross-entropy, a scalar, for `inputs` of shape (batch, sequence, features)."""
+        hidden = self.norm(self.blocks(self.project(batch["inputs"]) + self.positions))
+        logits: Tensor = self.head(hidden)
+        return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+
+
+def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
+    """Build the model on `device`. Its forward takes a batch of `instrument.data` and returns a scalar loss.
+
+    The weights are float32 and drawn from torch's global generator on the CPU, so a seed gives the same weights on
+    every device. A compiled model keeps the names of its weights, so checkpoints fit both forms.
+
+    Args:
+        model: the sizes of the model.
+        data: the sequence length.
+        device: the device of the model.
+        precision: the autocast precision; None skips the checks that depend on it.
+
+    Raises:
+        ConfigError: the device has no kernel for the attention.
+    """
+    device = torch.device(device)
+    check(model, device, precision)
+    return tune(Transformer(model, data).to(device), model, device)
+
+
+def check(model: Model, device: torch.device, precision: Precision | None = None) -> None:
+    """Raise ConfigError if the device has no kernel for the attention of the model."""
+    name, head = f"attention {model.attention}", model.width // model.heads
+    if device.type != "cuda":
+        if model.attention == "efficient":
+            raise ConfigError(f"{name} has no kernel for {device.type}: use auto, flash or math")
+        return
+    if model.attention == "flash" and precision == "fp32":
+        raise ConfigError(f"{name} has no fp32 kernel for CUDA: use precision bf16 or fp16, or attention efficient")
+    if model.attention == "flash" and head > MAX_FLASH_HEAD_WIDTH:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide, {MAX_FLASH_HEAD_WIDTH} at most: use more heads")
+    multiple = 4 if precision == "fp32" else 8  # the kernels load 16 bytes at a time
+    if model.attention == "efficient" and head % multiple:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide: make width / heads a multiple of {multiple}")
+
+
+def repeated_blocks(model: nn.Module) -> Iterator[nn.ModuleList]:
+    """Yield the lists of blocks of a model (its ModuleLists), inner lists first."""
+    # modules() yields outer modules first.
+    yield from [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]
+
+
+def tune(model: nn.Module, settings: Model, device: torch.device) -> nn.Module:
+    """Return a model on its device, with its linear layers in float8 and compiled as the settings say.
+
+    Raises:
+        ConfigError: the device or the model does not support it.
+    """
+    if settings.float8:
+        convert_to_float8(model, device)
+    compile_model(model, settings)
+    return model
+
+
+def compile_model(model: nn.Module, settings: Model) -> None:
+    """Compile a model in place as `compile`, `compile_mode` and `compile_dynamic` say.
+
+    Of equal blocks torch compiles the first one and uses its code for all. The names of weights do not change.
+
+    Raises:
+        ConfigError: `compile` is "blocks", and the model has no ModuleList.
+    """
+    if settings.compile is None:
+        return
+    options: dict[str, Any] = {"mode": settings.compile_mode, "dynamic": settings.compile_dynamic}
+    if settings.compile == "full":
+        model.compile(**options)
+        return
+    blocks = [block for blocks in repeated_blocks(model) for block in blocks]
+    if not blocks:
+        raise ConfigError("--compile blocks: the model has no nn.ModuleList of blocks; use --compile full")
+    for block in blocks:
+        block.compile(**options)
+
+
+def convert_to_float8(model: nn.Module, device: torch.device) -> None:
+    """Replace linear layers by those of torchao that compute in float8. Weights, their names and odd sizes stay.
+
+    Raises:
+        ConfigError: torchao is not installed, or the device cannot compute in float8.
+    """
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ImportError as error:
+        raise ConfigError("--float8 needs torchao: pip install torchao") from error
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+        raise ConfigError(f"--float8 needs an H100, L40 or newer GPU, and the device is {device}; use --no-float8")
+
+    def fits(module: nn.Module, _name: str) -> bool:
+        return isinstance(module, nn.Linear) and all(size % FLOAT8_MULTIPLE == 0 for size in module.weight.shape)
+
+    convert_to_float8_training(model, module_filter_fn=fits)
