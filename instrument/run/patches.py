@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from instrument import modules
 from instrument.modules import ModuleAnnotation, ModuleHooks
 from instrument.ranges import annotate
-from instrument.run.steps import ByIdentity, CallRange, ProgramSteps
+from instrument.run.steps import ByIdentity, CallRange, CollectiveRange, ProgramSteps
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single"),
@@ -53,7 +53,7 @@ def patch_torch(steps: ProgramSteps, depth: int) -> None:
     _patch_optimizers(steps)
     if torch.distributed.is_available():
         for name in COLLECTIVES:
-            opening = functools.partial(steps.collective, CallRange(steps, name, annotate(name)))
+            opening = functools.partial(steps.collective, CollectiveRange(steps, name))
             _patch(torch.distributed, name, opening)
             setattr(torch.distributed.distributed_c10d, name, getattr(torch.distributed, name))
 

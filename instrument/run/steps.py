@@ -53,14 +53,13 @@ class CallRange:
     Args:
         steps: what knows the open phase.
         name: the name of the range.
-        range_: the range, if it is not that of a phase.
     """
 
-    def __init__(self, steps: ProgramSteps, name: str, range_: annotate | None = None) -> None:
+    def __init__(self, steps: ProgramSteps, name: str) -> None:
         self.name, self._steps = name, steps
         self._outer: CallRange | None = None
         self._timed: AbstractContextManager[None] | None = None
-        range_ = range_ or phase(name)
+        range_ = annotate(name) if isinstance(self, CollectiveRange) else phase(name)
         self._push, self._pop = range_.__enter__, range_.__exit__
 
     def __enter__(self) -> None:
@@ -88,6 +87,10 @@ class LoadRange(CallRange):
         if self.data is not None and self._steps.phase is None:
             self._steps.fetched(id(self.data), exhausted=kind is not None)
         self.data = None
+
+
+class CollectiveRange(CallRange):
+    """The context of a call of torch.distributed."""
 
 
 class ProgramSteps:
@@ -174,10 +177,10 @@ class ProgramSteps:
         self.pause()
         return self._checkpoint
 
-    def collective(self, context: CallRange, *_args: object, **_kwargs: object) -> CallRange | None:
-        """Ranks communicate, in any phase."""
-        inside = self.phase is not None and self.phase.name == context.name
-        return None if inside or _current_thread() != self._thread else context
+    def collective(self, context: CollectiveRange, *_args: object, **_kwargs: object) -> CallRange | None:
+        """Ranks communicate, in any phase. Collectives that one calls belong to it."""
+        inside = isinstance(self.phase, CollectiveRange) or _current_thread() != self._thread
+        return None if inside else context
 
     def fetched(self, data: int, *, exhausted: bool) -> None:
         """Note that a loader returned a batch, or that it has no more."""

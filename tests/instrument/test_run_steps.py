@@ -257,7 +257,7 @@ def test_profiler_of_torch_records_the_ranges(patch: Patch) -> None:
     assert {"iteration 0", "iteration 1", "data_load", "h2d", "forward", "backward", "optimizer"} <= found
 
 
-def test_accelerate_and_lightning(recorder: Recorder, patch: Patch, tmp_path: Path) -> None:
+def test_accelerate_loop(recorder: Recorder, patch: Patch) -> None:
     accelerate = pytest.importorskip("accelerate")
     steps = patch()
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -267,8 +267,41 @@ def test_accelerate_and_lightning(recorder: Recorder, patch: Patch, tmp_path: Pa
         with accelerator.accumulate(model):
             accelerator.backward(loss_of(model, x))
             optimizer.step()
+            optimizer.zero_grad()
     assert steps.number == 1
     assert {"data_load", "forward", "backward", "optimizer"} <= set(names(recorder, steps))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trainer(recorder: Recorder, patch: Patch, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    steps = patch()
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+
+        def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
+            return loss_of(self.layer, batch[0])
+
+        def validation_step(self, batch: list[torch.Tensor], _index: int) -> None:
+            self.layer(batch[0])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.001)
+
+    loader = DataLoader(DATA, batch_size=2)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", accumulate_grad_batches=2, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(Module(), loader, loader)
+    assert steps.number == 3
+    found = names(recorder, steps)
+    assert (found.count("forward"), found.count("backward"), found.count("optimizer")) == (8, 8, 4)
+    assert found.count("validate") == 2 + 2 * 4  # the check before the training, and after each epoch
+    assert "checkpoint" in found
 
 
 def test_live_prints_the_parts_of_a_step_and_what_grows(patch: Patch, capsys: pytest.CaptureFixture[str]) -> None:
