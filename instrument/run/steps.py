@@ -188,7 +188,8 @@ class ProgramSteps:
             self.pause()
             return
         self._fetched = data
-        if data in self._training_data and (self._is_done or self._iteration is None):
+        between = self._is_done or self._iteration is None
+        if between and data in self._training_data and _has_gradients():
             self._begin()
 
     def pause(self) -> None:
