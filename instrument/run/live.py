@@ -15,7 +15,7 @@ import torch
 from instrument.monitor.meter import PARTS, StepMeter
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import COPY, DATA_LOAD
-from instrument.trainer.capture import TorchCapture
+from instrument.trainer.capture import TorchCapture, is_profiled
 
 GROWN = 1.5  # times its least mean a part takes when it has grown
 NOTICED = 0.1  # share of a step by which it has grown then
@@ -36,7 +36,9 @@ class Live:
     def __init__(self, seconds: float | None, *, traces: bool) -> None:
         self._rank = os.environ.get("RANK", "0")
         self._seconds = seconds if self._rank == "0" else None
-        self._traces = MAX_TRACES if traces else 0
+        self._traces = MAX_TRACES if traces and not is_profiled() else 0
+        if traces and is_profiled():
+            _say("--capture-slow has no effect under nsys, which records every step")
         self._on_gpu = False
         self._meter: StepMeter | None = None
         self._measures = False
@@ -118,7 +120,9 @@ class Live:
         self._unprinted.clear()
 
     def _is_slow(self, step_ms: float) -> bool:
-        return len(self._step_ms) >= KNOWN_STEPS and step_ms > SLOW * median(self._step_ms)
+        """Return whether to record a step because of this one; the program may record one itself."""
+        is_slow = len(self._step_ms) >= KNOWN_STEPS and step_ms > SLOW * median(self._step_ms)
+        return is_slow and not torch.autograd.profiler._is_profiler_enabled
 
     def _start_capture(self, slow: int, step_ms: float, current: int) -> None:
         """Record the step after the current one, in which the profiler warms up."""
