@@ -20,8 +20,9 @@
     diagnose                      where a training step loses time, for a model, a loader and a loss of your own
     InstrumentError, ConfigError  problems that the user can fix, in one line
 
-`python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
-installed. Names that need torch are imported on first use.
+`python -m instrument.run train.py` gives a script its ranges without a changed line. `python -m instrument.train` is a
+complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not installed. Names that need torch
+are imported on first use.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ModuleAnnotation:
 
     def add(self, module: nn.Module, name: str, *, backward: bool | str) -> None:
         """Annotate one more module, with ranges named `name` and, if `backward`, "`name` backward" or `backward`."""
-        hooks = _Hooks(self, name, backward)
+        hooks = ModuleHooks(self, name, backward)
         self._handles += [
             module.register_forward_pre_hook(hooks.enter, prepend=True, with_kwargs=True),
             module.register_forward_hook(hooks.leave, with_kwargs=True, always_call=True),
@@ -82,7 +82,7 @@ class ModuleAnnotation:
         self._handles.clear()
 
 
-class _Hooks:
+class ModuleHooks:
     """The hooks of one module. They keep no state of a call, so deep copies of the module share them."""
 
     def __init__(self, annotation: ModuleAnnotation, name: str, backward: bool | str) -> None:
@@ -91,10 +91,11 @@ class _Hooks:
         after = f"{name} backward" if backward is True else backward
         self.backward = annotate(after, category=CATEGORY) if after else None
 
-    def __deepcopy__(self, _copied: object) -> _Hooks:
+    def __deepcopy__(self, _copied: object) -> ModuleHooks:
         return self
 
     def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Open the range of a forward that begins."""
         if torch.compiler.is_compiling():
             return
         call = _Call(self, _thread.innermost())
@@ -103,6 +104,7 @@ class _Hooks:
         _thread.push(call, self.forward, task=NO_TASK)
 
     def leave(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+        """Close the range of a forward that ended, with None as output after an exception."""
         if torch.compiler.is_compiling():
             return
         call = _thread.leave(self)
@@ -115,7 +117,7 @@ class _Call:
 
     __slots__ = ("_inputs", "awaited", "hooks", "inputs", "parent", "tracked")
 
-    def __init__(self, hooks: _Hooks, parent: _Call | None) -> None:
+    def __init__(self, hooks: ModuleHooks, parent: _Call | None) -> None:
         self.hooks, self.parent = hooks, parent
         self.tracked = False
         self.inputs = self.awaited = 0
@@ -175,7 +177,7 @@ class _Thread(threading.local):
         range_.__enter__()
         self.open.append(_Open(call, range_, task))
 
-    def leave(self, hooks: _Hooks) -> _Call | None:
+    def leave(self, hooks: ModuleHooks) -> _Call | None:
         """Close the innermost forward range and return its call; None if an earlier hook raised an exception."""
         at = len(self.open) - 1
         while at >= 0 and self.open[at].task != NO_TASK:

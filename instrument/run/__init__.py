@@ -1,0 +1,1 @@
+"""`python -m instrument.run train.py ARGS`: ranges for a PyTorch script that stays as it is."""
