@@ -67,6 +67,7 @@ class Opened:
         self.press("Escape")
         self.page.locator("[data-move=fit]").click()
         self.settle()
+        self.page.wait_for_function("() => !traceview.view.calm")
 
     def marks(self) -> int:
         return int(self.page.evaluate("traceview.drawn.marks"))

@@ -4,7 +4,7 @@ import { page } from "../core/page.js";
 import { countText, duration, gainShare } from "../core/words.js";
 import { leaveArea } from "../timeline/area.js";
 import { goTo } from "../timeline/go.js";
-import { showHint, showPanel } from "../timeline/panel.js";
+import { showPanel } from "../timeline/panel.js";
 import { clearSelected } from "../timeline/select.js";
 import { afterCover } from "./cover.js";
 
@@ -21,7 +21,7 @@ export function showBeside() {
 }
 
 function drawBeside() {
-  if (beside.at >= 0) showHint(); // the panel shows a place of the other findings
+  if (beside.at >= 0) showPanel(); // the panel shows a place of the other findings
   Object.assign(beside, { places: [], at: -1 });
   const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
   byId("beside").hidden = !lists.length;

@@ -16,7 +16,6 @@ import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
 import { watchOverview } from "../timeline/overview.js";
-import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
 import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
@@ -70,7 +69,6 @@ async function start() {
   chunks[0] = columns;
   loadRows(page.timeline);
   startLegend();
-  showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, drawBookmarks);
   await layOut(nextTask);

@@ -22,7 +22,7 @@ export async function bringInSight(ids) {
   const rows = ids.map(revealRow).filter(Boolean);
   await rebuild();
   if (!rows.length) return;
-  const [{ row }] = rows,
+  const [row] = rows,
     scroll = byId("scroll"),
     y = drawnY(row, scroll.scrollTop),
     stuck = stuckHeight();

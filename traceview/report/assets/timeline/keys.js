@@ -3,6 +3,7 @@ import { byId, queryAll } from "../core/dom.js";
 import { clearArea, fitArea, keepArea, measureHere, showArea } from "./area.js";
 import { addBookmark, nextBookmark } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
+import { maximise } from "./height.js";
 import { rowUnder } from "./hover.js";
 import { showHelp } from "./panel.js";
 import { hideRow, pinRow } from "./rows.js";
@@ -43,6 +44,7 @@ const MOVES = {
   h: () => changeRow(hideRow),
   B: nextBookmark,
   Backspace: () => stepHistory(-1),
+  z: maximise,
   "?": showHelp,
   Escape: clearAll,
 };
@@ -50,7 +52,7 @@ const MOVES = {
 // Keys that scroll a page act on the timeline only while it has the focus or the pointer.
 const SCROLLING = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "PageUp", "PageDown"]);
 
-const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
+const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m", maximise: "z" };
 
 function zoomAtPointer(factor) {
   zoom(factor, pointer.x ?? undefined);

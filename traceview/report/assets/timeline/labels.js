@@ -39,12 +39,14 @@ function fillGroupLabel(made, group, changed) {
 }
 
 function fillMoreLabel(made, { group, more }, changed) {
-  const unused = more.every((row) => !row.lanes.length);
-  const text = group.all
-    ? "fold"
-    : unused
-      ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
-      : `+ ${more.length} more or hidden`;
+  const quiet = more.filter((row) => !row.more).length,
+    hidden = more.length - quiet,
+    unused = more.every((row) => row.more === !row.lanes.length);
+  const words = [
+    hidden && (unused ? `${hidden} unused stream${hidden > 1 ? "s" : ""}` : `${hidden} more or hidden`),
+    quiet && `${quiet} without events in view`,
+  ];
+  const text = group.all ? "fold" : "+ " + words.filter(Boolean).join(", ");
   const flip = () => {
     group.all = !group.all;
     changed();

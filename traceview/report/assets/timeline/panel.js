@@ -1,16 +1,10 @@
-// The panel below the timeline: what is selected or measured, or a hint. Its height never changes.
-import { byId, el, prose } from "../core/dom.js";
+// The panel below the timeline shows what is selected or measured; it is there only then.
+import { byId, el } from "../core/dom.js";
 
 export function showPanel(...children) {
   byId("panel").replaceChildren(...children.filter(Boolean));
+  byId("panel").hidden = !children.length;
 }
-
-export function showHint() {
-  showPanel(el("p", { class: "soft" }, ...prose(HINT, "kbd")));
-}
-
-const HINT =
-  "Click an operation to see its launch and NVTX ranges. `W``A``S``D` or `Ctrl` + wheel: zoom and move; `Shift` + drag, or drag on the ruler: figures of an area; `/`: search; `m`: measure; `?`: all shortcuts.";
 
 const KEYS = [
   ["W, ↑, +", "zoom in (the wheel zooms at the pointer, with Ctrl or after a click into the timeline)"],
@@ -39,6 +33,7 @@ const KEYS = [
   ["click", "show details of an operation"],
   ["[ and ]", "previous and next worst place"],
   ["Page Up, Page Down", "scroll the rows"],
+  ["z", "let the timeline fill the window, and back; a drag on its lower edge changes its height"],
   ["p, h", "pin the row under the pointer or of the selection to the top, or hide it; again to undo"],
   ["Alt and ↑ or ↓ on a label, or drag it", "move a row"],
   ["Esc", "clear the selection, the area and the highlight"],

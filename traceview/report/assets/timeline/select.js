@@ -9,7 +9,7 @@ import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
 import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
-import { showHint, showPanel } from "./panel.js";
+import { showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
 import { board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
@@ -80,7 +80,7 @@ function showDetails(hit) {
 export function clearSelected() {
   if (!selected.hit) return;
   Object.assign(selected, { hit: null, partners: [], path: "" });
-  showHint();
+  showPanel();
   schedule();
 }
 
