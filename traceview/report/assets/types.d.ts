@@ -16,6 +16,19 @@ export interface Place {
   text?: string;
 }
 
+/** Places that belong together: the instances of a kernel, the matches of a search, the worst places of a finding. */
+export interface Linked {
+  title: string;
+  places: Place[];
+  /** What they are, after their number. */
+  words?: string;
+  /** How many the capture has, and how many come before the first. */
+  total?: number;
+  before?: number;
+  /** What the panel shows in place of an event. */
+  content?: (Node | null)[];
+}
+
 /** Marks of one lane as columns, ascending by start. `reach` is the latest end so far. */
 export interface Marks {
   n: number;
@@ -244,6 +257,8 @@ export interface Page extends Answer {
 export interface ChartItem {
   text: string;
   place: Place | null;
+  /** The places that it stands for, if not the place alone. */
+  places?(): Place[];
   mark?: object;
 }
 

@@ -2,10 +2,8 @@
 import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countText, duration, gainShare } from "../core/words.js";
-import { leaveArea } from "../timeline/area.js";
-import { goTo } from "../timeline/go.js";
+import { linkTo } from "../timeline/linked.js";
 import { showPanel } from "../timeline/panel.js";
-import { clearSelected } from "../timeline/select.js";
 import { afterCover } from "./cover.js";
 
 /**
@@ -95,15 +93,9 @@ async function goToPlace(at) {
   beside.at = at;
   open();
   if (beside.status) beside.status.textContent = placeCount();
-  clearSelected();
-  leaveArea();
-  const { title, remedy } = page.findings[finding];
-  showPanel(
-    el("h3", {}, ...prose(title)),
-    el("p", {}, ...prose(place.text)),
-    remedy ? el("p", { class: "soft" }, ...prose(remedy)) : null,
-  );
-  await goTo(place, button);
+  const { title, remedy, evidence } = page.findings[finding];
+  const content = [remedy ? el("p", { class: "soft" }, ...prose(remedy)) : null];
+  await linkTo({ title, words: "places", places: evidence, content }, place, button);
   queryAll(`[data-card="${finding}"]`).forEach((card) => card.setAttribute("aria-current", "true"));
   // Only the list scrolls, never the page.
   const { top, bottom } = button.getBoundingClientRect(),

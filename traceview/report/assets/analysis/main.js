@@ -19,8 +19,8 @@ import { watchOverview } from "../timeline/overview.js";
 import { watchExport } from "../timeline/picture.js";
 import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
-import { search, watchSearch } from "../timeline/search.js";
-import { area, board, selected, view } from "../timeline/state.js";
+import { watchSearch } from "../timeline/search.js";
+import { area, board, linked, selected, view } from "../timeline/state.js";
 import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showCards, showHead } from "./answer.js";
 import { showBeside } from "./beside.js";
@@ -85,7 +85,7 @@ async function start() {
     chunks,
     selected,
     area,
-    search,
+    linked,
     setView,
     marksIn,
     visibleSources,

@@ -1,8 +1,11 @@
 // The panel below the timeline shows what is selected or measured; it is there only then.
 import { byId, el } from "../core/dom.js";
 
+/** Functions that return what stands above the content. @type {(() => Node[])[]} */
+export const panelHeads = [];
+
 export function showPanel(...children) {
-  byId("panel").replaceChildren(...children.filter(Boolean));
+  byId("panel").replaceChildren(...panelHeads.flatMap((make) => make()), ...children.filter(Boolean));
   byId("panel").hidden = !children.length;
 }
 
@@ -19,9 +22,9 @@ const KEYS = [
   ["Home, 0", "show the whole capture"],
   ["Backspace", "the view before, as the browser's back button"],
   ["b, B", "bookmark the area, the selection or the view, with a note; next bookmark. The link holds them"],
-  ["f", "show the area or the selection, or the whole capture"],
+  ["f", "show the area, the selection or the place, or the whole capture"],
   ["/", "search by name; Enter and Shift+Enter go to the next and previous match"],
-  ["n, N", "next and previous match"],
+  ["n, N", "next and previous of what is highlighted: matches, instances of a kernel, iterations, gaps, places"],
   [
     "m",
     "select an area: press once at each end; without a pointer over the timeline, the selection or the visible range",

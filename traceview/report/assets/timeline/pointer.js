@@ -6,6 +6,8 @@ import { bookmarkAt, showBookmarks } from "./bookmarks.js";
 import { watchHeight } from "./height.js";
 import { hitAt } from "./hover.js";
 import { fitSelected } from "./keys.js";
+import { drawLinked } from "./linked.js";
+import { overlays } from "./overlay.js";
 import { contentY } from "./rows.js";
 import { select } from "./select.js";
 import { area, board, pointer, view } from "./state.js";
@@ -37,6 +39,7 @@ export function watchPointer() {
     pointer.x = momentAt(event);
     followArea(pointer.x);
   });
+  overlays.push(drawLinked);
   afterRedraw.push(settle, () => {
     if (pointer.over) pointer.x = momentAt(pointer.over);
   });

@@ -49,6 +49,12 @@ export const board = {
 export const selected = { hit: null, partners: [], path: "" };
 
 /**
+ * Places that belong together: the current one, all by row, and what the reader came from.
+ * @type {{ group: any, at: number, rows: Map<string, { spans: number[][], reach: Float64Array }>, from: HTMLElement | null }}
+ */
+export const linked = { group: null, at: -1, rows: new Map(), from: null };
+
+/**
  * The selected area: its two times and the ids of its rows (null for all), its figures, and those of the area that it is
  * compared with. `moving` while the second end follows the pointer.
  * @type {{ points: number[], rows: string[] | null, moving: boolean, result: any, kept: any }}
