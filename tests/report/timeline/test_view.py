@@ -46,7 +46,7 @@ def test_every_place_moves_the_timeline(page: Opened, analysis: Analysis) -> Non
         buttons.nth(number).click()
         page.settle()
         assert shows(page, place.start_ns - zero, place.end_ns - zero)
-        current = page.page.locator("#beside .places [aria-current=true]")
+        current = page.page.locator("#all .places [aria-current=true]")
         assert current.all_inner_texts() == [buttons.nth(number).inner_text()]
 
 

@@ -10,7 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, HostStates, Iterations, NotMeasured
+from traceview.model.analysis import (
+    CAUSES,
+    Analysis,
+    DeviceFigures,
+    DeviceUse,
+    HostStates,
+    Iteration,
+    Iterations,
+    NotMeasured,
+)
+from traceview.model.charts import IterationBar
 from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
@@ -19,7 +29,7 @@ from traceview.model.timeline.groups import rows
 from traceview.model.timeline.rows import WORDS, Group
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
-from traceview.report.analysis.answer import COUNTED, basis_lines, span, total_words, unprofiled_words
+from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, total_words, unprofiled_words
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
@@ -59,7 +69,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "other": None if inputs.other is None else _answer(inputs.other, zero),
         "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
         "predictions": None if whatif is None else _predictions(whatif),
-        "iterations": _iterations(analysis.iterations),
+        "iterations": _iterations(analysis.iterations, inputs.charts.iterations, zero),
         "tables": [
             *(table for device in analysis.devices for table in _device_tables(analysis, device)),
             *(_table(table) for table in analysis.tables.values() if table.listed),
@@ -124,9 +134,20 @@ def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Js
         "idle_ns": use.idle_ns,
         "gap_count": use.gaps.count,
         "parts": _parts(use, exposed),
+        "families": _families(use),
         "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
         "host_states": _host_states(use.gaps.host_states),
     }
+
+
+def _families(use: DeviceFigures) -> list[Json]:
+    """Return the families of the kernels that compute, the costliest first."""
+    rows = use.tables["kernel_families"].rows if "kernel_families" in use.tables else ()
+    return [
+        {"family": row.family, "word": FAMILY_WORDS.get(row.family, row.family.replace("_", " ")), "ns": row.total_ns}
+        for row in rows
+        if row.family != "communication"
+    ]
 
 
 def _host_states(states: HostStates) -> list[Json]:
@@ -231,7 +252,7 @@ def _place(place: Place, zero: int) -> Json:
     }
 
 
-def _iterations(iterations: Iterations | NotMeasured) -> Json:
+def _iterations(iterations: Iterations | NotMeasured, bars: Sequence[IterationBar], zero: int) -> Json:
     if isinstance(iterations, NotMeasured):
         return {"not_measured": iterations.reason}
     return {
@@ -246,7 +267,16 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         "skipped": iterations.skipped,
         "skipped_why": iterations.skipped_why,
         "spreads": plain_values(iterations.spreads),
+        "kinds": [{"words": kind.words, "median_ns": kind.time_ns.median} for kind in iterations.kinds],
+        "bars": [_bar(iterations.per_iteration[bar.slowest], bar, zero) for bar in bars],
     }
+
+
+def _bar(slowest: Iteration, bar: IterationBar, zero: int) -> Json:
+    """Return a bar of the strip of iterations; it leads to the slowest of those that it stands for."""
+    name = f"{slowest.name}, the slowest of {bar.count}" if bar.count > 1 else slowest.name
+    start, end = slowest.start_ns - zero, slowest.end_ns - zero
+    return {"ns": bar.wall_ns // bar.count, "skipped": bar.skipped, "name": name, "start": start, "end": end}
 
 
 # plotly.js adds rules to existing style elements; the content security policy forbids new ones.

@@ -161,6 +161,8 @@ export interface DeviceView {
   idle_ns: number;
   parts: { look: Look; word: string; ns: number }[];
   gap_count: number;
+  /** Families of the kernels that compute, the costliest first. */
+  families: { family: string; word: string; ns: number }[];
   causes: Causes;
   /** States of the host in its idle time, the longest first; empty if the capture does not tell them. */
   host_states: { state: string; ns: number; calls: string }[];
@@ -192,6 +194,10 @@ export interface Iterations {
   skipped: number;
   skipped_why: string;
   spreads: Record<string, { median: number; p5: number; p95: number }>;
+  /** Kinds of counted iterations; none if they are of one kind. */
+  kinds: { words: string; median_ns: number }[];
+  /** Bars of the strip; each stands for one iteration, or for the mean of several, and leads to the slowest. */
+  bars: { ns: number; skipped: boolean; name: string; start: number; end: number }[];
 }
 
 export interface Timeline {

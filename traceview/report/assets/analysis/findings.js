@@ -3,8 +3,8 @@ import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
-import { showPlace } from "./beside.js";
 import { afterCover, coverWords } from "./cover.js";
+import { showPlace } from "./places.js";
 import { declaredSection } from "./tables.js";
 
 const SHOWN_FRAMES = 4;

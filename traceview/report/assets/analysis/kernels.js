@@ -37,6 +37,13 @@ export async function showKernels() {
   afterCover.push(draw);
 }
 
+// Shows the kernels of a family, or all of them.
+export function showFamily(device, family) {
+  states.set(device, { by: "shape", sort: "total", down: true, filter: family });
+  for (const draw of afterCover) draw();
+  byId("kernels").scrollIntoView({ block: "nearest" });
+}
+
 // The table of one device with its controls.
 function kernelTable(kernels) {
   const name = kernels.device;

@@ -3,7 +3,7 @@ import { repaintCharts, unpackLibrary } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
-import { byId, drawnFrame, nextTask } from "../core/dom.js";
+import { byId, drawnFrame, nextTask, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
@@ -23,10 +23,11 @@ import { watchSearch } from "../timeline/search.js";
 import { area, board, linked, selected, view } from "../timeline/state.js";
 import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showCards, showHead } from "./answer.js";
-import { showBeside } from "./beside.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
+import { watchPlaces } from "./places.js";
 import { watchPrinting } from "./print.js";
+import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
 
 function showSummarised() {
@@ -35,6 +36,12 @@ function showSummarised() {
   notice.hidden = whole || page.live;
   if (!whole)
     notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview serve, or make a larger page with --detail.`;
+}
+
+// A link to a part of the page opens it.
+function openPart({ target }) {
+  const part = target.closest("nav a")?.hash;
+  if (part) queryAll(`${part} > details`).forEach((details) => details.setAttribute("open", ""));
 }
 
 async function domReady() {
@@ -59,7 +66,7 @@ async function start() {
     await rebuild();
     await repaintCharts();
   });
-  for (const show of [showHead, showAnswer, showCards, showSummarised, showBeside]) show();
+  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, watchPlaces]) show();
   document.documentElement.dataset.shown = "answer";
   const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();
@@ -99,6 +106,7 @@ async function start() {
     await nextTask();
   }
   document.documentElement.dataset.shown = "all";
+  document.addEventListener("click", openPart);
   watchAddress();
   await loadChunks();
   await unpackLibrary();

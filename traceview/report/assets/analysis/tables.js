@@ -25,7 +25,7 @@ export function showTables() {
   const showIdle = () => flow.replaceChildren(...idleSections(), ...short);
   showIdle();
   afterCover.push(showIdle);
-  byId("tables").replaceChildren(flow, ...long);
+  byId("tables-inner").replaceChildren(flow, ...long);
 }
 
 // The idle time of each device by cause, and what the host did in it, as the bars cover it.

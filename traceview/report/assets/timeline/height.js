@@ -38,7 +38,7 @@ export function maximise() {
  * @param {() => void} changed
  */
 export function watchHeight(changed) {
-  const place = /** @type {HTMLElement} */ (byId("timeline").parentElement),
+  const place = byId("timeline"),
     { dataset } = document.documentElement;
   let full = 0;
   const fill = () => {

@@ -21,7 +21,7 @@ import { board, linked, view } from "./state.js";
 export async function linkTo(group, place, button = null) {
   const found = group.places.findIndex(({ start, rows }) => start === place.start && rows[0] === place.rows[0]);
   if (found < 0) group.places = [place, ...group.places].sort((a, b) => a.start - b.start);
-  const from = [...queryAll(":hover, main button:focus")].filter((one) => one.closest("main > :not(.beside)"));
+  const from = [...queryAll(":hover, main button:focus")].filter((one) => one.closest("main > :not(#timeline)"));
   Object.assign(linked, { group, rows: rowsOf(group.places), from: from.at(-1) ?? null });
   await showLinked(found < 0 ? group.places.indexOf(place) : found, button);
 }
