@@ -12,6 +12,7 @@ from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview import Analysis
 from traceview.model.analysis import Iterations
+from traceview.model.units import duration, time_range
 from traceview.report.analysis.page import render
 
 
@@ -55,6 +56,25 @@ def test_strip_has_a_bar_for_each_iteration(page: Opened, analysis: Analysis) ->
     page.press("n")
     assert page.page.locator("#found").inner_text() == "6 of 20 iterations"
     page.press("Escape")
+
+
+def test_checked_changes_are_predicted_together(page: Opened, analysis: Analysis) -> None:
+    found = inputs_of(analysis).combinations
+    assert found is not None
+    by_changes = {frozenset(row.change.split("+")): row for row in found.predictions}
+    boxes, then = page.page.locator("#changes input"), page.page.locator("#then")
+    names = [box.get_attribute("value") for box in boxes.all()]
+    assert len(names) == sum(len(changes) == 1 for changes in by_changes) >= 2
+    for chosen in (names[:1], names[:2], names[1:2]):
+        for box, name in zip(boxes.all(), names, strict=True):
+            box.set_checked(name in chosen)
+        row = by_changes[frozenset(str(name) for name in chosen)]
+        words = time_range(row.low_ns, row.high_ns)
+        assert f"→ {duration(row.iteration_ns)}" in then.inner_text() and f"({words})" in then.inner_text()
+        assert then.locator(".stack").count() == 2
+    for box in boxes.all():
+        box.set_checked(False)
+    assert then.locator(".stack").count() == 1
 
 
 def test_parts_open_where_they_are_asked_for(page: Opened) -> None:

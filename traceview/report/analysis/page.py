@@ -5,7 +5,7 @@ Its content is plain values: figures in ns and bytes, texts as they are in the A
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
 from traceview.model.timeline.events import ClassTimes, PageInputs
-from traceview.model.timeline.groups import rows
+from traceview.model.timeline.groups import PATH_LOOKS, rows
 from traceview.model.timeline.rows import WORDS, Group
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
@@ -35,10 +35,10 @@ from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timel
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values
 from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
-from traceview.report.whatif import change_words
+from traceview.report.whatif import PATH_WORDS
 
 if TYPE_CHECKING:
-    from traceview.model.whatif import WhatIf
+    from traceview.model.whatif import Combinations, WhatIf
 
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         **_answer(analysis, zero),
         "other": None if inputs.other is None else _answer(inputs.other, zero),
         "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
-        "predictions": None if whatif is None else _predictions(whatif),
+        "predictions": _predictions(analysis, inputs.combinations, whatif),
         "iterations": _iterations(analysis.iterations, inputs.charts.iterations, zero),
         "tables": [
             *(table for device in analysis.devices for table in _device_tables(analysis, device)),
@@ -198,22 +198,36 @@ def _table(table: Table, device: str = "") -> Json:
     }
 
 
-def _predictions(whatif: WhatIf) -> Json:
-    """Return the predictions in the form of a declared table."""
-    columns = {"change": "text", "iteration then": "ns", "low": "ns", "high": "ns", "change of the time": "text"}
-    rows = [
-        (row.title, row.iteration_ns, row.low_ns, row.high_ns, change_words(whatif, row)) for row in whatif.predictions
-    ]
-    profiler = " without the profiler" if whatif.unprofiled is not None else ""
+def _predictions(analysis: Analysis, found: Combinations | None, whatif: WhatIf | None) -> Json | None:
+    """Return what changes give, alone and together; `whatif` adds those that only it knows."""
+    if found is None:
+        return None
+    known = {row.change for row in found.predictions}
+    unprofiled = analysis.iterations.unprofiled if isinstance(analysis.iterations, Iterations) else None
+    more = () if whatif is None else tuple(row for row in whatif.predictions if row.change not in known)
     return {
-        "title": "What each change alone would give",
-        "note": f"Predicted by a replay of the capture: an iteration takes {duration(whatif.base_ns)}{profiler} "
-        "now. `traceview whatif` prints what each prediction rests on.",
-        "not_measured": None if rows else "no change applies to this capture",
-        "columns": [{"name": title, "title": title, "unit": unit} for title, unit in columns.items()],
-        "rows": rows,
-        "row_count": len(rows),
+        "now": "now, without the profiler" if unprofiled is not None else "now",
+        "base_ns": found.base_ns,
+        "path": _path(found.path),
+        "combined": found.combined,
+        "rows": [
+            {
+                "changes": row.change.split("+"),
+                "title": row.title,
+                "ns": row.iteration_ns,
+                "low": row.low_ns,
+                "high": row.high_ns,
+                "path": _path(row.path),
+                "note": "; ".join(text for text in (row.note, f"assumes: {row.rests_on}") if text),
+            }
+            for row in (*found.predictions, *more)
+        ],
     }
+
+
+def _path(path: Mapping[str, int]) -> list[Json]:
+    """Return the critical path as the parts of a bar."""
+    return [{"look": PATH_LOOKS[kind], "word": PATH_WORDS[kind], "ns": ns} for kind, ns in path.items() if ns]
 
 
 def _finding(finding: Finding, zero: int) -> Json:

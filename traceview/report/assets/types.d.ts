@@ -178,6 +178,23 @@ export interface DeclaredTable {
   row_count: number;
 }
 
+/** What changes give, alone and together: report/analysis/page.py. The first `combined` are together, too. */
+export interface Predictions {
+  now: string;
+  base_ns: number;
+  path: { look: Look; word: string; ns: number }[];
+  combined: number;
+  rows: {
+    changes: string[];
+    title: string;
+    ns: number;
+    low: number;
+    high: number;
+    path: { look: Look; word: string; ns: number }[];
+    note: string;
+  }[];
+}
+
 export interface NotMeasured {
   not_measured: string;
 }
@@ -252,8 +269,8 @@ export interface Page extends Answer {
   devices: Device[];
   iterations: Iterations | NotMeasured;
   tables: DeclaredTable[];
-  /** What changes would give; the page of a what-if alone has it. */
-  predictions: DeclaredTable | null;
+  /** What changes would give; null where nothing can be predicted. */
+  predictions: Predictions | null;
   notes: { text: string; affects: string[] }[];
   timeline: Timeline;
   looks: Look[];

@@ -5,12 +5,10 @@ import { countColumn, durationColumn, table, textColumn, unitColumn } from "../c
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
 import { afterCover, coverWords } from "./cover.js";
 import { showPlace } from "./places.js";
-import { declaredSection } from "./tables.js";
 
 const SHOWN_FRAMES = 4;
 
 export function showFindings() {
-  if (page.predictions) byId("findings").before(declaredSection(page.predictions));
   drawFindings();
   afterCover.push(drawFindings);
 }

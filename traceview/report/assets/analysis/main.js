@@ -29,6 +29,7 @@ import { watchPlaces } from "./places.js";
 import { watchPrinting } from "./print.js";
 import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
+import { showWhatIf } from "./whatif.js";
 
 function showSummarised() {
   const { whole, events } = page.timeline,
@@ -66,7 +67,7 @@ async function start() {
     await rebuild();
     await repaintCharts();
   });
-  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, watchPlaces]) show();
+  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, showWhatIf, watchPlaces]) show();
   document.documentElement.dataset.shown = "answer";
   const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();

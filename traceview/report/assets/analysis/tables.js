@@ -41,7 +41,7 @@ function idleSections() {
 const FIRST_ROWS = 24;
 
 // A table as its measure declares it: titles, units and rows come from Python.
-export function declaredSection(declared) {
+function declaredSection(declared) {
   if (declared.not_measured) return section(declared.title, null, el("p", { text: declared.not_measured }));
   const { title, note, columns, rows } = declared;
   const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;
