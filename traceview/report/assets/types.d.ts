@@ -86,7 +86,6 @@ export interface Row {
   /** The unit of a counter, and the factor of its values; its range is found when it is first drawn. */
   counter?: { unit: string; scale: number };
   range?: { low: number; high: number };
-  labelElement?: HTMLElement;
   y: number;
   h: number;
 }

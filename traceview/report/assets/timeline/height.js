@@ -4,6 +4,7 @@ import { byId, queryAll } from "../core/dom.js";
 
 const AROUND = 300; // pixels of the window that the maximised timeline leaves to its bar, strip and panel
 const THIRD = 0.36;
+const PASSED = 200; // pixels that the page scrolls below the timeline before that is lower
 
 /** The height that was set last; another one is the reader's. */
 const height = { set: "" };
@@ -46,7 +47,7 @@ export function watchHeight(changed) {
   };
   const follow = () => {
     const above = byId(byId("costliest").hidden ? "answer" : "costliest").getBoundingClientRect(),
-      stuck = above.bottom < 0 && getComputedStyle(place).position === "sticky";
+      stuck = above.bottom < -PASSED && getComputedStyle(place).position === "sticky";
     if (stuck === Boolean(dataset.stuck)) return;
     if (stuck) full = place.offsetHeight;
     else place.style.marginBottom = "";

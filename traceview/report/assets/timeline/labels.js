@@ -3,7 +3,7 @@ import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
 import { hideRow, isPartHead, pinRow } from "./rows.js";
-import { board } from "./state.js";
+import { board, view } from "./state.js";
 
 export function showLabels(changed) {
   const labels = byId("labels");
@@ -55,7 +55,7 @@ function fillMoreLabel(made, { group, more }, changed) {
 }
 
 function fillRowLabel(made, row, changed) {
-  row.labelElement = made;
+  made.classList.toggle("lit", Boolean(view.lit?.rows.includes(row.id)));
   made.title = [row.label, row.note].filter(Boolean).join(", ");
   const note = row.counter ? highestText(row) : row.note;
   const heads = isPartHead(row) && row.group.rows.some((one) => one.part === row.part && one !== row);
