@@ -85,7 +85,7 @@ export interface Row {
   group: Group;
   /** The unit of a counter, and the factor of its values; its range is found when it is first drawn. */
   counter?: { unit: string; scale: number };
-  range?: { low: number; high: number };
+  range?: { low: number; most: number; high: number };
   y: number;
   h: number;
 }

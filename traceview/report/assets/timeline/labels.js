@@ -83,7 +83,7 @@ function highestText(row) {
   const marks = marksIn(row.lanes[0].exact);
   if (!marks) return "";
   row.range ??= counterRange(row, marks);
-  return "max " + counterText(row, row.range.high);
+  return `max ${counterText(row, row.range.most)}, axis ${counterText(row, row.range.high)}`;
 }
 
 function partButton(row, changed) {
