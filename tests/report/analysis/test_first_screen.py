@@ -34,6 +34,10 @@ def test_compute_is_divided_by_family(page: Opened, analysis: Analysis) -> None:
     assert pieces.first.inner_text() == "matrix products" and families[0].family == "gemm"
     widths = pieces.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().width)")
     assert widths[1] / widths[0] == pytest.approx(families[1].total_ns / families[0].total_ns, rel=0.1)
+    bar = page.page.locator("#devices .stack").bounding_box()
+    assert bar is not None
+    view = analysis.devices[0]
+    assert sum(widths) / bar["width"] == pytest.approx(view.compute_ns / view.window.length, rel=0.01)
     pieces.nth(1).click()
     field = page.page.get_by_role("searchbox", name="Show only kernels")
     assert field.input_value() == families[1].family

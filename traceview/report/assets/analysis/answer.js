@@ -158,7 +158,7 @@ function partsList(device, view) {
     ...familiesOf(view).map(({ family, word, ns }) =>
       el(
         "li",
-        {},
+        { class: "family" },
         actionButton(`${word} ${percent(ns, whole)}`, options, () => showFamily(device.id, family)),
       ),
     ),
