@@ -155,7 +155,7 @@ class Changes:
     def combinations(self) -> Combinations | None:
         """Return what each change alone gives, and the best ones in each combination; None if none gives anything.
 
-        Of a run with many operations, fewer changes are combined, so that a page does not wait for them.
+        A run with many operations combines fewer changes, so that a page does not wait for them.
         """
         alone, _ = self.each_alone()
         if not alone:
@@ -297,7 +297,7 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
 
 
 def _exclude_each_other(made: Sequence[GraphChange]) -> bool:
-    return any(one.name in other.alternatives for one in made for other in made if one is not other)
+    return any(change.name in other.alternatives for change in made for other in made)
 
 
 def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> list[GraphChange]:

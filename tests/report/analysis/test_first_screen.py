@@ -81,7 +81,7 @@ def test_checked_changes_are_predicted_together(page: Opened, analysis: Analysis
     assert then.locator(".stack").count() == 1
 
 
-def test_parts_open_where_they_are_asked_for(page: Opened) -> None:
+def test_parts_open_on_request(page: Opened) -> None:
     assert page.evaluate("document.documentElement.scrollHeight") < 2500
     assert not page.page.locator("#all").is_visible() and page.page.locator("#kernels table").is_visible()
     assert page.page.locator(".chart[data-drawn]").count() == 0

@@ -198,18 +198,18 @@ def _table(table: Table, device: str = "") -> Json:
     }
 
 
-def _predictions(analysis: Analysis, found: Combinations | None, whatif: WhatIf | None) -> Json | None:
+def _predictions(analysis: Analysis, combinations: Combinations | None, whatif: WhatIf | None) -> Json | None:
     """Return what changes give, alone and together; `whatif` adds those that only it knows."""
-    if found is None:
+    if combinations is None:
         return None
-    known = {row.change for row in found.predictions}
+    known = {row.change for row in combinations.predictions}
     unprofiled = analysis.iterations.unprofiled if isinstance(analysis.iterations, Iterations) else None
     more = () if whatif is None else tuple(row for row in whatif.predictions if row.change not in known)
     return {
         "now": "now, without the profiler" if unprofiled is not None else "now",
-        "base_ns": found.base_ns,
-        "path": _path(found.path),
-        "combined": found.combined,
+        "base_ns": combinations.base_ns,
+        "path": _path(combinations.path),
+        "combined": combinations.combined,
         "rows": [
             {
                 "changes": row.change.split("+"),
@@ -220,7 +220,7 @@ def _predictions(analysis: Analysis, found: Combinations | None, whatif: WhatIf 
                 "path": _path(row.path),
                 "note": "; ".join(text for text in (row.note, f"assumes: {row.rests_on}") if text),
             }
-            for row in (*found.predictions, *more)
+            for row in (*combinations.predictions, *more)
         ],
     }
 
