@@ -67,6 +67,7 @@ class Opened:
         self.press("Escape")
         self.page.locator("[data-move=fit]").click()
         self.settle()
+        self.page.wait_for_function("() => !traceview.view.calm")
 
     def marks(self) -> int:
         return int(self.page.evaluate("traceview.drawn.marks"))
@@ -77,9 +78,16 @@ class Opened:
 
 @contextmanager
 def opened(
-    browser: Browser, html: str, folder: Path, *, width: int = 1440, height: int = 900, dark: bool = False
+    browser: Browser,
+    html: str,
+    folder: Path,
+    *,
+    width: int = 1440,
+    height: int = 900,
+    dark: bool = False,
+    folded: bool = False,
 ) -> Iterator[Opened]:
-    """Write a page to disk, open it from there and wait until it has drawn."""
+    """Write a page to disk, open it from there, wait until it has drawn, and unfold its parts unless `folded`."""
     path = folder / "page.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(
@@ -93,6 +101,10 @@ def opened(
     try:
         result.page.goto(path.as_uri())
         result.page.wait_for_selector(READY, state="attached")
+        if not folded:
+            result.evaluate(
+                "document.querySelectorAll('main > section > details').forEach((one) => { one.open = true; })"
+            )
         yield result
     finally:
         context.close()

@@ -45,6 +45,7 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
             counters=measure_counters(trace),
             stacks=no_stacks if host_idle is None else host_idle.thread_stacks(),
             events=events,
+            combinations=None if capture.changes is None else capture.changes.combinations(),
         )
 
 

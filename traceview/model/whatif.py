@@ -42,6 +42,19 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class Combinations:
+    """What a page predicts: each change alone, the best first, then the best ones together.
+
+    The changes of a prediction are joined by "+" in `Prediction.change`. The first `combined` changes are combined.
+    """
+
+    base_ns: int  # an iteration without a change
+    path: Mapping[str, int]  # its critical path, as Prediction.path
+    predictions: tuple[Prediction, ...]
+    combined: int
+
+
+@dataclass(frozen=True, slots=True)
 class NotApplicable:
     """A change that does not apply to this run, and the reason."""
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, rate, ratio, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
-from traceview.model.whatif import NotApplicable, Prediction, WhatIf
+from traceview.model.whatif import Combinations, NotApplicable, Prediction, WhatIf
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, compute_changes, faster
@@ -54,6 +55,8 @@ UNNAMED = Note(
 )
 MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
 MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
+MAX_COMBINED = 6  # changes that a page combines
+MAX_REPLAYED = 3_000_000  # operations of all combinations
 LEAST_GAIN = 0.005  # share of the measured time; a change that gains less is not shown, because its gain rounds to 0
 
 
@@ -148,6 +151,27 @@ class Changes:
             else:
                 left_out.append(NotApplicable(change.name, change.title, prediction))
         return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
+
+    def combinations(self) -> Combinations | None:
+        """Return what each change alone gives, and the best ones in each combination; None if none gives anything.
+
+        A run with many operations combines fewer changes, so that a page does not wait for them.
+        """
+        alone, _ = self.each_alone()
+        if not alone:
+            return None
+        size = max(len(self.model.graph.operations.row), 1)
+        most = min(MAX_COMBINED, max(int(math.log2(MAX_REPLAYED / size)), 2) if size < MAX_REPLAYED else 2)
+        best = [prediction.change for prediction in alone[:most]]
+        ordered = [change for change in self.known.values() if change.name in best]
+        sets = (made for count in range(2, len(ordered) + 1) for made in combinations(ordered, count))
+        together = (_prediction(self.model, made) for made in sets if not _exclude_each_other(made))
+        return Combinations(
+            base_ns=self.model.measured,
+            path=path_times(self.model.graph, self.model.base),
+            predictions=(*alone, *(made for made in together if isinstance(made, Prediction))),
+            combined=len(best),
+        )
 
     def _rounds_to_nothing(self, prediction: Prediction) -> bool:
         return self.model.measured - prediction.iteration_ns < LEAST_GAIN * self.model.measured
@@ -270,6 +294,10 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
             replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
         )
     return tuple(predictions)
+
+
+def _exclude_each_other(made: Sequence[GraphChange]) -> bool:
+    return any(change.name in other.alternatives for change in made for other in made)
 
 
 def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> list[GraphChange]:

@@ -149,7 +149,7 @@ def test_every_control_has_a_name_and_a_role(page: Opened) -> None:
     levels = page.evaluate(LEVELS)
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-    for role in ("main", "navigation", "complementary", "contentinfo"):
+    for role in ("main", "navigation", "contentinfo"):
         assert page.page.get_by_role(role).count() == 1, role
     assert page.evaluate("document.documentElement.lang") == "en"
 

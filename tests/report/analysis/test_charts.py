@@ -197,44 +197,17 @@ def test_table_of_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> N
     button.click()
 
 
-def test_list_moves_from_place_to_place(page: Opened, analysis: Analysis) -> None:
+def test_keys_move_from_place_to_place(page: Opened, analysis: Analysis) -> None:
     places = [place for finding in analysis.findings for place in finding.evidence]
     zero = analysis.trace.span.start
-    following = page.page.get_by_role("button", name="Next place")
     for place in places[:7]:
-        following.click()
+        page.page.keyboard.press("]")
         assert goes_to(page, place.start_ns - zero, place.end_ns - zero)
-        assert page.page.locator("#beside [aria-current=true]").inner_text() == place.text
-    assert page.page.locator(".beside-head [role=status]").inner_text() == f"7 of {len(places)}"
+        assert page.page.locator("#all [aria-current=true]").inner_text() == place.text
     page.page.keyboard.press("[")
     assert goes_to(page, places[5].start_ns - zero, places[5].end_ns - zero)
     page.page.keyboard.press("]")
     assert goes_to(page, places[6].start_ns - zero, places[6].end_ns - zero)
-
-
-def test_finding_in_the_list_opens_its_places(page: Opened, analysis: Analysis) -> None:
-    number = 2
-    head = page.page.locator("#beside .goto").nth(number)
-    assert head.get_attribute("aria-expanded") == "false"
-    head.click()
-    worst = analysis.findings[number].evidence[0]
-    assert goes_to(page, worst.start_ns - analysis.trace.span.start, worst.end_ns - analysis.trace.span.start)
-    assert head.get_attribute("aria-expanded") == "true"
-    texts = page.page.locator(f"#beside-places-{number} button").all_inner_texts()
-    assert texts == [place.text for place in analysis.findings[number].evidence]
-    head.click()
-    assert head.get_attribute("aria-expanded") == "false"
-
-
-def test_folded_list_widens_the_timeline(page: Opened) -> None:
-    width = "document.getElementById('canvas').getBoundingClientRect().width"
-    narrow = page.evaluate(width)
-    fold = page.page.get_by_role("button", name="Findings beside the timeline")
-    fold.click()
-    page.page.wait_for_function(f"(narrow) => {width} > narrow + 100", arg=narrow)
-    assert fold.get_attribute("aria-expanded") == "false"
-    fold.click()
-    page.page.wait_for_function(f"(narrow) => Math.abs({width} - narrow) < 2", arg=narrow)
 
 
 def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> Non
 
 
 def table_rows(page: Opened, heading: str) -> list[list[str]]:
-    section = page.page.locator("section", has=page.page.get_by_role("heading", name=heading))
+    section = page.page.locator("#tables section", has=page.page.get_by_role("heading", name=heading))
     return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
 
 
@@ -73,7 +73,9 @@ def test_states_of_the_host_are_beside_the_idle_causes(page: Opened, analysis: A
 def test_lines_are_sorted_by_a_heading(page: Opened, analysis: Analysis) -> None:
     lines = analysis.tables["lines"].rows
     assert [row[0] for row in table_rows(page, "Lines that made the GPU wait")] == [line.place for line in lines]
-    section = page.page.locator("section", has=page.page.get_by_role("heading", name="Lines that made the GPU wait"))
+    section = page.page.locator(
+        "#tables section", has=page.page.get_by_role("heading", name="Lines that made the GPU wait")
+    )
     orders = []
     for _ in range(2):
         section.get_by_role("button", name="samples").click()

@@ -68,7 +68,7 @@ def test_link_holds_selection_area_rows_and_bookmarks(page: Opened, analysis: An
     page.press("Escape")
     page.evaluate("location.hash = '#t=0..1000'")
     page.page.wait_for_function("() => traceview.view.to === 1000")
-    page.page.wait_for_function("([count]) => document.querySelectorAll('#labels .label').length > count", arg=[shown])
+    page.page.wait_for_function("() => !traceview.board.groups[1].folded")
     page.evaluate("(hash) => { location.hash = hash; }", address)
     page.page.wait_for_function("() => traceview.selected.hit !== null")
     page.settle()

@@ -22,12 +22,18 @@ def inputs(analysis_of: Callable[[str], Analysis]) -> PageInputs:
     value = np.where(np.arange(20_000) % 2, 8_000_000_000, np.arange(20_000) * 100_000)
     power = CounterSeries("power", "W", start[[0, 10_000, 15_000]], np.array([100.5, 300.0, 250.0]))
     memory = CounterSeries("memory", "bytes", start, value, device=0)
-    return inputs_of(analysis)._replace(counters=(memory, power))
+    rate = CounterSeries("rate", "%", start[[0, 10_000]], np.array([33.0, 12.0]))
+    return inputs_of(analysis)._replace(counters=(memory, power, rate))
 
 
 def test_rows_of_counters(page: Opened) -> None:
     labels = page.page.locator("#labels .row-counter").all_inner_texts()
-    assert [text.split("\n") for text in labels] == [["power", "max 300 W"], ["memory", "max 8.00 GB"]]
+    assert [text.split("\n") for text in labels] == [
+        ["power", "max 300 W, axis 500 W"],
+        ["rate", "max 33%, axis 100%"],
+        ["memory", "max 8.00 GB, axis 10.0 GB"],
+    ]
+    assert page.evaluate("traceview.board.shown.find((row) => row.label === 'rate').range.high") == 100
     row = page.evaluate("(({ y, h }) => ({ y, h }))(traceview.board.shown.find((row) => row.label === 'power'))")
     box = page.page.locator("#canvas").bounding_box()
     assert box is not None

@@ -28,6 +28,7 @@ from traceview.model.timeline.rows import (
 from traceview.model.timeline.stored import AllMarks
 from traceview.model.timeline.sums import StoredSums
 from traceview.model.trace import ROLES, Trace, Window
+from traceview.model.whatif import Combinations
 
 COSTS = ("waited", "starved", "refill")
 MAX_CALLS = 10
@@ -225,7 +226,7 @@ class PageInputs(NamedTuple):
 
     `other` is the analysis of the other one of steady part and window, None where they are the same time. `projected`
     has the ranges on the GPU (PROJECTED), `stacks` those of threads by time: start, end, stack (row of
-    HostEvidence.stacks) and thread.
+    HostEvidence.stacks) and thread, `combinations` what changes would give.
     """
 
     analysis: Analysis
@@ -235,6 +236,7 @@ class PageInputs(NamedTuple):
     counters: Sequence[CounterSeries]
     stacks: pl.DataFrame
     events: TimelineEvents
+    combinations: Combinations | None = None
 
     @property
     def parts(self) -> tuple[Analysis, ...]:

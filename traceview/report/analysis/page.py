@@ -5,30 +5,40 @@ Its content is plain values: figures in ns and bytes, texts as they are in the A
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, HostStates, Iterations, NotMeasured
+from traceview.model.analysis import (
+    CAUSES,
+    Analysis,
+    DeviceFigures,
+    DeviceUse,
+    HostStates,
+    Iteration,
+    Iterations,
+    NotMeasured,
+)
+from traceview.model.charts import IterationBar
 from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
 from traceview.model.timeline.events import ClassTimes, PageInputs
-from traceview.model.timeline.groups import rows
+from traceview.model.timeline.groups import PATH_LOOKS, rows
 from traceview.model.timeline.rows import WORDS, Group
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
-from traceview.report.analysis.answer import COUNTED, basis_lines, span, total_words, unprofiled_words
+from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, total_words, unprofiled_words
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values
 from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
-from traceview.report.whatif import change_words
+from traceview.report.whatif import PATH_WORDS
 
 if TYPE_CHECKING:
-    from traceview.model.whatif import WhatIf
+    from traceview.model.whatif import Combinations, WhatIf
 
 
 Json = dict[str, Any]
@@ -58,8 +68,8 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         **_answer(analysis, zero),
         "other": None if inputs.other is None else _answer(inputs.other, zero),
         "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
-        "predictions": None if whatif is None else _predictions(whatif),
-        "iterations": _iterations(analysis.iterations),
+        "predictions": _predictions(analysis, inputs.combinations, whatif),
+        "iterations": _iterations(analysis.iterations, inputs.charts.iterations, zero),
         "tables": [
             *(table for device in analysis.devices for table in _device_tables(analysis, device)),
             *(_table(table) for table in analysis.tables.values() if table.listed),
@@ -124,9 +134,20 @@ def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Js
         "idle_ns": use.idle_ns,
         "gap_count": use.gaps.count,
         "parts": _parts(use, exposed),
+        "families": _families(use),
         "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
         "host_states": _host_states(use.gaps.host_states),
     }
+
+
+def _families(use: DeviceFigures) -> list[Json]:
+    """Return the families of the kernels that compute, the costliest first."""
+    rows = use.tables["kernel_families"].rows if "kernel_families" in use.tables else ()
+    return [
+        {"family": row.family, "word": FAMILY_WORDS.get(row.family, row.family.replace("_", " ")), "ns": row.total_ns}
+        for row in rows
+        if row.family != "communication"
+    ]
 
 
 def _host_states(states: HostStates) -> list[Json]:
@@ -177,22 +198,36 @@ def _table(table: Table, device: str = "") -> Json:
     }
 
 
-def _predictions(whatif: WhatIf) -> Json:
-    """Return the predictions in the form of a declared table."""
-    columns = {"change": "text", "iteration then": "ns", "low": "ns", "high": "ns", "change of the time": "text"}
-    rows = [
-        (row.title, row.iteration_ns, row.low_ns, row.high_ns, change_words(whatif, row)) for row in whatif.predictions
-    ]
-    profiler = " without the profiler" if whatif.unprofiled is not None else ""
+def _predictions(analysis: Analysis, combinations: Combinations | None, whatif: WhatIf | None) -> Json | None:
+    """Return what changes give, alone and together; `whatif` adds those that only it knows."""
+    if combinations is None:
+        return None
+    known = {row.change for row in combinations.predictions}
+    unprofiled = analysis.iterations.unprofiled if isinstance(analysis.iterations, Iterations) else None
+    more = () if whatif is None else tuple(row for row in whatif.predictions if row.change not in known)
     return {
-        "title": "What each change alone would give",
-        "note": f"Predicted by a replay of the capture: an iteration takes {duration(whatif.base_ns)}{profiler} "
-        "now. `traceview whatif` prints what each prediction rests on.",
-        "not_measured": None if rows else "no change applies to this capture",
-        "columns": [{"name": title, "title": title, "unit": unit} for title, unit in columns.items()],
-        "rows": rows,
-        "row_count": len(rows),
+        "now": "now, without the profiler" if unprofiled is not None else "now",
+        "base_ns": combinations.base_ns,
+        "path": _path(combinations.path),
+        "combined": combinations.combined,
+        "rows": [
+            {
+                "changes": row.change.split("+"),
+                "title": row.title,
+                "ns": row.iteration_ns,
+                "low": row.low_ns,
+                "high": row.high_ns,
+                "path": _path(row.path),
+                "note": "; ".join(text for text in (row.note, f"assumes: {row.rests_on}") if text),
+            }
+            for row in (*combinations.predictions, *more)
+        ],
     }
+
+
+def _path(path: Mapping[str, int]) -> list[Json]:
+    """Return the critical path as the parts of a bar."""
+    return [{"look": PATH_LOOKS[kind], "word": PATH_WORDS[kind], "ns": ns} for kind, ns in path.items() if ns]
 
 
 def _finding(finding: Finding, zero: int) -> Json:
@@ -231,7 +266,7 @@ def _place(place: Place, zero: int) -> Json:
     }
 
 
-def _iterations(iterations: Iterations | NotMeasured) -> Json:
+def _iterations(iterations: Iterations | NotMeasured, bars: Sequence[IterationBar], zero: int) -> Json:
     if isinstance(iterations, NotMeasured):
         return {"not_measured": iterations.reason}
     return {
@@ -246,7 +281,16 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         "skipped": iterations.skipped,
         "skipped_why": iterations.skipped_why,
         "spreads": plain_values(iterations.spreads),
+        "kinds": [{"words": kind.words, "median_ns": kind.time_ns.median} for kind in iterations.kinds],
+        "bars": [_bar(iterations.per_iteration[bar.slowest], bar, zero) for bar in bars],
     }
+
+
+def _bar(slowest: Iteration, bar: IterationBar, zero: int) -> Json:
+    """Return a bar of the strip of iterations; it leads to the slowest of those that it stands for."""
+    name = f"{slowest.name}, the slowest of {bar.count}" if bar.count > 1 else slowest.name
+    start, end = slowest.start_ns - zero, slowest.end_ns - zero
+    return {"ns": bar.wall_ns // bar.count, "skipped": bar.skipped, "name": name, "start": start, "end": end}
 
 
 # plotly.js adds rules to existing style elements; the content security policy forbids new ones.

@@ -1,4 +1,4 @@
-"""An analysis on a terminal: what to change first in 25 lines, or all tables (`--verbose`).
+"""An analysis on a terminal: what to change first in 30 lines, or all tables (`--verbose`).
 
 The brief form has the answer, a bar of each device and the largest findings. The long form has the answer, the use of
 each device, findings, notes and tables.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
 from traceview.model.columns import Table
@@ -21,7 +22,6 @@ from traceview.model.units import duration, durations, plain, quantity, share
 from traceview.report.analysis.answer import OUTSIDE, base_line, basis_lines, covered, gain_words, price, speed_lines
 from traceview.report.screen import (
     CAUSE_WORDS,
-    MAX_LINES,
     PAGE_LINES,
     PLAIN,
     WIDTH,
@@ -31,6 +31,7 @@ from traceview.report.screen import (
     cut,
     figures,
     left,
+    middle,
     part_lines,
     short_names,
     width,
@@ -72,7 +73,7 @@ def heading(analysis: Analysis) -> str:
     info = analysis.info
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
-    return f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
+    return f"{middle(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
 
 
 def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:
@@ -114,7 +115,7 @@ def bar(use: DeviceFigures, columns: int) -> str:
 def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
     several = len(analysis.devices) > 1
     if not analysis.findings:
-        return ["No findings: no known problem cost GPU time."] if analysis.devices else []
+        return _no_findings(analysis)
     lines = ["What to change first, and what it cost"]
     numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
@@ -126,6 +127,10 @@ def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
         lines += ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
+
+
+def _no_findings(analysis: Analysis) -> list[str]:
+    return ["No findings: no known problem cost GPU time."] if analysis.devices and not analysis.findings else []
 
 
 def _notes(analysis: Analysis, columns: int, top: int) -> Iterator[list[str]]:
@@ -274,7 +279,8 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
     ]
 
 
-MAX_FINDINGS = 5
+SUMMARY_LINES = 30  # no sentence is cut, so that a summary needs more lines than others
+MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MAX_CAUSES = 3
@@ -283,14 +289,20 @@ MAX_BAR = 60
 
 
 def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
-    """Return the summary as text: at most MAX_LINES with the line that names the page."""
-    columns, most = screen.columns, MAX_LINES - PAGE_LINES
+    """Return the summary as text: at most SUMMARY_LINES with the line that names the page."""
+    columns, most = screen.columns, SUMMARY_LINES - PAGE_LINES
     answer = wrap(plain(analysis.answer.text, 600), columns=columns)
-    first = [_brief_heading(analysis), *answer, cut(f"  {_basis(analysis)}", columns)]
-    bars, notes = _bars(analysis, columns), _brief_notes(analysis, columns)
-    free = most - 1 - sum(len(part) + 1 for part in (first, bars, notes) if part)
-    findings = _brief_findings(analysis, columns, min(top or MAX_FINDINGS, MAX_FINDINGS), free)
-    return screen.brief((first, bars, findings, notes), _rest(analysis), most)
+    first = [*wrap(_brief_heading(analysis), columns=columns), *answer, *wrap(_basis(analysis), "  ", "  ", columns)]
+    bars = _bars(analysis, columns)
+    free = most - 2 - sum(len(part) + 1 for part in (first, bars) if part)
+    findings = _brief_findings(analysis, columns)[: top or MAX_FINDINGS]
+    least = sum(map(len, findings[:MIN_FINDINGS]))
+    notes = _brief_notes(analysis, columns, free - least - 1)
+    free -= len(notes) + bool(notes)
+    fitting = [number for number, used in enumerate(accumulate(map(len, findings)), 1) if used <= free]
+    shown = findings[: fitting[-1] if fitting else 1]
+    lines = [line for finding in shown for line in finding] or _no_findings(analysis)
+    return screen.brief((first, bars, lines, notes), _rest(analysis, len(shown)), most)
 
 
 def _brief_heading(analysis: Analysis) -> str:
@@ -353,28 +365,17 @@ def _causes(use: DeviceFigures, where: str, columns: int) -> list[str]:
     return [line] if words else []
 
 
-def _brief_findings(analysis: Analysis, columns: int, most: int, free: int) -> list[str]:
-    """Return the costliest findings, each with a line on its share and remedy, in at most `free` lines."""
-    if not analysis.findings:
-        return ["No findings: no known problem cost GPU time."] if analysis.devices else []
+def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
+    """Return the lines of the largest findings, each with its gain and remedy."""
     several = len(analysis.devices) > 1
-    shown = analysis.findings[: max(1, min(most, (free - 1) // 2))]
-    titles = [
-        wrap(f"{plain(finding.title, 600)}{device_words(finding, several)}", f"{number}. ", "   ", columns)
-        for number, finding in enumerate(shown, 1)
-    ]
-    spare = free - 1 - 2 * len(shown)  # lines for titles that need a second one
-    lines: list[str] = []
+    shown: list[list[str]] = []
     numbers: dict[str, int] = {}  # remedy -> its first finding
-    for number, (finding, title) in enumerate(zip(shown, titles, strict=True), 1):
+    for number, finding in enumerate(analysis.findings[:MAX_FINDINGS], 1):
         same = numbers.setdefault(finding.remedy or finding.advice, number)
-        more = min(len(title) - 1, spare, 1)
-        spare -= more
-        lines += [
-            *_first_lines(title, 1 + more),
-            cut(f"   {_advice(finding, same if same < number else None)}", columns),
-        ]
-    return lines
+        title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
+        advice = _advice(finding, same if same < number else None)
+        shown.append([*wrap(title, f"{number}. ", "   ", columns), *wrap(advice, "   ", "   ", columns)])
+    return shown
 
 
 def _advice(finding: Finding, same: int | None) -> str:
@@ -383,28 +384,23 @@ def _advice(finding: Finding, same: int | None) -> str:
     return f"{finding.severity}, {gain_words(finding.gain)}: {remedy}"
 
 
-def _brief_notes(analysis: Analysis, columns: int) -> list[str]:
-    """Return the most important notes; in full lines if there are few findings."""
+def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
+    """Return the most important notes that fit whole into `free` lines, and which others put figures in doubt."""
     notes = sorted(filter(_is_shown, analysis.notes), key=lambda note: (not note.affects, note.id not in OUTSIDE))
-    most = 4 if not analysis.devices else 2 if len(analysis.findings) < MAX_FINDINGS - 1 else 1
-    lines = [
-        line
-        for note in notes[:MAX_NOTES]
-        for line in _first_lines(wrap(first_sentence(note), "  Note: ", "    ", columns), most)
-    ]
-    if more := [note for note in notes[MAX_NOTES:] if note.affects]:
-        ids = ", ".join(dict.fromkeys(note.id for note in more))
-        lines.append(cut(f"  {quantity(len(more), 'more note')} on figures in doubt: {plain(ids, 200)} (-v)", columns))
+    for shown in range(min(len(notes), MAX_NOTES), -1, -1):
+        texts = [f"Note: {first_sentence(note)}" for note in notes[:shown]]
+        if more := [note for note in notes[shown:] if note.affects]:
+            ids = plain(", ".join(dict.fromkeys(note.id for note in more)), 200)
+            texts.append(f"{quantity(len(more), 'more note' if shown else 'note')} on figures in doubt: {ids} (-v)")
+        lines = [line for text in texts for line in wrap(text, "  ", "    ", columns)]
+        if len(lines) <= free:
+            break
     return lines
 
 
-def _first_lines(lines: list[str], most: int) -> list[str]:
-    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]}…"]
-
-
-def _rest(analysis: Analysis) -> str:
-    """Return what --verbose adds."""
-    counts = ((len(analysis.findings) - MAX_FINDINGS, "more finding"), (len(analysis.notes), "note"))
+def _rest(analysis: Analysis, shown: int) -> str:
+    """Return what --verbose adds to the findings that are shown."""
+    counts = ((len(analysis.findings) - shown, "more finding"), (len(analysis.notes), "note"))
     return ", ".join(
         [
             *(quantity(count, what) for count, what in counts if count > 0),

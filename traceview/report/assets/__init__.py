@@ -95,7 +95,6 @@ ANALYSIS = PageFiles(
         "core/page.css",
         "timeline/timeline.css",
         "charts/charts.css",
-        "analysis/beside.css",
         "analysis/kernels.css",
         "analysis/print.css",
     ),

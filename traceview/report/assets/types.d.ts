@@ -16,6 +16,19 @@ export interface Place {
   text?: string;
 }
 
+/** Places that belong together: the instances of a kernel, the matches of a search, the worst places of a finding. */
+export interface Linked {
+  title: string;
+  places: Place[];
+  /** What they are, after their number. */
+  words?: string;
+  /** How many the capture has, and how many come before the first. */
+  total?: number;
+  before?: number;
+  /** What the panel shows in place of an event. */
+  content?: (Node | null)[];
+}
+
 /** Marks of one lane as columns, ascending by start. `reach` is the latest end so far. */
 export interface Marks {
   n: number;
@@ -72,8 +85,7 @@ export interface Row {
   group: Group;
   /** The unit of a counter, and the factor of its values; its range is found when it is first drawn. */
   counter?: { unit: string; scale: number };
-  range?: { low: number; high: number };
-  labelElement?: HTMLElement;
+  range?: { low: number; most: number; high: number };
   y: number;
   h: number;
 }
@@ -148,6 +160,8 @@ export interface DeviceView {
   idle_ns: number;
   parts: { look: Look; word: string; ns: number }[];
   gap_count: number;
+  /** Families of the kernels that compute, the costliest first. */
+  families: { family: string; word: string; ns: number }[];
   causes: Causes;
   /** States of the host in its idle time, the longest first; empty if the capture does not tell them. */
   host_states: { state: string; ns: number; calls: string }[];
@@ -161,6 +175,23 @@ export interface DeclaredTable {
   columns: { name: string; title: string; unit: string }[];
   rows: (string | number | null)[][];
   row_count: number;
+}
+
+/** What changes give, alone and together: report/analysis/page.py. The first `combined` are together, too. */
+export interface Predictions {
+  now: string;
+  base_ns: number;
+  path: { look: Look; word: string; ns: number }[];
+  combined: number;
+  rows: {
+    changes: string[];
+    title: string;
+    ns: number;
+    low: number;
+    high: number;
+    path: { look: Look; word: string; ns: number }[];
+    note: string;
+  }[];
 }
 
 export interface NotMeasured {
@@ -179,6 +210,10 @@ export interface Iterations {
   skipped: number;
   skipped_why: string;
   spreads: Record<string, { median: number; p5: number; p95: number }>;
+  /** Kinds of counted iterations; none if they are of one kind. */
+  kinds: { words: string; median_ns: number }[];
+  /** Bars of the strip; each stands for one iteration, or for the mean of several, and leads to the slowest. */
+  bars: { ns: number; skipped: boolean; name: string; start: number; end: number }[];
 }
 
 export interface Timeline {
@@ -233,8 +268,8 @@ export interface Page extends Answer {
   devices: Device[];
   iterations: Iterations | NotMeasured;
   tables: DeclaredTable[];
-  /** What changes would give; the page of a what-if alone has it. */
-  predictions: DeclaredTable | null;
+  /** What changes would give; null where nothing can be predicted. */
+  predictions: Predictions | null;
   notes: { text: string; affects: string[] }[];
   timeline: Timeline;
   looks: Look[];
@@ -244,6 +279,8 @@ export interface Page extends Answer {
 export interface ChartItem {
   text: string;
   place: Place | null;
+  /** The places that it stands for, if not the place alone. */
+  places?(): Place[];
   mark?: object;
 }
 

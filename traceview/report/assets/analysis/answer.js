@@ -3,12 +3,17 @@ import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
 import { countText, duration, gainShare, percent, timeRange } from "../core/words.js";
-import { showPlace } from "./beside.js";
 import { afterCover, coveredView, showCovers } from "./cover.js";
+import { showFamily } from "./kernels.js";
+import { showPlace } from "./places.js";
 
 const CARDS = 3;
 
 const LITTLE = 0.01; // share of the time; smaller parts are behind a button
+
+const COMPUTE_BOUND = 0.4; // share of the time that computes, from which its part shows the families of kernels
+
+const LITTLE_FAMILY = 0.03;
 
 const MAX_BARS = 4;
 
@@ -93,9 +98,30 @@ function sharedParts(devices) {
 }
 
 function deviceBar(device) {
-  const { parts, window_ns: whole } = coveredView(device);
+  const view = coveredView(device),
+    { parts, window_ns: whole } = view;
   const share = (ns) => percent(ns, whole);
-  return partsBar(device.id, parts, share, (ns) => `${duration(ns)}, ${share(ns)}`);
+  const bar = partsBar(device.id, parts, share, (ns) => `${duration(ns)}, ${share(ns)}`);
+  if (!familiesOf(view).length) return bar;
+  const pieces = familiesOf(view).map(({ family, word, ns }) => {
+    const title = `${word}: ${share(ns)}; click to see these kernels`;
+    const style = { flex: `${ns} 0 0`, backgroundColor: "var(--compute)" };
+    return el("span", { class: "of", title, style, text: word, onclick: () => showFamily(device.id, family) });
+  });
+  bar.children[0].replaceWith(...pieces);
+  return bar;
+}
+
+// Where much of the time computes: its parts in proportion to the kernel time of each family, the small ones as one.
+function familiesOf({ parts, families, window_ns: whole }) {
+  const [{ look, ns } = { look: "", ns: 0 }] = parts;
+  if (look !== "compute" || ns < COMPUTE_BOUND * whole) return [];
+  const total = families.reduce((sum, one) => sum + one.ns, 0) || 1;
+  const large = families
+    .map((one) => ({ ...one, ns: (one.ns / total) * ns }))
+    .filter((one) => one.ns >= LITTLE_FAMILY * whole);
+  const rest = ns - large.reduce((sum, one) => sum + one.ns, 0);
+  return rest > LITTLE * whole ? [...large, { family: "", word: "other kernels", ns: rest }] : large;
 }
 
 // What the bar covers, the bar if it belongs here, and the parts.
@@ -115,17 +141,28 @@ function deviceFigures(device, bar) {
       el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
     ),
     ...(bar ? [bar] : []),
-    partsList(view),
+    partsList(device, view),
   ];
 }
 
-function partsList({ parts, window_ns: whole }) {
+function partsList(device, view) {
+  const { parts, window_ns: whole } = view;
   const item = ({ look, word, ns }) => {
     const title = page.cause_words[look.replace("idle_", "")];
     return partItem(look, word, percent(ns, whole), { title, more: duration(ns) });
   };
   const little = parts.filter((part) => part.ns < LITTLE * whole);
   const items = el("ul", { class: "parts" }, ...parts.filter((part) => !little.includes(part)).map(item));
+  const options = { class: "rest", title: "Show these kernels" };
+  items.firstChild?.after(
+    ...familiesOf(view).map(({ family, word, ns }) =>
+      el(
+        "li",
+        { class: "family" },
+        actionButton(`${word} ${percent(ns, whole)}`, options, () => showFamily(device.id, family)),
+      ),
+    ),
+  );
   if (little.length === 1) items.append(item(little[0]));
   if (little.length > 1) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);

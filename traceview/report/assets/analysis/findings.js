@@ -3,14 +3,12 @@ import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
-import { showPlace } from "./beside.js";
 import { afterCover, coverWords } from "./cover.js";
-import { declaredSection } from "./tables.js";
+import { showPlace } from "./places.js";
 
 const SHOWN_FRAMES = 4;
 
 export function showFindings() {
-  if (page.predictions) byId("findings").before(declaredSection(page.predictions));
   drawFindings();
   afterCover.push(drawFindings);
 }

@@ -4,7 +4,8 @@ import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { focusHeading, sortBy, sortedRows, table, tableRow, textColumn, unitColumn, withUnits } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
-import { goTo } from "../timeline/go.js";
+import { linkTo } from "../timeline/linked.js";
+import { launchesOf } from "../timeline/search.js";
 import { afterCover, coveredPart, coverWords } from "./cover.js";
 
 const FIRST_KERNELS = 20;
@@ -22,6 +23,8 @@ const states = new Map();
 
 export async function showKernels() {
   const { devices } = await chartFigures();
+  for (const { kernels } of devices)
+    for (const { groupings } of kernels) for (const { by, rows } of groupings) for (const row of rows) row.by = by;
   const draw = () => {
     const all = devices.map(({ kernels }) => coveredPart(kernels)).filter(({ groupings }) => groupings.length);
     const lacks = devices.length
@@ -32,6 +35,13 @@ export async function showKernels() {
   };
   draw();
   afterCover.push(draw);
+}
+
+// Shows the kernels of a family, or all of them.
+export function showFamily(device, family) {
+  states.set(device, { by: "shape", sort: "total", down: true, filter: family });
+  for (const draw of afterCover) draw();
+  byId("kernels").scrollIntoView({ block: "nearest" });
 }
 
 // The table of one device with its controls.
@@ -148,9 +158,11 @@ function instanceButton(heading, row, at) {
   return actionButton(duration(length), options, () => openInstance(row, at));
 }
 
-function openInstance(row, at) {
+async function openInstance(row, at) {
   const [start, length, stream] = row.instances[at];
-  return goTo({ start, end: start + length, rows: [`s:${stream}`], text: row.name });
+  const title = `${row.name}, ${duration(length)}`,
+    place = { start, end: start + length, rows: [`s:${stream}`] };
+  return linkTo({ title, words: "launches", ...(await launchesOf(row, row.by ?? "shape", place)) }, place);
 }
 
 // A name, or for a group a button that shows its members.

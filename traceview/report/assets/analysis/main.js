@@ -3,7 +3,7 @@ import { repaintCharts, unpackLibrary } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
-import { byId, drawnFrame, nextTask } from "../core/dom.js";
+import { byId, drawnFrame, nextTask, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
@@ -16,19 +16,20 @@ import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
 import { watchOverview } from "../timeline/overview.js";
-import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
 import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
-import { search, watchSearch } from "../timeline/search.js";
-import { area, board, selected, view } from "../timeline/state.js";
+import { watchSearch } from "../timeline/search.js";
+import { area, board, linked, selected, view } from "../timeline/state.js";
 import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showCards, showHead } from "./answer.js";
-import { showBeside } from "./beside.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
+import { watchPlaces } from "./places.js";
 import { watchPrinting } from "./print.js";
+import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
+import { showWhatIf } from "./whatif.js";
 
 function showSummarised() {
   const { whole, events } = page.timeline,
@@ -36,6 +37,12 @@ function showSummarised() {
   notice.hidden = whole || page.live;
   if (!whole)
     notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview serve, or make a larger page with --detail.`;
+}
+
+// A link to a part of the page opens it.
+function openPart({ target }) {
+  const part = target.closest("nav a")?.hash;
+  if (part) queryAll(`${part} > details`).forEach((details) => details.setAttribute("open", ""));
 }
 
 async function domReady() {
@@ -60,7 +67,7 @@ async function start() {
     await rebuild();
     await repaintCharts();
   });
-  for (const show of [showHead, showAnswer, showCards, showSummarised, showBeside]) show();
+  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, showWhatIf, watchPlaces]) show();
   document.documentElement.dataset.shown = "answer";
   const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();
@@ -70,7 +77,6 @@ async function start() {
   chunks[0] = columns;
   loadRows(page.timeline);
   startLegend();
-  showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, drawBookmarks);
   await layOut(nextTask);
@@ -87,7 +93,7 @@ async function start() {
     chunks,
     selected,
     area,
-    search,
+    linked,
     setView,
     marksIn,
     visibleSources,
@@ -101,6 +107,7 @@ async function start() {
     await nextTask();
   }
   document.documentElement.dataset.shown = "all";
+  document.addEventListener("click", openPart);
   watchAddress();
   await loadChunks();
   await unpackLibrary();

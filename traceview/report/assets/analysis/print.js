@@ -1,6 +1,6 @@
 // Paper is white and narrower than a screen: charts are redrawn for it before printing, and for the screen afterwards.
 import { charts, paintChart } from "../charts/chart.js";
-import { byId, context2d } from "../core/dom.js";
+import { byId, context2d, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { readPalette, useTheme } from "../core/palette.js";
 import { rebuild, redraw } from "../timeline/view.js";
@@ -11,6 +11,7 @@ const printing = { dark: false };
 
 export function watchPrinting() {
   addEventListener("beforeprint", () => {
+    queryAll("main > section > details").forEach((part) => part.setAttribute("open", ""));
     printing.dark = document.documentElement.dataset.theme === "dark";
     useTheme(false);
     readPalette(page.looks, context2d(byId("canvas", HTMLCanvasElement)));

@@ -25,7 +25,7 @@ export function showTables() {
   const showIdle = () => flow.replaceChildren(...idleSections(), ...short);
   showIdle();
   afterCover.push(showIdle);
-  byId("tables").replaceChildren(flow, ...long);
+  byId("tables-inner").replaceChildren(flow, ...long);
 }
 
 // The idle time of each device by cause, and what the host did in it, as the bars cover it.
@@ -41,7 +41,7 @@ function idleSections() {
 const FIRST_ROWS = 24;
 
 // A table as its measure declares it: titles, units and rows come from Python.
-export function declaredSection(declared) {
+function declaredSection(declared) {
   if (declared.not_measured) return section(declared.title, null, el("p", { text: declared.not_measured }));
   const { title, note, columns, rows } = declared;
   const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;

@@ -4,7 +4,7 @@
 import { inflateText } from "../core/columns.js";
 import { actionButton, el } from "../core/dom.js";
 import { cssColour, swatch } from "../core/palette.js";
-import { goTo } from "../timeline/go.js";
+import { linkTo } from "../timeline/linked.js";
 import { savePng } from "./png.js";
 
 /** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null }} */
@@ -120,7 +120,12 @@ function selectItem(chart, at, go) {
   chart.at = at;
   chart.status.textContent = item.text;
   if (item.mark) Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
-  if (go && item.place) goTo(item.place);
+  const { heading, items } = chart.spec;
+  if (go && item.place)
+    linkTo(
+      { title: heading, words: "items", places: item.places?.() ?? items.flatMap(({ place }) => place ?? []) },
+      item.place,
+    );
 }
 
 function outlineShapes({ spec, at }) {

@@ -21,7 +21,7 @@ export async function loadCharts() {
   );
   if (figures.iterations) showIterationChart(figures.iterations);
   const several = figures.devices.length > 1;
-  byId("charts").replaceChildren(
+  byId("charts-inner").replaceChildren(
     ...stackSections(figures.stacks),
     ...figures.devices.flatMap((device) => {
       const on = several ? `, ${device.id}` : "";

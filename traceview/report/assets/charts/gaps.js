@@ -4,6 +4,8 @@ import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
 import { axisUnit, countText, duration } from "../core/words.js";
+import { marksIn } from "../timeline/levels.js";
+import { allRows } from "../timeline/rows.js";
 import { chartLayout, barStyle } from "./style.js";
 
 const MAX_BORDERS = 8; // that all have a label
@@ -52,8 +54,21 @@ function gapItem(gap, device) {
   return {
     text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${duration(gapSum(gap))} in total: ${why.join(", ")}; longest ${duration(gap.end - gap.start)}`,
     place: { start: gap.start, end: gap.end, rows: ["d:" + device.id], text: "the longest gap" },
+    places: () => gapsOf(device.id, gap),
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
+}
+
+// The gaps of a bar, as far as the page has them as single events.
+function gapsOf(device, { from, to }) {
+  const rows = ["d:" + device],
+    row = allRows().find(({ id, kind }) => kind === "idle" && id === rows[0]);
+  const marks = marksIn(row?.lanes[0]?.exact);
+  const numbers = [...Array(marks?.n ?? 0).keys()];
+  const lengthOf = (i) => marks.end[i] - marks.start[i];
+  return numbers.flatMap((i) =>
+    lengthOf(i) >= from && lengthOf(i) < to ? [{ start: marks.start[i], end: marks.end[i], rows }] : [],
+  );
 }
 
 function gapPicture(gaps, causes) {

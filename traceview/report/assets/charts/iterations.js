@@ -4,7 +4,7 @@ import { page } from "../core/page.js";
 import { cssColour, lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
 import { axisUnit, countText, duration } from "../core/words.js";
-import { goTo } from "../timeline/go.js";
+import { linkTo } from "../timeline/linked.js";
 import { chartParts } from "./chart.js";
 import { chartLayout, barStyle, plotlyText } from "./style.js";
 
@@ -163,8 +163,10 @@ function barTop(bars) {
 const FIRST_ITERATIONS = 50;
 
 function iterationTable({ each, fields, causes }) {
-  const go = ({ name, start, end }) =>
-    actionButton(name, { class: "small" }, () => goTo({ start, end, rows: ["ruler"], text: name }));
+  const placeOf = ({ name, start, end }) => ({ start, end, rows: ["ruler"], text: name });
+  const group = { title: "Iteration", words: "iterations" };
+  const go = (one) =>
+    actionButton(one.name, { class: "small" }, () => linkTo({ ...group, places: each.map(placeOf) }, placeOf(one)));
   const made = table(
     "Every iteration",
     [

@@ -84,17 +84,11 @@ export function watchInput() {
     if (grabbed.mark !== null) return markArea(grabbed.mark, momentAt(event));
     setView(shifted(grabbed, (grabbed.x - event.clientX) / (canvasBox().width - LABELS)));
   });
-  watchWheel(place, onWheel);
+  watchWheel(place, (event) => setView(zoomed(view, event.deltaY < 0 ? 0.8 : 1.25, momentAt(event))));
   addEventListener("keydown", onKey);
   for (const button of queryAll("[data-do]"))
     button.addEventListener("click", () => ACTIONS[button.dataset.do ?? ""]());
   addEventListener("resize", draw);
-}
-
-function onWheel(event) {
-  const { from, to } = view;
-  setView(zoomed(view, event.deltaY < 0 ? 0.8 : 1.25, momentAt(event)));
-  return view.from !== from || view.to !== to;
 }
 
 function onKey(event) {

@@ -240,10 +240,8 @@ function watchTogether() {
     MOVES[move]();
   });
   watchWheel(stage, (event) => {
-    const before = together.from + together.to;
     if (isSideways(event)) setTogether(shifted(together, Math.sign(event.deltaX || event.deltaY) * 0.1));
     else setTogether(zoomed(together, event.deltaY < 0 ? 0.8 : 1.25, nsAt(event)));
-    return before !== together.from + together.to;
   });
   for (const button of queryAll("[data-together]"))
     button.addEventListener("click", () => MOVES[button.dataset.together ?? ""]());

@@ -5,7 +5,7 @@ import { EXACT, duration, momentText } from "../core/words.js";
 import { areaTables } from "./areatables.js";
 import { measureRange } from "./measured.js";
 import { namesInside } from "./namesums.js";
-import { showHint, showPanel } from "./panel.js";
+import { showPanel } from "./panel.js";
 import { area, pointer, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
@@ -61,7 +61,7 @@ export function clearArea() {
   if (!area.points.length && !area.kept) return;
   leaveArea();
   area.kept = null;
-  if (!selected.hit) showHint();
+  if (!selected.hit) showPanel();
   schedule();
 }
 

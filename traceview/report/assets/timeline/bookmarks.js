@@ -3,7 +3,7 @@ import { actionButton, byId, context2d, el } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { duration, momentText } from "../core/words.js";
 import { toX } from "./axis.js";
-import { showHint, showPanel } from "./panel.js";
+import { showPanel } from "./panel.js";
 import { area, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
@@ -27,7 +27,7 @@ export function addBookmark() {
 }
 
 export function showBookmarks(current = bookmarks.all[0]) {
-  if (!bookmarks.all.length) return showHint();
+  if (!bookmarks.all.length) return showPanel();
   showPanel(
     el("h3", { text: "Bookmarks: the link of this page holds them" }),
     el("ul", { class: "bookmarks" }, ...bookmarks.all.map((mark) => bookmarkLine(mark, mark === current))),

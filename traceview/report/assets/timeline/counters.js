@@ -14,15 +14,17 @@ function stepValues(row, marks, i) {
     : { mean, low: mean, high: mean };
 }
 
-// The lowest and highest value of a row, 0 included.
+// The axis of a row and its highest value: 0 to 100%, or to the next of 1, 2, 5, 10 ... of its unit.
 export function counterRange(row, marks) {
-  let [low, high] = [0, 0];
+  let [low, most] = [0, 0];
   for (let i = 0; i < marks.n; i++) {
     const step = stepValues(row, marks, i);
     low = Math.min(low, step.low);
-    high = Math.max(high, step.high);
+    most = Math.max(most, step.high);
   }
-  return { low, high };
+  const power = 10 ** Math.floor(Math.log10(most || 1)),
+    round = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= most) ?? most;
+  return { low, most, high: row.counter.unit === "%" ? Math.max(100, most) : round };
 }
 
 const DIGITS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });

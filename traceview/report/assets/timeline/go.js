@@ -2,7 +2,7 @@
 // Shows a place with its own length on both sides, highlights it and scrolls to its row.
 import { byId, queryAll } from "../core/dom.js";
 import { drawnY, isStuck, revealRow, stuckHeight } from "./rows.js";
-import { board, view } from "./state.js";
+import { view } from "./state.js";
 import { rebuild, setView } from "./view.js";
 
 export async function goTo(place, button) {
@@ -12,7 +12,6 @@ export async function goTo(place, button) {
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   button?.setAttribute("aria-current", "true");
   await bringInSight(place.rows);
-  for (const item of board.shown) item.labelElement?.classList.toggle("lit", place.rows.includes(item.id));
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
 }
@@ -22,7 +21,7 @@ export async function bringInSight(ids) {
   const rows = ids.map(revealRow).filter(Boolean);
   await rebuild();
   if (!rows.length) return;
-  const [{ row }] = rows,
+  const [row] = rows,
     scroll = byId("scroll"),
     y = drawnY(row, scroll.scrollTop),
     stuck = stuckHeight();

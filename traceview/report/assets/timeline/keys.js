@@ -3,7 +3,9 @@ import { byId, queryAll } from "../core/dom.js";
 import { clearArea, fitArea, keepArea, measureHere, showArea } from "./area.js";
 import { addBookmark, nextBookmark } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
+import { maximise } from "./height.js";
 import { rowUnder } from "./hover.js";
+import { clearLinked, stepLinked } from "./linked.js";
 import { showHelp } from "./panel.js";
 import { hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
@@ -28,8 +30,8 @@ const MOVES = {
   f: fitSelected,
   PageUp: () => scrollRows(-0.8),
   PageDown: () => scrollRows(0.8),
-  n: () => findNext(byId("search", HTMLInputElement).value),
-  N: () => findNext(byId("search", HTMLInputElement).value, -1),
+  n: () => step(1),
+  N: () => step(-1),
   ".": () => stepSelected(1),
   ",": () => stepSelected(-1),
   ">": () => stepRow(1),
@@ -43,14 +45,20 @@ const MOVES = {
   h: () => changeRow(hideRow),
   B: nextBookmark,
   Backspace: () => stepHistory(-1),
+  z: maximise,
   "?": showHelp,
   Escape: clearAll,
 };
 
+// Steps through what is linked, or through the matches of what stands in the search field.
+function step(by) {
+  return stepLinked(by) || findNext(byId("search", HTMLInputElement).value, by);
+}
+
 // Keys that scroll a page act on the timeline only while it has the focus or the pointer.
 const SCROLLING = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "PageUp", "PageDown"]);
 
-const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
+const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m", maximise: "z" };
 
 function zoomAtPointer(factor) {
   zoom(factor, pointer.x ?? undefined);
@@ -75,17 +83,18 @@ function scrollRows(share) {
 }
 
 export function fitSelected() {
-  const { hit } = selected;
+  const { hit } = selected,
+    place = hit ? { start: hit.marks.start[hit.i], end: hit.marks.end[hit.i] } : view.lit;
   if (area.result) return fitArea();
-  if (!hit) return fit();
-  const start = hit.marks.start[hit.i],
-    end = hit.marks.end[hit.i],
+  if (!place) return fit();
+  const { start, end } = place,
     air = Math.max(end - start, 100);
   setView(start - air, end + air);
 }
 
 function clearAll() {
   view.lit = null;
+  clearLinked();
   clearSelected();
   clearArea();
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));

@@ -3,7 +3,7 @@ import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
 import { hideRow, isPartHead, pinRow } from "./rows.js";
-import { board } from "./state.js";
+import { board, view } from "./state.js";
 
 export function showLabels(changed) {
   const labels = byId("labels");
@@ -39,12 +39,14 @@ function fillGroupLabel(made, group, changed) {
 }
 
 function fillMoreLabel(made, { group, more }, changed) {
-  const unused = more.every((row) => !row.lanes.length);
-  const text = group.all
-    ? "fold"
-    : unused
-      ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
-      : `+ ${more.length} more or hidden`;
+  const quiet = more.filter((row) => !row.more).length,
+    hidden = more.length - quiet,
+    unused = more.every((row) => row.more === !row.lanes.length);
+  const words = [
+    hidden && (unused ? `${hidden} unused stream${hidden > 1 ? "s" : ""}` : `${hidden} more or hidden`),
+    quiet && `${quiet} without events in view`,
+  ];
+  const text = group.all ? "fold" : "+ " + words.filter(Boolean).join(", ");
   const flip = () => {
     group.all = !group.all;
     changed();
@@ -53,7 +55,7 @@ function fillMoreLabel(made, { group, more }, changed) {
 }
 
 function fillRowLabel(made, row, changed) {
-  row.labelElement = made;
+  made.classList.toggle("lit", Boolean(view.lit?.rows.includes(row.id)));
   made.title = [row.label, row.note].filter(Boolean).join(", ");
   const note = row.counter ? highestText(row) : row.note;
   const heads = isPartHead(row) && row.group.rows.some((one) => one.part === row.part && one !== row);
@@ -81,7 +83,7 @@ function highestText(row) {
   const marks = marksIn(row.lanes[0].exact);
   if (!marks) return "";
   row.range ??= counterRange(row, marks);
-  return "max " + counterText(row, row.range.high);
+  return `max ${counterText(row, row.range.most)}, axis ${counterText(row, row.range.high)}`;
 }
 
 function partButton(row, changed) {

@@ -75,7 +75,11 @@ export function measureOnServer(from, to) {
 
 export async function findOnServer(text) {
   const { total, first, places } = await valuesFromServer("find", { text, at: Math.round(view.from) });
-  return { total, first, places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })) };
+  return {
+    total,
+    before: first,
+    places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })),
+  };
 }
 
 // Returns each partner as marks of length 1.

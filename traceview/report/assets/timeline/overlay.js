@@ -7,8 +7,12 @@ import { toX } from "./axis.js";
 import { drawnY } from "./rows.js";
 import { AXIS, area, board, selected, view } from "./state.js";
 
+/** More that is drawn over the marks. @type {((context: CanvasRenderingContext2D, state: any) => void)[]} */
+export const overlays = [];
+
 export function drawOver(context, state) {
   if (view.lit) drawHighlight(context, state);
+  for (const draw of overlays) draw(context, state);
   drawSelected(context, state);
   if (area.kept) drawArea(context, area.kept, state);
   drawArea(context, area, state);

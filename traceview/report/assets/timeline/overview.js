@@ -4,14 +4,18 @@ import { byId, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { marksIn } from "./levels.js";
+import { drawLinkedStrip } from "./linked.js";
 import { allRows } from "./rows.js";
-import { view } from "./state.js";
+import { linked, view } from "./state.js";
 import { afterRedraw, setView } from "./view.js";
 
 const HEIGHT = 22;
 
-/** @type {{ picture: HTMLCanvasElement | null, key: string }} the strip without the view, and what it was drawn for */
-const overview = { picture: null, key: "" };
+/**
+ * The strip without the view, what is linked in it, and what both were drawn for.
+ * @type {{ picture: HTMLCanvasElement | null, links: HTMLCanvasElement | null, key: string, rows: object | null }}
+ */
+const overview = { picture: null, links: null, key: "", rows: null };
 
 // The share of each pixel in which any of the lanes' marks lie, by the look of the marks.
 function pixelShares(wide) {
@@ -57,13 +61,15 @@ function drawOverview() {
     tall = Math.round(HEIGHT * ratio);
   if (!wide) return;
   const key = `${wide} ${document.documentElement.dataset.theme} ${cssColour("--compute")}`;
-  if (overview.key !== key) {
+  const [start, end] = view.whole,
+    x = (at) => ((at - start) / (end - start)) * wide;
+  if (overview.key !== key || overview.rows !== linked.rows) {
     Object.assign(canvas, { width: wide, height: tall });
-    Object.assign(overview, { key, picture: drawPicture(wide, tall) });
+    const links = el("canvas", { width: wide, height: tall });
+    drawLinkedStrip(context2d(links), x, tall / 3);
+    Object.assign(overview, { key, rows: linked.rows, picture: drawPicture(wide, tall), links });
   }
   const pen = context2d(canvas),
-    [start, end] = view.whole,
-    x = (at) => ((at - start) / (end - start)) * wide,
     from = x(view.from),
     part = Math.max(2 * ratio, x(view.to) - from);
   pen.clearRect(0, 0, wide, tall);
@@ -73,6 +79,7 @@ function drawOverview() {
   pen.fillRect(0, 0, from, tall);
   pen.fillRect(from + part, 0, wide, tall);
   pen.globalAlpha = 1;
+  if (overview.links) pen.drawImage(overview.links, 0, 0);
   pen.strokeStyle = cssColour("--focus");
   pen.lineWidth = 1.5 * ratio;
   pen.strokeRect(from, 0.75 * ratio, part, tall - 1.5 * ratio);

@@ -1,16 +1,13 @@
-// The panel below the timeline: what is selected or measured, or a hint. Its height never changes.
-import { byId, el, prose } from "../core/dom.js";
+// The panel below the timeline shows what is selected or measured; it is there only then.
+import { byId, el } from "../core/dom.js";
+
+/** Functions that return what stands above the content. @type {(() => Node[])[]} */
+export const panelHeads = [];
 
 export function showPanel(...children) {
-  byId("panel").replaceChildren(...children.filter(Boolean));
+  byId("panel").replaceChildren(...panelHeads.flatMap((make) => make()), ...children.filter(Boolean));
+  byId("panel").hidden = !children.length;
 }
-
-export function showHint() {
-  showPanel(el("p", { class: "soft" }, ...prose(HINT, "kbd")));
-}
-
-const HINT =
-  "Click an operation to see its launch and NVTX ranges. `W``A``S``D` or `Ctrl` + wheel: zoom and move; `Shift` + drag, or drag on the ruler: figures of an area; `/`: search; `m`: measure; `?`: all shortcuts.";
 
 const KEYS = [
   ["W, ↑, +", "zoom in (the wheel zooms at the pointer, with Ctrl or after a click into the timeline)"],
@@ -25,9 +22,9 @@ const KEYS = [
   ["Home, 0", "show the whole capture"],
   ["Backspace", "the view before, as the browser's back button"],
   ["b, B", "bookmark the area, the selection or the view, with a note; next bookmark. The link holds them"],
-  ["f", "show the area or the selection, or the whole capture"],
+  ["f", "show the area, the selection or the place, or the whole capture"],
   ["/", "search by name; Enter and Shift+Enter go to the next and previous match"],
-  ["n, N", "next and previous match"],
+  ["n, N", "next and previous of what is highlighted: matches, instances of a kernel, iterations, gaps, places"],
   [
     "m",
     "select an area: press once at each end; without a pointer over the timeline, the selection or the visible range",
@@ -39,6 +36,7 @@ const KEYS = [
   ["click", "show details of an operation"],
   ["[ and ]", "previous and next worst place"],
   ["Page Up, Page Down", "scroll the rows"],
+  ["z", "let the timeline fill the window, and back; a drag on its lower edge changes its height"],
   ["p, h", "pin the row under the pointer or of the selection to the top, or hide it; again to undo"],
   ["Alt and ↑ or ↓ on a label, or drag it", "move a row"],
   ["Esc", "clear the selection, the area and the highlight"],

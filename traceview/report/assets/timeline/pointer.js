@@ -1,14 +1,17 @@
 // Mouse and wheel of the timeline.
 import { byId } from "../core/dom.js";
-import { isSideways, watchWheel } from "../core/wheel.js";
+import { isSideways, watchWheel, wheelPixels } from "../core/wheel.js";
 import { followArea, showArea } from "./area.js";
 import { bookmarkAt, showBookmarks } from "./bookmarks.js";
+import { watchHeight } from "./height.js";
 import { hitAt } from "./hover.js";
 import { fitSelected } from "./keys.js";
+import { drawLinked } from "./linked.js";
+import { overlays } from "./overlay.js";
 import { contentY } from "./rows.js";
 import { select } from "./select.js";
 import { area, board, pointer, view } from "./state.js";
-import { afterRedraw, fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
+import { afterRedraw, fit, pan, rebuild, schedule, settle, setView, zoom } from "./view.js";
 
 function momentAt(event) {
   const box = byId("canvas").getBoundingClientRect();
@@ -36,24 +39,22 @@ export function watchPointer() {
     pointer.x = momentAt(event);
     followArea(pointer.x);
   });
-  afterRedraw.push(() => {
+  overlays.push(drawLinked);
+  afterRedraw.push(settle, () => {
     if (pointer.over) pointer.x = momentAt(pointer.over);
   });
   stage.addEventListener("pointerleave", () => {
     Object.assign(pointer, { x: null, over: null });
   });
   byId("scroll").addEventListener("scroll", schedule);
-  new ResizeObserver(() => rebuild()).observe(byId("frame"));
+  watchHeight(rebuild);
+  new ResizeObserver(rebuild).observe(byId("frame"));
 }
 
-// Returns whether the view changed: at its limits the page scrolls.
 function onWheel(event) {
   if (!event.target.closest("#stage, #axis")) return false;
-  const { from, to } = view;
-  const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
-  if (isSideways(event)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
-  else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
-  return view.from !== from || view.to !== to;
+  if (isSideways(event)) return pan(wheelPixels(event, event.deltaX || event.deltaY) / view.width);
+  zoom(Math.exp(Math.max(-300, Math.min(300, wheelPixels(event, event.deltaY))) * 0.0022), momentAt(event));
 }
 
 function onPress(event, selects) {

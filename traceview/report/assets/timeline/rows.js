@@ -1,5 +1,7 @@
 // Where each row stands. Groups and parts fold; rows are filtered; "more" rows show on request.
+import { firstAbove } from "../core/columns.js";
 import { byId } from "../core/dom.js";
+import { visibleSources } from "./levels.js";
 import { board, view } from "./state.js";
 
 const HEIGHTS = {
@@ -24,10 +26,9 @@ export function loadRows(timeline) {
     all: false,
     shut: new Set(),
   }));
+  for (const group of board.groups) for (const row of group.rows) Object.assign(row, { group, folded: row.more });
   board.numbered = allRows();
-  board.numbered.forEach((row, number) => {
-    Object.assign(row, { number, folded: row.more });
-  });
+  board.numbered.forEach((row, number) => Object.assign(row, { number }));
   board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
 }
 
@@ -52,26 +53,53 @@ const ROW_WORDS = {
   projected: "nvtx ranges on the gpu",
 };
 
-export function placeRows() {
+const STAYING = ["ruler", "overlap", "idle"]; // kinds of rows that show without events, too
+
+// Finds the rows without events in view, which fold away. Returns whether they are others than before.
+export function findQuiet() {
+  const before = board.quiet;
+  board.quiet = new Set(
+    board.numbered.filter((row) => !row.pinned && !STAYING.includes(row.kind) && !row.lanes.some(hasEvents)),
+  );
+  for (const row of board.numbered) if (row.part && !board.quiet.has(row)) board.quiet.delete(headOf(row));
+  return before.size !== board.quiet.size || [...before].some((row) => !board.quiet.has(row));
+}
+
+function hasEvents(lane) {
+  return visibleSources(lane, view.from, view.to).some(({ marks }) => {
+    const first = firstAbove(marks.reach, view.from);
+    return first < marks.n && marks.start[first] <= view.to;
+  });
+}
+
+// Places the rows so that they fill `room` pixels; they grow to at most twice their height. Rows that fold away count, so
+// that heights stay when the view moves.
+export function placeRows(room) {
+  putRows(1, new Set());
+  const stretch = Math.min(2, Math.max(1, room / board.height));
+  board.tall = Math.ceil(board.height * stretch);
+  putRows(stretch, board.quiet);
+}
+
+function putRows(stretch, quiet) {
   let y = 0;
   board.shown = [];
   const put = (item) => {
     item.y = y;
-    item.h = HEIGHTS[item.kind];
+    item.h = Math.floor(HEIGHTS[item.kind] * stretch);
     y += item.h;
     board.shown.push(item);
   };
-  for (const group of board.groups)
-    for (const row of group.rows) if (row.pinned && matchesFilter(row, group)) put(Object.assign(row, { group }));
+  for (const group of board.groups) for (const row of group.rows) if (row.pinned && matchesFilter(row, group)) put(row);
   board.pinned = y;
   for (const group of board.groups) {
     const fitting = group.rows.filter((row) => !row.pinned && matchesFilter(row, group));
     if (!fitting.length) continue;
     if (group.label) put({ kind: "group", group, ...(group.folded && !board.filter ? summaryOf(group) : {}) });
     if (group.folded && !board.filter) continue;
-    const more = fitting.filter((row) => row.more);
-    for (const row of fitting)
-      if ((group.all || board.filter || !row.more) && !isFoldedAway(group, row)) put(Object.assign(row, { group }));
+    const still = fitting.filter((row) => quiet.has(row)),
+      more = fitting.filter((row) => row.more || (still.length > 1 && still.includes(row)));
+    for (const row of fitting) if ((group.all || board.filter || !more.includes(row)) && !isFoldedAway(row)) put(row);
     if (more.length && !board.filter) put({ kind: "more", group, more });
   }
   board.height = y + 4;
@@ -114,27 +142,28 @@ export function pinRow(row) {
 }
 
 // Whether a row is the first of its part, which stays visible when the part folds.
-export function isPartHead(row, group = row.group) {
-  return Boolean(row.part) && group.rows.find((one) => one.part === row.part) === row;
+export function isPartHead(row) {
+  return row.part && headOf(row) === row;
 }
 
-function isFoldedAway(group, row) {
-  return row.part && group.shut.has(row.part) && !isPartHead(row, group);
+function headOf({ part, group }) {
+  return group.rows.find((row) => row.part === part);
+}
+
+function isFoldedAway(row) {
+  return row.part && row.group.shut.has(row.part) && !isPartHead(row);
 }
 
 // Unfolds what hides the row and returns it; null if there is no such row.
 export function revealRow(id) {
-  for (const group of board.groups)
-    for (const row of group.rows)
-      if (row.id === id) {
-        const hidden = group.folded || (row.more && !group.all) || isFoldedAway(group, row);
-        group.folded = false;
-        group.all ||= row.more;
-        if (isFoldedAway(group, row)) group.shut.delete(row.part);
-        if (!matchesFilter(row, group)) setFilter("");
-        return { row, hidden };
-      }
-  return null;
+  const row = board.numbered.find((one) => one.id === id);
+  if (!row) return null;
+  const { group } = row;
+  group.folded = false;
+  group.all ||= row.more;
+  if (isFoldedAway(row)) group.shut.delete(row.part);
+  if (!matchesFilter(row, group)) setFilter("");
+  return row;
 }
 
 export function rowAt(y) {

@@ -1,45 +1,74 @@
 // Search by name. A page that holds every event searches them all; a summarised page searches the places that index.py chose.
+import { chartFigures } from "../charts/figures.js";
 import { chunks, readColumn, runningSum } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countText } from "../core/words.js";
-import { goTo } from "./go.js";
 import { marksIn } from "./levels.js";
+import { linkTo, stepLinked } from "./linked.js";
 import { findOnServer } from "./live.js";
 import { allRows, setFilter } from "./rows.js";
-import { selectPlace } from "./select.js";
-import { view } from "./state.js";
+import { eventAt } from "./select.js";
+import { linked, view } from "./state.js";
 import { rebuild } from "./view.js";
 
-/** @type {{ text: string, places: import("../types").Place[], total: number, first: number, at: number }} */
-export const search = { text: "", places: [], total: 0, first: 0, at: -1 };
+const SEARCHED = new Set(["ruler", "stream", "call", "range", "sample"]);
+
+/** @type {{ text: string, group: import("../types").Linked | null }} */
+const search = { text: "", group: null };
 
 // Finds every place whose name contains the text, in order of time.
 async function lookUp(text) {
   const wanted = text.trim().toLowerCase();
   if (search.text === wanted) return;
-  Object.assign(search, { text: wanted, places: [], total: 0, at: -1 });
+  Object.assign(search, { text: wanted, group: null });
   if (!wanted) return;
-  if (page.live) return void Object.assign(search, await findOnServer(wanted));
-  const fitting = new Set(page.names.flatMap((name, number) => (name.toLowerCase().includes(wanted) ? [number] : [])));
-  if (page.timeline.index) searchIndex(fitting);
-  else
-    for (const row of allRows())
-      if (SEARCHED.has(row.kind)) for (const lane of row.lanes) searchMarks(row, marksIn(lane.exact), fitting);
-  search.places.sort((a, b) => a.start - b.start || a.end - b.end);
+  search.group = page.live
+    ? { title: wanted, ...(await findOnServer(wanted)) }
+    : { title: wanted, ...placesNamed((name) => name.toLowerCase().includes(wanted), SEARCHED) };
 }
 
-const SEARCHED = new Set(["ruler", "stream", "call", "range", "sample"]);
-
-function searchMarks(row, marks, fitting) {
-  for (let i = 0; i < (marks?.n ?? 0); i++)
-    if (fitting.has(marks.name[i])) search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id] });
-  search.total = search.places.length;
+/**
+ * The places whose name passes a test, by start, and how many the capture has.
+ * @param {(name: string) => boolean} test
+ * @param {Set<string>} kinds kinds of rows
+ * @param {Set<number>} shapes of launches; none for any
+ */
+function placesNamed(test, kinds, shapes = new Set()) {
+  const fitting = new Set(page.names.flatMap((name, number) => (test(name) ? [number] : [])));
+  if (page.timeline.index) return placesInIndex(fitting);
+  const places = [];
+  for (const row of allRows().filter(({ kind }) => kinds.has(kind))) {
+    const rows = [row.id];
+    for (const marks of row.lanes.map((lane) => marksIn(lane.exact)))
+      for (let i = 0; i < (marks?.n ?? 0); i++)
+        if (fitting.has(marks.name[i]) && (!shapes.size || shapes.has(marks.shape?.[i])))
+          places.push({ start: marks.start[i], end: marks.end[i], rows });
+  }
+  return { places: places.sort(byStart), total: places.length };
 }
 
-function searchIndex(fitting) {
+function byStart(a, b) {
+  return a.start - b.start || a.end - b.end;
+}
+
+// The launches of a row of the kernel table; a page from a server finds those near the view.
+export async function launchesOf(row, by, place) {
+  const { shapes } = await chartFigures(),
+    hit = eventAt(place),
+    own = by === "shape" ? hit?.marks.shape?.[hit.i] : 0;
+  const like = shapes.filter(([number, name, full, family]) =>
+    own ? number === own : by === "family" ? family === row.name : row.full ? full === row.full : name === row.name,
+  );
+  const names = new Set([row.name, ...like.map(([, name]) => name)]);
+  if (page.live) return findOnServer([...names].at(-1));
+  return placesNamed((name) => names.has(name), new Set(["stream"]), new Set(like.map(([number]) => number)));
+}
+
+function placesInIndex(fitting) {
+  const found = { places: /** @type {import("../types").Place[]} */ ([]), total: 0 };
   const buffer = chunks[page.timeline.summary_chunk];
-  if (!buffer || !page.timeline.index) return;
+  if (!buffer || !page.timeline.index) return found;
   const { n, rows, columns } = page.timeline.index;
   const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) =>
     readColumn(buffer, columns[one], n),
@@ -48,35 +77,37 @@ function searchIndex(fitting) {
   for (let i = 0, at = 0, last = -1; i < n; i++) {
     at += name[i];
     if (!fitting.has(at)) continue;
-    if (at !== last) search.total += total[i];
+    if (at !== last) found.total += total[i];
     last = at;
-    search.places.push({ start: begin[i], end: begin[i] + length[i], rows: [rows[row[i]]] });
+    found.places.push({ start: begin[i], end: begin[i] + length[i], rows: [rows[row[i]]] });
   }
+  found.places.sort(byStart);
+  return found;
 }
 
-// Goes to the next or previous result and wraps around; starts at the current result, or at the left edge of the view.
+// Goes to the next or previous result; the first is that at the left edge of the view.
 export async function findNext(text, step = 1) {
-  await lookUp(text);
-  const { places, total } = search;
-  if (!search.text) return void (byId("found").textContent = "");
-  if (!places.length) return void (byId("found").textContent = `no match for “${text.trim()}”`);
-  const inSight = places.findIndex((one) => one.start >= view.from);
-  const from = search.at >= 0 ? search.at + step : Math.max(0, inSight) - (step < 0 ? 1 : 0);
-  search.at = ((from % places.length) + places.length) % places.length;
-  byId("found").textContent = page.live
-    ? `${countText(search.first + search.at + 1)} of ${countText(total)} found`
-    : `${countText(search.at + 1)} of ${countText(places.length)} found` +
-      (total > places.length ? ` (${countText(total)} in the capture)` : "");
-  const place = places[search.at];
-  selectPlace(place);
-  goTo(place);
+  await countMatches(text);
+  const { group } = search;
+  if (!group?.places.length) return;
+  if (linked.group === group) return void stepLinked(step);
+  const inSight = Math.max(
+    0,
+    group.places.findIndex((one) => one.start >= view.from),
+  );
+  const { places } = group;
+  linkTo(group, places[(inSight - (step < 0 ? 1 : 0) + places.length) % places.length]);
 }
 
 // Shows how many places match, and moves nothing.
 async function countMatches(text) {
   await lookUp(text);
-  const { text: wanted, total } = search;
-  byId("found").textContent = !wanted ? "" : total ? `${countText(total)} found` : `no match for “${text.trim()}”`;
+  const { text: wanted, group } = search;
+  byId("found").textContent = !wanted
+    ? ""
+    : group?.total
+      ? `${countText(group.total)} found`
+      : `no match for “${text.trim()}”`;
 }
 
 export function watchSearch() {

@@ -9,7 +9,7 @@ import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
 import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
-import { showHint, showPanel } from "./panel.js";
+import { showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
 import { board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
@@ -80,7 +80,7 @@ function showDetails(hit) {
 export function clearSelected() {
   if (!selected.hit) return;
   Object.assign(selected, { hit: null, partners: [], path: "" });
-  showHint();
+  showPanel();
   schedule();
 }
 
@@ -182,13 +182,20 @@ function selectFirst() {
   if (i >= 0) select({ item: row, lane: row.lanes[0], marks: source.marks, i, bin: source.bin });
 }
 
-// Selects a search result, if the page has it as a separate event.
-export function selectPlace({ start, end, rows }) {
-  const row = allRows().find((one) => one.id === rows[0]);
-  for (const lane of row?.lanes ?? []) {
+// Selects a place and returns whether the page has it as a separate event.
+export function selectPlace(place) {
+  const hit = eventAt(place);
+  select(hit);
+  return hit !== null;
+}
+
+// The event of a place, if the page has it as a separate event.
+export function eventAt({ start, end, rows }) {
+  const item = allRows().find((one) => one.id === rows[0]);
+  for (const lane of item?.lanes ?? []) {
     const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksIn(lane.exact);
     for (let i = marks ? firstAbove(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
-      if (marks.end[i] === end) return select({ item: row, lane, marks, i, bin: 0 });
+      if (marks.end[i] === end) return { item, lane, marks, i, bin: 0 };
   }
-  clearSelected();
+  return null;
 }

@@ -7,13 +7,15 @@ import { duration, momentText } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
+import { rowsRoom, sizeFrame } from "./height.js";
 import { visibleSources } from "./levels.js";
 import { drawAreaBars } from "./overlay.js";
-import { placeRows, stuckHeight } from "./rows.js";
-import { AXIS, board, view } from "./state.js";
+import { drawnY, findQuiet, placeRows, rowAt, stuckHeight } from "./rows.js";
+import { AXIS, board, pointer, view } from "./state.js";
 
 const NARROWEST = 20; // ns
 const SLICE = 25; // ms of work without a pause
+const CALM = 250; // ms without a move, after which rows without events fold away
 export const afterRedraw = []; // functions to call after each redraw
 
 // The whole time that the view can show, and the part that it shows first.
@@ -84,8 +86,25 @@ function sizeCanvas(canvas, width, height) {
 
 // Lays out and draws everything, after a change of size, theme or rows.
 export async function rebuild() {
+  findQuiet();
   sizeRows();
   redraw();
+}
+
+// Folds rows away when the view has come to rest; the row under the pointer, or the first, keeps its place.
+export function settle() {
+  clearTimeout(view.calm);
+  view.calm = setTimeout(() => {
+    view.calm = undefined;
+    if (pointer.last || !findQuiet()) return;
+    const scroll = byId("scroll"),
+      y = pointer.over ? pointer.over.clientY - scroll.getBoundingClientRect().top : 0,
+      kept = rowAt(y + scroll.scrollTop),
+      before = kept ? drawnY(kept, scroll.scrollTop) : 0;
+    sizeRows();
+    if (kept && board.shown.includes(kept)) scroll.scrollTop += drawnY(kept, scroll.scrollTop) - before;
+    redraw();
+  }, CALM);
 }
 
 /**
@@ -104,15 +123,15 @@ export async function layOut(nextTask) {
       visibleSources(lane, view.from, view.to);
     }
   await nextTask();
-  redraw();
+  await rebuild();
 }
 
 function sizeRows() {
-  const scroll = byId("scroll");
-  placeRows();
+  const scroll = byId("scroll"),
+    axis = scroll.offsetTop + 2;
+  placeRows(rowsRoom() - axis);
   showLabels(rebuild);
-  // At most as tall as the rows, and at most half of the window.
-  byId("frame").style.height = Math.min(board.height + scroll.offsetTop + 2, Math.max(300, innerHeight * 0.5)) + "px";
+  sizeFrame(board.tall + axis);
   view.height = scroll.clientHeight;
   view.width = Math.max(50, Math.floor(scroll.clientWidth - byId("labels").offsetWidth));
   byId("labels").classList.toggle("stuck", stuckHeight() > 0);

@@ -1,0 +1,92 @@
+"""The first screen of the page: the bar by kernel family, the strip of iterations, and parts that open on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.captures import analyzed, sample
+from tests.pages import inputs_of
+from tests.report.browser import Opened, opened
+from traceview import Analysis
+from traceview.model.analysis import Iterations
+from traceview.model.units import duration, time_range
+from traceview.report.analysis.page import render
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyzed(sample("dual.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(inputs_of(analysis)), tmp_path_factory.mktemp("page"), folded=True) as result:
+        yield result
+        assert result.complaints == []
+
+
+def test_compute_is_divided_by_family(page: Opened, analysis: Analysis) -> None:
+    families = [row for row in analysis.devices[0].tables["kernel_families"].rows if row.family != "communication"]
+    pieces = page.page.locator("#devices .stack .of")
+    assert pieces.first.inner_text() == "matrix products" and families[0].family == "gemm"
+    widths = pieces.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().width)")
+    assert widths[1] / widths[0] == pytest.approx(families[1].total_ns / families[0].total_ns, rel=0.1)
+    bar = page.page.locator("#devices .stack").bounding_box()
+    assert bar is not None
+    view = analysis.devices[0]
+    assert sum(widths) / bar["width"] == pytest.approx(view.compute_ns / view.window.length, rel=0.01)
+    pieces.nth(1).click()
+    field = page.page.get_by_role("searchbox", name="Show only kernels")
+    assert field.input_value() == families[1].family
+    page.page.locator("#devices .parts .rest").first.click()
+    assert field.input_value() == families[0].family
+    page.page.get_by_role("button", name="other kernels").click()
+    assert field.input_value() == ""
+
+
+def test_strip_has_a_bar_for_each_iteration(page: Opened, analysis: Analysis) -> None:
+    assert isinstance(analysis.iterations, Iterations)
+    bars = page.page.locator("#strip .spark i")
+    assert bars.count() == analysis.iterations.count
+    assert "mean 13.6 ms · median" in page.page.locator("#strip").inner_text()
+    bars.nth(4).click()
+    page.settle()
+    assert page.page.locator("#found").inner_text() == "5 of 20 iterations"
+    one, zero = analysis.iterations.per_iteration[4], analysis.trace.span.start
+    assert page.evaluate("traceview.view.lit.start") == one.start_ns - zero
+    page.press("n")
+    assert page.page.locator("#found").inner_text() == "6 of 20 iterations"
+    page.press("Escape")
+
+
+def test_checked_changes_are_predicted_together(page: Opened, analysis: Analysis) -> None:
+    found = inputs_of(analysis).combinations
+    assert found is not None
+    by_changes = {frozenset(row.change.split("+")): row for row in found.predictions}
+    boxes, then = page.page.locator("#changes input"), page.page.locator("#then")
+    names = [box.get_attribute("value") for box in boxes.all()]
+    assert len(names) == sum(len(changes) == 1 for changes in by_changes) >= 2
+    for chosen in (names[:1], names[:2], names[1:2]):
+        for box, name in zip(boxes.all(), names, strict=True):
+            box.set_checked(name in chosen)
+        row = by_changes[frozenset(str(name) for name in chosen)]
+        words = time_range(row.low_ns, row.high_ns)
+        assert f"→ {duration(row.iteration_ns)}" in then.inner_text() and f"({words})" in then.inner_text()
+        assert then.locator(".stack").count() == 2
+    for box in boxes.all():
+        box.set_checked(False)
+    assert then.locator(".stack").count() == 1
+
+
+def test_parts_open_on_request(page: Opened) -> None:
+    assert page.evaluate("document.documentElement.scrollHeight") < 2500
+    assert not page.page.locator("#all").is_visible() and page.page.locator("#kernels table").is_visible()
+    assert page.page.locator(".chart[data-drawn]").count() == 0
+    for part in ("findings", "iterations", "charts", "tables", "notes"):
+        page.page.locator(f"nav a[href='#{part}']").click()
+        assert page.page.locator(f"#{part} > details").get_attribute("open") is not None
+        page.evaluate("scrollTo(0, 0)")
+    page.page.locator(".chart[data-drawn]").first.wait_for()

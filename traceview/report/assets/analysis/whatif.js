@@ -1,0 +1,77 @@
+// What changes would give: the reader checks some, and the predicted iteration with its range and critical path follows.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { partItem, partsBar } from "../core/palette.js";
+import { duration, percent, timeRange } from "../core/words.js";
+
+export function showWhatIf() {
+  const found = page.predictions;
+  byId("whatif").hidden = !found;
+  if (!found) return;
+  const alone = found.rows.filter(({ changes }) => changes.length === 1);
+  const boxes = alone.map((row, at) => el("input", { type: "checkbox", value: row.changes[0], checked: at === 0 }));
+  const show = () =>
+    byId("then").replaceChildren(
+      ...outcome(
+        found,
+        boxes.flatMap((box) => (box.checked ? box.value : [])),
+      ),
+    );
+  byId("changes").replaceChildren(
+    el("legend", { class: "soft", text: "Changes, with the gain of each alone" }),
+    ...alone.map((row, at) =>
+      el(
+        "label",
+        { title: row.note },
+        boxes[at],
+        el("span", { text: row.title }),
+        el("b", { text: gainOf(found, row) }),
+      ),
+    ),
+  );
+  byId("changes").addEventListener("change", show);
+  show();
+}
+
+function gainOf({ base_ns: base }, { ns }) {
+  return `${ns > base ? "+" : "−"}${percent(Math.abs(ns - base), base)}`;
+}
+
+/** @param {import("../types").Predictions} found @param {string[]} chosen */
+function outcome(found, chosen) {
+  const now = pathBar(found.now, found.base_ns, found.path, found.base_ns);
+  if (!chosen.length) return now;
+  const row = found.rows.find(
+    ({ changes }) => changes.length === chosen.length && chosen.every((one) => changes.includes(one)),
+  );
+  if (!row)
+    return [
+      ...now,
+      el("p", {
+        text: `Not computed: only the best ${found.combined} changes are combined, as far as they fit each other.`,
+      }),
+    ];
+  return [
+    ...now,
+    ...pathBar("then", row.ns, row.path, found.base_ns),
+    el(
+      "p",
+      {},
+      el("b", { text: `${duration(found.base_ns)} → ${duration(row.ns)}, ${gainOf(found, row)}` }),
+      ` (${timeRange(row.low, row.high)})`,
+    ),
+    el("p", { class: "soft", text: row.note }),
+  ];
+}
+
+// The critical path of an iteration as a bar, as long as its time.
+function pathBar(name, ns, path, base) {
+  const parts = [...path].sort((a, b) => b.ns - a.ns);
+  const share = (part) => percent(part, ns);
+  const bar = partsBar(`Critical path ${name}`, parts, share);
+  bar.style.width = `${Math.min(100, (100 * ns) / base)}%`;
+  return [
+    el("div", { class: "path" }, el("span", { text: `${name} ${duration(ns)}` }), el("div", {}, bar)),
+    el("ul", { class: "parts" }, ...parts.slice(0, 5).map((part) => partItem(part.look, part.word, share(part.ns)))),
+  ];
+}
