@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first part begins before, and the last ends after, any event
 
+# Operations of each device, and calls of each thread, on each side of a part: chains of kernels cross its borders.
+NEIGHBOURS = 128
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 Result = TypeVar("Result")
