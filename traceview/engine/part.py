@@ -174,10 +174,10 @@ class PartTrace:
         """The ranges of each operation (see project_operations)."""
         return project_operations(self.trace)
 
-    @cached_property
+    @property
     def threads(self) -> ThreadStates:
         """What the host threads do (see ThreadStates)."""
-        return ThreadStates.from_trace(self.trace)
+        return self.once("threads", partial(ThreadStates.from_trace, self.trace))
 
     @cached_property
     def host_idle(self) -> HostIdle | None:

@@ -113,8 +113,9 @@ def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.
     """Return `combine` over the values of each of the disjoint ascending runs [first, last)."""
     if len(first) == 0:
         return np.zeros(0, np.int64)
-    padded = np.append(values.astype(np.int64), 0)
-    combined: NDArray[np.int64] = combine.reduceat(padded, np.stack([first, last], axis=1).ravel())[::2]
+    edges = np.stack([first, last], axis=1).ravel()
+    within = edges[: len(edges) - int(last[-1] == len(values))]
+    combined: NDArray[np.int64] = combine.reduceat(values, within, dtype=np.int64)[::2]
     return combined
 
 
