@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,10 +56,9 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
     return math.sqrt(max(1.0, needed / limits.cap))
 
 
-class RunModel(NamedTuple):
+@dataclass(frozen=True)
+class RunModel:
     """The unchanged graph, its replay, and the iterations that it models.
-
-    `host` is the ns of the host on its path, and `work` are its kernels.
 
     For predictions of a run without the profiler, `graphs` has the graph without it for each value of
     Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
@@ -66,23 +67,25 @@ class RunModel(NamedTuple):
     graph: DependencyGraph
     base: Replay
     selection: Selection
-    host: int
-    work: tuple[_Work, ...]
     graphs: tuple[DependencyGraph, ...] = ()
 
-    @classmethod
-    def build(cls, graph: DependencyGraph, selection: Selection, before: Replay | None = None) -> RunModel:
-        """Replay the unchanged graph. Raises UnfitGraphError if its times are contradictory."""
-        base = replay(graph, before)
-        return cls(graph, base, selection, _host_time(path_times(graph, base)), _work_of(graph))
-
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
-        """Return the model of the same run without the profiler."""
+        """Return the model of the same run without the profiler. Raises UnfitGraphError."""
         bounds = range(len(Bounds._fields))
         events = traced_events(trace, self.graph, self.selection.work.slowdown())
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
-        model = RunModel.build(graphs[MIDDLE.profiler], self.selection._replace(measured_ns=time.mean_ns), self.base)
-        return model._replace(graphs=graphs)
+        middle = graphs[MIDDLE.profiler]
+        return RunModel(middle, replay(middle, self.base), self.selection._replace(measured_ns=time.mean_ns), graphs)
+
+    @cached_property
+    def host(self) -> int:
+        """The ns of the host on the critical path."""
+        return _host_time(path_times(self.graph, self.base))
+
+    @cached_property
+    def work(self) -> tuple[_Work, ...]:
+        """The kernels of each class on each GPU."""
+        return _work_of(self.graph)
 
     @property
     def measured(self) -> int:
