@@ -14,8 +14,7 @@ import numpy as np
 
 from traceview.engine.iterations import idle_activity
 from traceview.engine.measure import host_in_part
-from traceview.engine.part import PartTrace
-from traceview.engine.traces import NEIGHBOURS
+from traceview.engine.part import NEIGHBOURS, PartTrace
 from traceview.intervals import Rows
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting, annotating_threads

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.engine.measure import Extents
 from traceview.engine.memory import MIN_MEMORY, is_sqlite
-from traceview.engine.part import FIRST, LAST, PartRunner, ProcessRunner
+from traceview.engine.part import FIRST, LAST, NEIGHBOURS, PartRunner, ProcessRunner
 from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
 from traceview.engine.survey import NotInPartsError
-from traceview.engine.traces import NEIGHBOURS, PartSource
+from traceview.engine.traces import PartSource
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import window_of_range

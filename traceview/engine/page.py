@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 
 import polars as pl
 
@@ -14,7 +15,7 @@ from traceview.intervals import distinct_rows
 from traceview.measure import measure_counters
 from traceview.measure.charts import ChartTotals, busiest_streams, chart_totals, gap_totals, merged_charts
 from traceview.measure.host import THREAD_STACKS
-from traceview.measure.nvtx import Projection, project_operations, project_ranges
+from traceview.measure.nvtx import Projection, project_ranges
 from traceview.measure.places import locate_operations
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
@@ -28,7 +29,7 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
     trace, marks = analysis.trace, [page.marks for page in capture.pages]
     assert marks or plan.keeps_rows, "the events of a capture in parts are in a folder"
     # NumPy and polars release the interpreter lock. Only one thread uses the parts, because workers keep one function.
-    projection = None if marks else project_operations(trace)
+    projection = None if marks else next(iter(capture.over_parts(attrgetter("projection"))))
     with ThreadPoolExecutor(1) as aside:
         charts, other = aside.submit(_charts, capture, projection), aside.submit(capture.other_part)
         if marks and plan.folder is not None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 FIRST, LAST = EVERYTHING.start, EVERYTHING.end  # the first part begins before, and the last ends after, any event
 
+# Operations of each device, and calls of each thread, on each side of a part: chains of kernels cross its borders.
+NEIGHBOURS = 128
 MIN_FREE_DISK = 2_000_000_000  # bytes that files of traces leave free
 
 Result = TypeVar("Result")
@@ -172,10 +174,10 @@ class PartTrace:
         """The ranges of each operation (see project_operations)."""
         return project_operations(self.trace)
 
-    @cached_property
+    @property
     def threads(self) -> ThreadStates:
         """What the host threads do (see ThreadStates)."""
-        return ThreadStates.from_trace(self.trace)
+        return self.once("threads", partial(ThreadStates.from_trace, self.trace))
 
     @cached_property
     def host_idle(self) -> HostIdle | None:

@@ -26,6 +26,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.dataframe.group_by import GroupBy
 
+from traceview.engine.part import NEIGHBOURS
 from traceview.engine.survey import (
     CORRELATION,
     LINKED_TABLES,
@@ -53,8 +54,6 @@ from traceview.read.sqlite.decoder import PAGES_PER_PART, PartedTable
 from traceview.read.sqlite.reader import read_in_parts
 from traceview.workers import Workers
 
-# Operations of each device, and calls of each thread, on each side of the window: chains of kernels cross its borders.
-NEIGHBOURS = 128
 DEVICE_COLUMNS = ("globalPid", "deviceId")
 
 

@@ -5,6 +5,7 @@ docs/definitions.md "Launched work that waits".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ NEAR_END = 20_000  # ns from the end of communication to the start of what waite
 MAX_LENGTH = 100  # operations: a longer queue has this length
 MAX_ROWS = 20
 WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
+KINDS_BEFORE = (*(WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)), "copy engine", "next operation")
+ENGINE, FOLLOWING = range(len(CLASSES), len(KINDS_BEFORE))
+Row = tuple[str, str, int]  # kind, name and ns
 
 
 class _Operations(NamedTuple):
@@ -61,47 +65,60 @@ def queued_for(given: DeviceInput) -> pl.DataFrame:
     """Return the ns of `queued` idle time by what the launched work waits for: kind, name and ns."""
     gaps, queued = given.idle.gaps, given.idle.causes[QUEUED]
     operations = _Operations.of_device(given.trace, given.activity)
-    last_ended = operations.last_ended()
-    frames, long = [pl.DataFrame(schema=SCHEMA)], list[Times]()
+    last_ended, before_gaps = operations.last_ended(), _BeforeGaps(given.trace, operations)
+    place = np.empty(len(given.trace.operations), np.int32)
+    place[operations.row] = np.arange(len(operations.row), dtype=np.int32)
+    long = [np.zeros(0, np.int64)]
     for block in intervals.blocks(len(queued)):
         rows = np.flatnonzero(queued[block]) + block.start
-        after = np.searchsorted(operations.row, given.idle.operation[rows])
+        after = place[given.idle.operation[rows]]
         before = np.where(after > 0, last_ended[after - 1], -1)
         whole = operations.start[after] - values_at(operations.end, before, 0)
         turns = operations.process[before] != operations.process[after]  # a GPU changes between processes
         is_long = (before < 0) | ((whole > LONG) & ~turns)
         short = ~is_long
-        frames.append(_before_gaps(given.trace, operations, before[short], after[short], queued[rows[short]]))
+        before_gaps.add(before[short], after[short], queued[rows[short]])
         long.append(rows[is_long])
-    waits = np.concatenate([np.zeros(0, np.int64), *long])
+    waits = np.concatenate(long)
     left = intervals.union(gaps.end[waits] - queued[waits], gaps.end[waits])
-    frames += _during_long(given.trace, given.activity.device, left)
-    return (
-        pl.concat(frames).group_by("kind", "name").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).sort("kind", "name")
-    )
+    rows_of = [*before_gaps.rows(), *_during_long(given.trace, given.activity.device, left)]
+    frame = pl.DataFrame(rows_of, schema=SCHEMA, orient="row")
+    return frame.group_by("kind", "name").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).sort("kind", "name")
 
 
-def _before_gaps(trace: Trace, operations: _Operations, before: Times, after: Times, ns: Times) -> pl.DataFrame:
-    """Return what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it."""
-    words = [WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)]
-    engine, following, process = range(len(words), len(words) + 3)
-    words += ["copy engine", "next operation", "process"]
-    kind, name = operations.code[before], operations.name[before].astype(np.int64)
-    kind = np.where((kind == COPY) & (operations.kind[before] == operations.kind[after]), engine, kind)
-    kind = np.where(operations.stream[before] == operations.stream[after], following, kind)
-    kind = np.where(operations.process[before] != operations.process[after], process, kind)
-    name = np.where(kind == following, -1, np.where(kind == process, operations.process[before], name))
-    sums = pl.DataFrame({"kind": kind, "name": name, "ns": ns}).group_by("kind", "name").agg(pl.col("ns").sum())
-    texts = enum_texts(trace.operations["name"])
-    rows = [
-        (words[code], "" if code == following else str(of_name) if code == process else texts[of_name], total)
-        for code, of_name, total in sums.iter_rows()
-    ]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+class _BeforeGaps:
+    """Sums of what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it.
+
+    `ns` has a row for each of KINDS_BEFORE and a column for each name of operations. `processes` has the ns by process.
+    """
+
+    def __init__(self, trace: Trace, operations: _Operations) -> None:
+        self.operations, self.texts = operations, enum_texts(trace.operations["name"])
+        self.ns = np.zeros((len(KINDS_BEFORE), len(self.texts)), np.int64)
+        self.processes: Counter[int] = Counter()
+
+    def add(self, before: Rows, after: Rows, ns: Times) -> None:
+        """Add the ns of some gaps; `before` and `after` are the operations around them."""
+        work = self.operations
+        turns = work.process[before] != work.process[after]
+        for process in np.unique(work.process[before[turns]]).tolist():
+            self.processes[process] += int(ns[turns & (work.process[before] == process)].sum())
+        if turns.any():
+            before, after, ns = before[~turns], after[~turns], ns[~turns]
+        kind = work.code[before].astype(np.int64)
+        kind[(kind == COPY) & (work.kind[before] == work.kind[after])] = ENGINE
+        kind[work.stream[before] == work.stream[after]] = FOLLOWING
+        np.add.at(self.ns.ravel(), kind * self.ns.shape[1] + work.name[before], ns)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of SCHEMA; several have one kind and name."""
+        for kind, name in np.argwhere(self.ns).tolist():
+            yield KINDS_BEFORE[kind], "" if kind == FOLLOWING else self.texts[name], int(self.ns[kind, name])
+        yield from (("process", str(process), ns) for process, ns in self.processes.items())
 
 
-def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[pl.DataFrame]:
-    """Yield what goes on in long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
+def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[Row]:
+    """Yield rows of SCHEMA for long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
     if not len(left.start):
         return
     start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
@@ -116,8 +133,8 @@ def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[pl.Data
     for kind, name, work in works:
         ns = intervals.overlap_length(work, left)
         left = intervals.subtract(left, work)
-        yield pl.DataFrame({"kind": [kind], "name": [name], "ns": [ns]}, schema=SCHEMA)
-    yield pl.DataFrame({"kind": ["unknown"], "name": [""], "ns": [intervals.length(left)]}, schema=SCHEMA)
+        yield kind, name, ns
+    yield "unknown", "", intervals.length(left)
 
 
 def blocking_times(trace: Trace, work: Activity) -> Intervals:
@@ -153,7 +170,8 @@ def queue_lengths(given: DeviceInput) -> pl.DataFrame:
     launched = np.sort(call[launch[rows]])
     own = given.activity.select(launch)
     own = own[own >= 0]
-    moments = launched if len(own) == len(rows) else np.sort(call[own])
+    is_own = len(own) == len(rows)
+    moments = launched if is_own else np.sort(call[own])
     counts = np.zeros(MAX_LENGTH + 1, np.int64)
     for block in intervals.blocks(len(moments)):
         at = moments[block]

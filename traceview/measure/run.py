@@ -86,11 +86,12 @@ def run_time(works: Sequence[Window], calls: Sequence[CallsTime]) -> Window:
 
 
 def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the calls that reach into a window, with the column `ns`: their own time there.
+    """Return the calls that reach into a window, with the column `ns`: their own time there. `calls` ascend.
 
     A moment inside several calls belongs to the one that began first, so that the calls of a call count once.
     """
-    reach = calls.filter("counts", (pl.col("end") > window.start) & (pl.col("start") < window.end))
+    begun = calls[: int(np.searchsorted(calls["start"].to_numpy(), window.end))]
+    reach = begun.filter("counts", pl.col("end") > window.start)
     reach = reach.sort("start", "end", descending=[False, True])
     start, end = reach["start"].to_numpy(), reach["end"].to_numpy()
     own = intervals.own_lengths(np.maximum(start, window.start), np.minimum(end, window.end))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.model.program import Program
 from traceview.model.sizes import WorkSizes, empty_frame
 from traceview.model.trace import FAILED, OPERATIONS, OVERHEAD, STREAM_EVENTS, Note, ReportInfo, Trace, Window
 from traceview.normalise.api import Links, api_frame, with_pageable_copies, without_traced_graphs
@@ -60,7 +59,7 @@ from traceview.normalise.sizes import (
     unknown_messages,
     work_sizes,
 )
-from traceview.normalise.stacks import take_stacked_calls
+from traceview.normalise.stacks import StackedCalls, take_stacked_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -128,49 +127,76 @@ class WholeCapture(NamedTuple):
         work = Window(events.work.start - offset, events.work.end - offset)
         threads = Threads.from_tables(tables, events.global_tids)
         end = max(work.end, events.calls_end or work.end, _capture_end(tables))
-        ranges, scopes = ranges_frame(tables, threads, end)
         named = events.kernels.select(
             name_column(events.kernels["name"], tables).alias("name"), start=pl.lit(0), end="ns"
         )
-        thread_frame = threads.frame(tables)
         checks = check_health(evidence, texts_of(events.calls["name"], tables), events.operations)
         unnamed = missing_name_notes(
             named_ids(events.kernels, tables), named_ids(events.calls, tables), named_ranges(tables)
         )
-        calls = api_frame({}, threads)
-        stacked = take_stacked_calls(tables, events.stacked)
-        no_work = empty_frame(OPERATIONS)
-        host = host_evidence(
-            *(tables, threads, ranges, scopes, stacked),
+        trace = _without_events(
+            *(tables, threads, located, take_stacked_calls(tables, events.stacked)),
+            end=end,
             work=work,
             callers=np.unique(threads.rows(events.global_tids)).tolist(),
-            names=thread_frame["name"].to_list(),
+            kernels=named,
+            info=_info(capture, problems),
         )
-        trace = Trace(
-            info=with_checks(_info(capture, problems), [*checks, *clock_notes(located.devices.frame), *unnamed]),
-            operations=no_work,
-            api=calls,
-            ranges=ranges,
-            overhead=_overhead(tables),
-            stream_events=empty_frame(STREAM_EVENTS),
-            devices=located.devices.frame,
-            streams=located.streams,
-            threads=thread_frame,
-            shapes=empty_shapes(),
-            scopes=scopes,
+        trace = replace(
+            trace,
+            info=with_checks(trace.info, [*checks, *clock_notes(located.devices.frame), *unnamed]),
             sizes=WorkSizes(marks=flops_marks(tables)),
-            memory=memory_frame(tables, located.devices, Links({}), threads, calls),
-            gpu_metrics=gpu_metric_frame(tables, located.devices),
-            program=_program(
-                *(tables, thread_frame, named, ranges, capture.profiler == raw.TORCH_PROFILER),
-                devices=len(located.devices.frame),
-            ),
-            evidence=host,
+            memory=memory_frame(tables, located.devices, Links({}), threads, trace.api),
         )
         rest = {name: frame for name, frame in tables.items() if name not in (raw.MEMORY, raw.GPU_METRICS)}
         if raw.NVTX in rest:
             rest[raw.NVTX] = without_program_ranges(rest[raw.NVTX])
         return cls(trace, located, threads, work), capture._replace(tables=rest, problems=tuple(problems.lines))
+
+
+def _without_events(
+    tables: dict[str, pl.DataFrame],
+    threads: Threads,
+    located: Located,
+    stacked: Sequence[StackedCalls],
+    end: int,
+    work: Window | None,
+    callers: Sequence[int],
+    kernels: pl.DataFrame,
+    info: ReportInfo,
+) -> Trace:
+    """Return a trace without operations, calls, and what refers to them: the same for each part of a capture.
+
+    `end` is the last end of all events, `work` the time of GPU work, and `callers` are the threads with calls.
+    `kernels` has the names of kernels with times (see find_program).
+    """
+    ranges, scopes = ranges_frame(tables, threads, end)
+    scopes, names = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes, threads.frame(tables)
+    host = host_evidence(
+        *(tables, threads, ranges, scopes, stacked), work=work, callers=callers, names=names["name"].to_list()
+    )
+    program = find_program(
+        ProgramNames.from_tables(tables, names, kernels, ranges),
+        kernels,
+        info.profiler == raw.TORCH_PROFILER,
+        len(located.devices.frame),
+    )
+    return Trace(
+        info=info,
+        operations=empty_frame(OPERATIONS),
+        api=api_frame({}, threads),
+        ranges=ranges,
+        overhead=_overhead(tables),
+        stream_events=empty_frame(STREAM_EVENTS),
+        devices=located.devices.frame,
+        streams=located.streams,
+        threads=names,
+        shapes=empty_shapes(),
+        program=program,
+        evidence=host,
+        scopes=scopes,
+        gpu_metrics=gpu_metric_frame(tables, located.devices),
+    )
 
 
 def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
@@ -199,61 +225,40 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
         located = _located(info.file, tables, raw_stream_ids(tables), clock_tables(tables), evidence.failed)
         tables = with_corrected_times(tables, located.devices)
         capture_end = _capture_end(tables)
-    _, devices, streams = located
     nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
     api, links, unlinked, shapes = _calls_and_operations(tables, shapes_apart, threads, located)
-    operations = with_launches(unlinked, links)
+    operations, failed = with_launches(unlinked, links), _failed(evidence.failed)
     if whole:
-        ranges, scopes, thread_frame = whole.trace.ranges, whole.trace.scopes, whole.trace.threads
+        trace = whole.trace
     else:
-        (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
-    scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
-    host = (
-        whole.trace.evidence
-        if whole
-        else host_evidence(
-            *(tables, threads, ranges, scopes, stacked),
+        trace = _without_events(
+            *(tables, threads, located, stacked),
+            end=capture_end,
             work=_time_of_work(operations),
             callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
-            names=thread_frame["name"].to_list(),
+            kernels=operations,
+            info=info,
         )
-    )
-    is_torch = info.profiler == raw.TORCH_PROFILER
-    program = (
-        whole.trace.program
-        if whole
-        else _program(tables, thread_frame, operations, ranges, is_torch, len(devices.frame))
-    )
-    failed = _failed(evidence.failed)
-    if not whole:
+        trace = replace(trace, memory=memory_frame(tables, located.devices, links, threads, api))
         checks = check_health(evidence, categories(api["name"]), len(operations))
         unnamed = missing_name_notes(named_kernels(operations), named_calls(api), named_ranges(tables))
-        info = with_checks(info, [*checks, *clock_notes(devices.frame), *unnamed])
+        info = with_checks(info, [*checks, *clock_notes(trace.devices), *unnamed])
         calls = CallPart.build(api, operations, failed, links=links)
-        info = with_checks(
-            info, check_events([calls], ranges, lambda suspect: [are_calling(api, earlier) for earlier in suspect])
-        )
+        lost = check_events([calls], trace.ranges, lambda suspect: [are_calling(api, earlier) for earlier in suspect])
+        info = with_checks(info, lost)
     sizes = work_sizes(tables, threads, operations, api)
     if (unknown := unknown_messages(*count_messages(sizes, operations), info.profiler)) is not None:
         info = with_checks(info, [unknown])
-    return Trace(
+    return replace(
+        trace,
         info=info,
         operations=operations,
         api=with_pageable_copies(api, operations),
-        ranges=ranges,
         overhead=_overhead(tables),
         stream_events=stream_events(tables, links),
-        devices=devices.frame,
-        streams=streams,
-        threads=thread_frame,
         shapes=shapes,
-        scopes=scopes,
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
-        memory=whole.trace.memory if whole else memory_frame(tables, devices, links, threads, api),
-        gpu_metrics=whole.trace.gpu_metrics if whole else gpu_metric_frame(tables, devices),
-        program=program,
-        evidence=host,
         failed=failed,
     )
 
@@ -290,18 +295,6 @@ def with_checks(info: ReportInfo, checks: Iterable[Check]) -> ReportInfo:
     return replace(
         info, health=tuple(dict.fromkeys((*info.health, *notes))), passed=tuple(dict.fromkeys((*info.passed, *lines)))
     )
-
-
-def _program(
-    tables: dict[str, pl.DataFrame],
-    threads: pl.DataFrame,
-    operations: pl.DataFrame,
-    ranges: pl.DataFrame,
-    is_torch_trace: bool,
-    devices: int,
-) -> Program:
-    names = ProgramNames.from_tables(tables, threads, operations, ranges)
-    return find_program(names, operations, is_torch_trace, devices)
 
 
 def _located(

@@ -73,7 +73,7 @@ def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:
     if left is not None:
         shorter = left[1] < 1
         return KernelGroup(rows[shorter], 1 - left[1][shorter])
-    most = np.where((labels & speedup.gone_bits) > 0, 1.0, 1 - candidates.floors[1])
+    most = np.where((labels & speedup.gone_bits) > 0, 1.0, 1 - candidates.floors)
     can_gain = most > 0
     return KernelGroup(rows[can_gain], labels=labels[can_gain], limits=most[can_gain])
 

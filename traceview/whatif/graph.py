@@ -146,6 +146,21 @@ class DependencyGraph(NamedTuple):
         """The number of counted iterations."""
         return self.last - self.first
 
+    @property
+    def is_counted(self) -> Mask:
+        """The operations of the counted iterations."""
+        iteration = self.operations.iteration
+        mask: Mask = (iteration >= self.first) & (iteration < self.last)
+        return mask
+
+    @property
+    def run_times(self) -> Times:
+        """The ns that each operation runs."""
+        run = np.flatnonzero(self.edges.kind == RUN)
+        times = np.zeros(len(self.operations.row), np.int64)
+        times[self.operations_at(self.edges.target[run])] = self.edges.weight[run]
+        return times
+
     def begins(self, call: Codes) -> Codes:
         """Return the nodes at which calls begin."""
         return 2 * call
@@ -268,7 +283,7 @@ def _node_positions(edges: Edges, count: int) -> Codes:
 def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
     """Return the end of the GPU work before the counted iterations, and the end of their own GPU work."""
     rows, iteration = np.arange(len(graph.operations.row)), graph.operations.iteration
-    inside = (iteration >= graph.first) & (iteration < graph.last)
+    inside = graph.is_counted
     if not inside.any():
         raise NoWorkError("no operation of the counted iterations has a known launch")
     mine = np.isin(graph.operations.code, COUNTED)

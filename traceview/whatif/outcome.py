@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from traceview.model.trace import CLASSES, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.constants import MIDDLE, Constants, power_limits
-from traceview.whatif.graph import COUNTED, GAP, RUN, DependencyGraph, Replay, path_times, replay
+from traceview.whatif.graph import COUNTED, GAP, RUN, Codes, DependencyGraph, Replay, path_times, replay
 from traceview.whatif.profiler_costs import traced_events, without_profiler
 from traceview.whatif.select import WHOLE_RUN, Selection
 
@@ -45,17 +47,18 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
     limits = power_limits(graph.facts.gpu)
     if limits is None:
         return 1.0
-    ops = graph.operations
-    counted = np.isin(ops.code, KERNELS) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
+    ops, ns = graph.operations, graph.run_times
+    counted = np.isin(ops.code, KERNELS) & graph.is_counted
     needed = limits.rest
     for chosen, watts in ((counted & ops.is_matrix, limits.matrix), (counted & ~ops.is_matrix, limits.other)):
-        busy = int(graph.edges.weight[graph.operation_edges(RUN, chosen)].sum()) / graph.counted
+        busy = int(ns[chosen].sum()) / graph.counted
         needed += watts * min(1.0, busy / max(time, 1))
     return math.sqrt(max(1.0, needed / limits.cap))
 
 
-class RunModel(NamedTuple):
-    """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
+@dataclass(frozen=True)
+class RunModel:
+    """The unchanged graph, its replay, and the iterations that it models.
 
     For predictions of a run without the profiler, `graphs` has the graph without it for each value of
     Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
@@ -64,22 +67,25 @@ class RunModel(NamedTuple):
     graph: DependencyGraph
     base: Replay
     selection: Selection
-    host: int
     graphs: tuple[DependencyGraph, ...] = ()
 
-    @classmethod
-    def build(cls, graph: DependencyGraph, selection: Selection, before: Replay | None = None) -> RunModel:
-        """Replay the unchanged graph. Raises UnfitGraphError if its times are contradictory."""
-        base = replay(graph, before)
-        return cls(graph, base, selection, _host_time(path_times(graph, base)))
-
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
-        """Return the model of the same run without the profiler."""
+        """Return the model of the same run without the profiler. Raises UnfitGraphError."""
         bounds = range(len(Bounds._fields))
         events = traced_events(trace, self.graph, self.selection.work.slowdown())
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
-        model = RunModel.build(graphs[MIDDLE.profiler], self.selection._replace(measured_ns=time.mean_ns), self.base)
-        return model._replace(graphs=graphs)
+        middle = graphs[MIDDLE.profiler]
+        return RunModel(middle, replay(middle, self.base), self.selection._replace(measured_ns=time.mean_ns), graphs)
+
+    @cached_property
+    def host(self) -> int:
+        """The ns of the host on the critical path."""
+        return _host_time(path_times(self.graph, self.base))
+
+    @cached_property
+    def work(self) -> tuple[_Work, ...]:
+        """The kernels of each class on each GPU."""
+        return _work_of(self.graph)
 
     @property
     def measured(self) -> int:
@@ -140,9 +146,24 @@ def _host_time(path: Mapping[str, int]) -> int:
 
 def kernel_time(graph: DependencyGraph) -> int:
     """Return the summed time of the kernels of an iteration in ns."""
-    ops = graph.operations
-    counted = np.isin(ops.code, COUNTED) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
-    return int(graph.edges.weight[graph.operation_edges(RUN, counted)].sum()) // graph.counted
+    counted = np.isin(graph.operations.code, COUNTED) & graph.is_counted
+    return int(graph.run_times[counted].sum()) // graph.counted
+
+
+class _Work(NamedTuple):
+    """The kernels of a class on a GPU in the counted iterations: their `members`, the time of all, and their union."""
+
+    members: Codes
+    total: int
+    busy: int
+
+
+def _work_of(graph: DependencyGraph) -> tuple[_Work, ...]:
+    ops, ns, work = graph.operations, graph.run_times, []
+    for device, code in itertools.product(np.unique(ops.device).tolist(), COUNTED):
+        own = np.flatnonzero(graph.is_counted & (ops.device == device) & (ops.code == code))
+        work.append(_Work(own, int(ns[own].sum()), length(union(ops.start[own], ops.end[own]))))
+    return tuple(work)
 
 
 def remaining_work(model: RunModel, graph: DependencyGraph) -> int:
@@ -150,14 +171,9 @@ def remaining_work(model: RunModel, graph: DependencyGraph) -> int:
 
     The overlap of kernels stays as measured, but communication may run beside compute.
     """
-    ops, most = graph.operations, 0
-    counted = (ops.iteration >= graph.first) & (ops.iteration < graph.last)
-    for device, code in itertools.product(np.unique(ops.device).tolist(), COUNTED):
-        own = counted & (ops.device == device) & (ops.code == code)
-        busy = length(union(ops.start[own], ops.end[own]))
-        before, after = (int(each.edges.weight[each.operation_edges(RUN, own)].sum()) for each in (model.graph, graph))
-        most = max(most, int(busy * after / max(before, 1)) // graph.counted)
-    return most
+    ns = graph.run_times
+    left = (each.busy * int(ns[each.members].sum()) / max(each.total, 1) for each in model.work)
+    return max((int(ns) // graph.counted for ns in left), default=0)
 
 
 def share_of_others(trace: Trace, selection: Selection) -> float:

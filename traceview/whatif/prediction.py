@@ -30,6 +30,7 @@ from traceview.whatif.graph import (
     UnfitGraphError,
     path_spans,
     path_times,
+    replay,
 )
 from traceview.whatif.outcome import (
     ChangedRun,
@@ -225,7 +226,7 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
         return f"other processes compute on its GPU for {share(others)} of the time, and a model holds one process"
     graph = build(analysis.trace, selection)
     try:
-        model = RunModel.build(graph, selection)
+        model = RunModel(graph, replay(graph), selection)
         if abs(model.error) <= MAX_ERROR:
             return model
         replayed, mean = (duration(ns) for ns in (model.base.per_iteration, model.measured))

@@ -113,8 +113,9 @@ def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.
     """Return `combine` over the values of each of the disjoint ascending runs [first, last)."""
     if len(first) == 0:
         return np.zeros(0, np.int64)
-    padded = np.append(values.astype(np.int64), 0)
-    combined: NDArray[np.int64] = combine.reduceat(padded, np.stack([first, last], axis=1).ravel())[::2]
+    edges = np.stack([first, last], axis=1).ravel()
+    within = edges[: len(edges) - int(last[-1] == len(values))]
+    combined: NDArray[np.int64] = combine.reduceat(values, within, dtype=np.int64)[::2]
     return combined
 
 
@@ -236,8 +237,8 @@ class Candidates(NamedTuple):
 
     @property
     def floors(self) -> Factors:
-        """The fraction of each kernel that is left at least if it is still launched, by case."""
-        return _floors(self.ns)
+        """The fraction of each kernel that is expected to be left at least if it is still launched."""
+        return np.minimum(SHORTEST[1] / np.maximum(self.ns, 1), 1.0)
 
     def sums(self, blocks: Mapping[str, int]) -> SpeedupSums:
         """Return the sums over these kernels; `blocks` are the bits of groups whose blocks count."""
@@ -335,9 +336,11 @@ class Speedup(NamedTuple):
     def fractions(self, left: Range, ns: Times, label: int) -> Factors:
         """Return what is left of kernels of one label by case: one that is still launched keeps at least a few µs."""
         fractions = np.repeat(np.array(left)[:, None], len(ns), axis=1)
-        if label & self.gone_bits:
-            return fractions
-        return np.where(fractions < 1, np.maximum(fractions, _floors(ns)), fractions)
+        if not label & self.gone_bits:
+            for case, share, shortest in zip(fractions, left, SHORTEST, strict=True):
+                if share < 1:
+                    np.maximum(case, np.minimum(shortest / np.maximum(ns, 1), 1.0), out=case)
+        return fractions
 
     def estimate(self, kernels: KernelSequence) -> Estimate | str:
         """Return what the change leaves of a whole sequence, or the reason why it does not apply."""
@@ -364,10 +367,6 @@ class Speedup(NamedTuple):
     def gone_bits(self) -> int:
         """The bits in labels of kernels that are not launched any more."""
         return sum(map(self.bit, self.gone))
-
-
-def _floors(ns: Times) -> Factors:
-    return np.minimum(np.array(SHORTEST)[:, None] / np.maximum(ns, 1), 1.0)
 
 
 def _distinct(labels: NDArray[np.uint16]) -> list[int]:

@@ -13,8 +13,10 @@ copied once more, into the inputs of the graph. If an iteration has few kernels,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, own_lengths
 from traceview.measure.storms import MAX_TINY
 from traceview.model.trace import KINDS, Trace
-from traceview.pricing.speedups import BATCH, SPEEDUPS, KernelSequence, Speedup
+from traceview.pricing.speedups import BATCH, SPEEDUPS, Estimate, KernelSequence, Speedup
 from traceview.whatif.changes.base import (
     COMMUNICATION,
     COMPUTE,
@@ -35,8 +37,10 @@ from traceview.whatif.changes.base import (
     without_launches,
 )
 from traceview.whatif.constants import DEVICE_RATE, GRAPH_LAUNCH, GRAPH_NODE, Constants
-from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph, Mask
+from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph, Mask, Operations
 from traceview.whatif.storms import MIN_ROUNDS, Storm, find_storms
+
+Result = TypeVar("Result")
 
 
 def fuse_storms(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
@@ -162,17 +166,32 @@ ALTERNATIVES = {"tf32": ("bf16",), "bf16": ("tf32",)}
 
 def compute_changes(trace: Trace) -> tuple[GraphChange, ...]:
     """Return a change for each of SPEEDUPS, for graphs of this trace."""
+    kernels = _LastResult(partial(_kernels_of_devices, trace))
     return tuple(
         GraphChange(
             speedup.name,
             speedup.title,
             speedup.rests_on,
-            partial(_compute_faster, trace, speedup),
+            partial(_compute_faster, speedup, _LastResult(partial(_estimates, speedup, kernels))),
             alternatives=ALTERNATIVES.get(speedup.name, ()),
             programs=speedup.programs,
         )
         for speedup in SPEEDUPS
     )
+
+
+@dataclass
+class _LastResult(Generic[Result]):
+    """Calls a function of a graph's operations, and keeps its last result: each change is replayed several times."""
+
+    function: Callable[[Operations], Result]
+    known: tuple[Operations, Result] | None = None
+
+    def __call__(self, operations: Operations) -> Result:
+        """Return the result for these operations."""
+        if self.known is None or self.known[0] is not operations:
+            self.known = operations, self.function(operations)
+        return self.known[1]
 
 
 def faster(code: int, name: str, times: float) -> GraphChange:
@@ -195,7 +214,7 @@ def shorter_compute(ns: int) -> GraphChange:
 
     def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
         ops = graph.operations
-        counted = (ops.code == COMPUTE) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
+        counted = (ops.code == COMPUTE) & graph.is_counted
         whole = int((ops.end - ops.start)[counted].sum()) // graph.counted
         factor = np.where(ops.code == COMPUTE, max(1 - ns / max(whole, 1), 0), 1.0)
         return _with_shorter_kernels(graph, factor, np.zeros(len(ops.row), np.bool_))
@@ -203,20 +222,38 @@ def shorter_compute(ns: int) -> GraphChange:
     return GraphChange("shorter-compute", "Shorter kernels", "faster kernels", apply)
 
 
-def _compute_faster(
-    trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Constants
-) -> DependencyGraph | str:
-    operations = graph.operations
-    factor, gone = np.ones(len(operations.row)), np.zeros(len(operations.row), np.bool_)
-    reason = "no kernel runs"
-    for device in np.unique(operations.device).tolist():
-        members = np.flatnonzero(operations.device == device)
-        kernels = KernelSequence.from_rows(trace, device, operations.row[members])
+def _kernels_of_devices(trace: Trace, operations: Operations) -> list[tuple[Codes, KernelSequence]]:
+    """Return the operations of each device, and their compute kernels."""
+    devices = (np.flatnonzero(operations.device == device) for device in np.unique(operations.device).tolist())
+    return [
+        (own, KernelSequence.from_rows(trace, int(operations.device[own[0]]), operations.row[own])) for own in devices
+    ]
+
+
+def _estimates(
+    speedup: Speedup, kernels_of: Callable[[Operations], list[tuple[Codes, KernelSequence]]], operations: Operations
+) -> tuple[list[tuple[Codes, Estimate]], str]:
+    """Return what a speedup leaves of operations of each device, and why it does not apply to others."""
+    known, reason = [], "no kernel runs"
+    for own, kernels in kernels_of(operations):
         estimate = speedup.estimate(kernels)
         if isinstance(estimate, str):
             reason = estimate
-            continue
-        places = members[kernels.places[estimate.rows]]
+        else:
+            known.append((own[kernels.places[estimate.rows]], estimate))
+    return known, reason
+
+
+def _compute_faster(
+    speedup: Speedup,
+    estimates_of: Callable[[Operations], tuple[list[tuple[Codes, Estimate]], str]],
+    graph: DependencyGraph,
+    constants: Constants,
+) -> DependencyGraph | str:
+    count = len(graph.operations.row)
+    factor, gone = np.ones(count), np.zeros(count, np.bool_)
+    estimates, reason = estimates_of(graph.operations)
+    for places, estimate in estimates:
         factor[places] = estimate.factors[constants.speedup]
         gone[places] = estimate.gone
     if (factor == 1).all():
