@@ -220,8 +220,14 @@ def test_invalid_pattern_is_refused() -> None:
         measure_iterations(steps(10, 10, 10), pattern="step (")
 
 
-def test_without_repeats_there_are_no_iterations() -> None:
+def test_two_numbered_steps_are_iterations() -> None:
     found = measure_iterations(steps(10, 10))
+    assert isinstance(found, Iterations)
+    assert (found.count, found.range) == (2, "step #")
+
+
+def test_without_repeats_there_are_no_iterations() -> None:
+    found = measure_iterations(steps(10))
     assert isinstance(found, NotMeasured)
     assert "--iteration" in found.reason
 
