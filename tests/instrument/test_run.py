@@ -106,7 +106,8 @@ with torch.profiler.profile() as profile:
         optimizer.step()
         total = loss.detach().clone()
         dist.all_reduce(total)
-        print(total.item(), flush=True)
+        if dist.get_rank() == 0:
+            print(total.item(), flush=True)
 found = {event.name for event in profile.events()}
 open(f"ranges-{dist.get_rank()}", "w").write(" ".join(sorted(found & {"iteration 1", "forward", "all_reduce"})))
 dist.destroy_process_group()
