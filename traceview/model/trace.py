@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.model.names import loading_words
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.sizes import GPU_METRICS, MEMORY, SIZES, WorkSizes, empty_frame
 from traceview.model.stacks import CAPTURES, EVIDENCE, SCOPES, HostEvidence
@@ -215,6 +216,13 @@ def names_match(column: pl.Series, pattern: str) -> NDArray[np.bool_]:
     """Return which texts of an Enum column contain a match of a pattern, searched once in each distinct text."""
     matches: NDArray[np.bool_] = enum_texts(column).str.contains(pattern).to_numpy()[column.to_physical().to_numpy()]
     return matches
+
+
+def names_load_data(column: pl.Series) -> NDArray[np.bool_]:
+    """Return which texts of an Enum column have words of data loading, searched once in each distinct text."""
+    loads = np.array([bool(loading_words(text)) for text in enum_texts(column)], np.bool_)
+    marks: NDArray[np.bool_] = loads[column.to_physical().to_numpy()]
+    return marks
 
 
 _checked: dict[tuple[str, int], weakref.ref[pl.DataFrame]] = {}

@@ -28,7 +28,7 @@ from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.names import loading_words
 from traceview.model.sums import Counts
-from traceview.model.trace import Trace, enum_texts
+from traceview.model.trace import Trace, names_load_data, names_match
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.rules.launch_bound import MAX_SHORT_GAP
@@ -157,9 +157,7 @@ def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
     events, inside = trace.evidence.events, np.zeros(len(waits.rows), np.int64)
     if events.is_empty():
         return inside
-    loads = np.array([bool(loading_words(text)) for text in enum_texts(events["waits_for"])], np.bool_)
-    reads = enum_texts(events["name"]).str.contains(READS).to_numpy()
-    chosen = loads[events["waits_for"].to_physical().to_numpy()] | reads[events["name"].to_physical().to_numpy()]
+    chosen = names_load_data(events["waits_for"]) | names_match(events["name"], READS)
     events = events.filter(chosen & (events["state"] == "waiting").to_numpy())
     for thread in np.unique(waits.thread).tolist():
         calls, own = events.filter(pl.col("thread") == thread), np.flatnonzero(waits.thread == thread)

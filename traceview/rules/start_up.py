@@ -37,9 +37,8 @@ from traceview.measure.run import (
 )
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
-from traceview.model.names import loading_words
 from traceview.model.sums import KeyedSums, sum_mappings
-from traceview.model.trace import EVERYTHING, Window, names_match
+from traceview.model.trace import EVERYTHING, Window, names_load_data, names_match
 from traceview.model.units import duration, plain
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
@@ -143,7 +142,7 @@ def _loading_before(part: CapturePart, window: Window) -> dict[str, int]:
     if not own.start <= window.end < own.end:
         return {}
     ranges = part.trace.ranges.filter(pl.col("start") < window.end, pl.col("end") > window.start)
-    loads = ranges.filter(pl.Series([bool(loading_words(name)) for name in ranges["name"]], dtype=pl.Boolean))
+    loads = ranges.filter(names_load_data(ranges["name"]))
     start, end = (loads[name].to_numpy().clip(window.start, window.end) for name in ("start", "end"))
     names = [fold_numbers(name) for name in loads["name"]]
     return sum_mappings({name: ns} for name, ns in zip(names, own_lengths(start, end).tolist(), strict=True))

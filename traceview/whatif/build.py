@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from traceview.intervals import Intervals, Times, clip, covered_length, length, union
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
-from traceview.model.names import loading_words
 from traceview.model.peaks import pinned_rate
-from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, enum_texts, names_match
+from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, names_load_data, names_match
 from traceview.whatif.constants import (
     ASYNC_CALL,
     KERNEL_GAP,
@@ -75,7 +74,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     codes = frame["role"].to_physical().to_numpy()
     iteration = np.searchsorted(selection.work.edges[:-1], start, side="right") - 1
     returned = _predecessors(start, stop, thread)[1]
-    matches = enum_texts(trace.ranges["name"]).str.contains(BACKWARD).to_numpy()
+    matches = names_match(trace.ranges["name"], BACKWARD)
     backward = covered_length(_named_ranges(trace, selection, matches), start, start + 1) > 0
     calls = GraphCalls(
         frame["row"].to_numpy().astype(np.int64),
@@ -155,16 +154,14 @@ def _loading_ranges(trace: Trace, selection: Selection, begin: int, end: int, la
 
     An iteration may be called `batch 7`. `launches` are the times of the launches of kernels.
     """
-    matches = np.array([bool(loading_words(name)) for name in enum_texts(trace.ranges["name"])], np.bool_)
-    named = clip(_named_ranges(trace, selection, matches), begin, end)
+    named = clip(_named_ranges(trace, selection, names_load_data(trace.ranges["name"])), begin, end)
     idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
     return Intervals(named.start[idle], named.end[idle])
 
 
 def _named_ranges(trace: Trace, selection: Selection, matches: NDArray[np.bool_]) -> Intervals:
-    """Return the union of the ranges on the selected thread whose names are marked."""
-    chosen = matches[trace.ranges["name"].to_physical().to_numpy()]
-    ranges = trace.ranges.filter(chosen & (trace.ranges["thread"].to_numpy() == selection.thread))
+    """Return the union of the marked ranges on the selected thread."""
+    ranges = trace.ranges.filter(matches & (trace.ranges["thread"].to_numpy() == selection.thread))
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())
 
 

@@ -182,8 +182,8 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
     )
     key = ("thread", "phase")
     is_step = pl.col("phase").cast(pl.String).str.contains(NUMBERED_STEP)
-    repeats = pl.len().over(key) >= pl.when(is_step).then(MIN_STEPS).otherwise(MIN_REPEATS)
-    frame = frame.filter(repeats).with_columns(pl.struct(key).rank("dense").alias("group"))
+    least = pl.when(is_step).then(MIN_STEPS).otherwise(MIN_REPEATS)
+    frame = frame.filter(pl.len().over(key) >= least).with_columns(pl.struct(key).rank("dense").alias("group"))
     frame = frame.filter(pl.Series(_is_outermost(frame.with_columns(thread="group"))))
     phases = (
         frame.group_by(*key, "process")
@@ -194,7 +194,7 @@ def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
             pl.col("own").any(),
             (pl.col("end") - pl.col("start")).sum().alias("host"),
         )
-        .filter(pl.col("row").list.len() >= pl.when(is_step).then(MIN_STEPS).otherwise(MIN_REPEATS))
+        .filter(pl.col("row").list.len() >= least)
         .join(totals, on="process")
         .with_columns(pl.col("gpu_ns") / pl.col("total_ns").clip(1), pl.col("count") / pl.col("total_count"))
         .filter(pl.col("active") >= MIN_ACTIVE, pl.max_horizontal("gpu_ns", "count") >= MIN_LISTED_SHARE)

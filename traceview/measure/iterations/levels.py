@@ -362,11 +362,10 @@ def _is_step_of(inner: PeriodLevel, outer: PeriodLevel) -> bool:
     step = sum(inner.kernels.values())
     own = sum(ns for kind, ns in outer.kernels.items() if kind not in inner.kernels)
     rest = sum(outer.kernels.values()) - step * len(inner.places) // len(outer.places)
-    if max(own, rest) * STRICT <= step and inner.length <= MAX_SHORT and inner.length * MIN_GROUPED <= outer.length:
-        return True
-    return inner.length * MIN_NESTED <= outer.length and (
-        inner.talking >= MIN_TALKING or max(own, rest) * STRICT <= step
-    )
+    computes_nothing_else = max(own, rest) * STRICT <= step
+    if inner.length * MIN_NESTED <= outer.length:
+        return inner.talking >= MIN_TALKING or computes_nothing_else
+    return computes_nothing_else and inner.length <= MAX_SHORT and inner.length * MIN_GROUPED <= outer.length
 
 
 def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:

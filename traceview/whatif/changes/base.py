@@ -61,7 +61,7 @@ def without_other_waits(graph: DependencyGraph, waits: Mask, operations: Mask) -
     """
     ops, edges = graph.operations, graph.edges
     source = np.where(waits, graph.operations_at(edges.source), 0)
-    late = edges.weight > np.maximum(ops.end[source] - ops.start[source], MIN_PAUSE)
+    late: Mask = edges.weight > np.maximum(ops.end[source] - ops.start[source], MIN_PAUSE)
     return waits & ~(operations[source] & late)
 
 
