@@ -15,8 +15,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.shared_work import launch_rows
-from traceview.model.names import loading_words
-from traceview.model.trace import Trace, Window, names_match
+from traceview.model.trace import Trace, Window, names_load_data, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
@@ -58,10 +57,10 @@ def calls_time(trace: Trace) -> CallsTime | None:
     )
     if trace.info.profiler == TORCH_PROFILER and len(trace.ranges):
         work = int(trace.operations["start"].to_numpy()[0])
-        loads = pl.Series([bool(loading_words(name)) for name in trace.ranges["name"]], dtype=pl.Boolean)
-        before = trace.ranges["start"].filter(loads & (trace.ranges["start"] < work))
-        begin = min([window.start, *before.head(1)])
-        return CallsTime(Window(begin, begin), before.first())  # type: ignore[arg-type]
+        before = trace.ranges.filter(names_load_data(trace.ranges["name"]), pl.col("start") < work)["start"]
+        if len(before):
+            begin = min(window.start, int(before[0]))
+            return CallsTime(Window(begin, begin), begin)
     long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
     few = calls.filter(counts & (long | names_match(calls["name"], STARTS_UP)))
     working = few["role"].is_in(WORKING_ROLES).to_numpy() & ~names_match(few["name"], "Launch")
