@@ -5,6 +5,7 @@ Decisions are made on the hosts, which do not wait for their GPUs.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -75,6 +76,9 @@ def process_group(device_setting: str) -> Iterator[World]:
         _abort_process_group()
         raise
     dist.destroy_process_group()
+    # A wrapped model is part of a reference cycle and keeps the threads of gloo. One that still drops a tensor while
+    # the interpreter ends aborts the process, though all steps are done.
+    gc.collect()
 
 
 def select_device(config: Config, world: World) -> torch.device:
