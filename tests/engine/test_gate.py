@@ -120,6 +120,20 @@ def test_graph_whose_kernels_are_traced_too(tmp_path: Path) -> None:
     same_in_parts(path, tmp_path, least=5)
 
 
+def test_graphs_without_work(tmp_path: Path) -> None:
+    """A graph that the capture lacks runs in each tenth gap between two kernels."""
+    api, kernels, start = [], [], 0
+    for number in range(2_000):
+        api.append(Call(start, start + 5_000, correlation=number))
+        kernels.append(Kernel(start + 6_000, start + 16_000, f"kernel {number % 7}", number))
+        if number % 10 == 9:
+            api.append(Call(start + 7_000, start + 8_000, "cudaGraphLaunch_v10000", correlation=9_000 + number))
+        start += 320_000 if number % 10 == 9 else 20_000
+    shown = same_in_parts(build_export(tmp_path / "made.sqlite", api=api, kernels=kernels), tmp_path, least=5)
+    costs = {finding["id"]: finding["cost_ns"] for finding in json.loads(shown.json)["findings"]}
+    assert costs["lost_graphs"] == 199 * 310_000
+
+
 @pytest.mark.parametrize("shift", [-9_000_000, -400_000, 700_000])
 def test_launches_of_a_gpu_with_another_clock_are_not_lost(shift: int, tmp_path: Path) -> None:
     starts = range(20_000_000, 60_000_000, 20_000)

@@ -1,10 +1,12 @@
-"""CUDA graphs are traced as a whole.
+"""CUDA graphs are traced as a whole, or not at all.
 
-Symptom: GPU work is in CUPTI_ACTIVITY_KIND_GRAPH_TRACE; the KERNEL table is missing or has few rows.
-Cause: by default nsys traces a CUDA graph as one operation (`--cuda-graph-trace=graph`).
+Symptom: GPU work is in CUPTI_ACTIVITY_KIND_GRAPH_TRACE; the KERNEL table is missing or has few rows. Or the launches of
+graphs have no GPU work in the capture, and the GPU seems idle while they run.
+Cause: by default nsys traces a CUDA graph as one operation (`--cuda-graph-trace=graph`); some versions lose it.
 Remedy: capture again with `--cuda-graph-trace=node` to see the kernels, copies and gaps inside the graphs.
 
-A note, because no figure includes the gaps, kernels and communication inside the graphs.
+Graphs traced as a whole are a note, because no figure includes the gaps, kernels and communication inside them. Lost
+graphs claim all causes of the gaps between two operations between whose launches a lost graph was launched.
 """
 
 from __future__ import annotations
@@ -15,33 +17,64 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview import intervals
-from traceview.model.trace import SOURCES, Note
+from traceview.intervals import Times
+from traceview.model.analysis import CAUSES
+from traceview.model.trace import SOURCES, Note, Trace
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, Rule
-from traceview.pricing.claims import Collected
+from traceview.normalise.codes import categories
+from traceview.normalise.lost_events import LAUNCHES
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
 GRAPH = SOURCES.index("graph")
 
 
 class _Sums(NamedTuple):
-    """The number of graphs traced as a whole, and the ns in which one runs."""
+    """The number of graphs traced as a whole, the ns in which one runs, and the number of gaps with lost graphs."""
 
     graphs: int
     ns: int
+    lost: int
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     work, members = device.activity, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
     inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
-    return Collected(_Sums(len(members), inside))
+    lost = _gaps_with_lost_graphs(part.trace, device)
+    return Collected(_Sums(len(members), inside, len(lost)), {"lost": GapGroup(lost)})
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[Note]:
-    """Yield a note for each device with graphs traced as a whole."""
+def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
+    """Return the gaps in which a graph ran that the capture lacks.
+
+    A graph without work was launched between the launches of the operations before and after the gap, or before the
+    first operation of the capture.
+    """
+    kind = LAUNCHES["CUDA graph"]
+    names = [name for name in categories(trace.api["name"]) if kind.fullmatch(name)]
+    gaps: Times = np.flatnonzero(device.gap_operation >= 0)
+    if not names or len(gaps) == 0:
+        return gaps[:0]
+    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    is_lost = trace.api["name"].is_in(names).to_numpy().copy()
+    is_lost[launch[launch >= 0]] = False
+    lost = np.flatnonzero(is_lost)
+    ending, before = device.gap_operation[gaps], device.operations_before(gaps)
+    earlier = np.where(before == ending, -1, launch[before])
+    first = np.searchsorted(lost, earlier, side="right")
+    chosen: Times = gaps[first < np.searchsorted(lost, launch[ending])]
+    return chosen
+
+
+def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[Note | FindingDraft]:
+    """Yield a note for each device with graphs traced as a whole, and a finding for each that lacks graphs."""
+    lost = any(note.id == "lost_graph_replays" for note in facts.analysis.trace.info.health)
     for device in facts.devices:
         graphs = sums[device.row]
         if graphs.graphs:
             yield _note(device, graphs.graphs, graphs.ns)
+        if lost and graphs.lost:
+            yield FindingDraft("lost_graphs", device, (IdleClaim(CAUSES, "lost"),))
 
 
 def _note(device: DeviceFacts, count: int, inside: int) -> Note:
