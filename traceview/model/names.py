@@ -35,7 +35,7 @@ LOADING = re.compile(
 NOT_INPUT = re.compile(
     r"\b(?:weights?|models?|checkpoints?|ckpt|states?|modules?|ptx|kernels?|librar\w+|param\w*|config\w*|engines?"
     r"|plugins?|kv|cache|layers?|h d|d h|hto?d|dto?h|parallel|balanc\w*|fusion|tokens?|logits|graphs?|threads?|locks?"
-    r"|pools?|enter data|exit data|data (?:ptr|pointer|type|race|region|transfer))\b"
+    r"|pools?|enter data|exit data|data (?:ptr|pointer|type|race|region|transfer|cop(?:y|ies)))\b"
 )
 
 

@@ -90,11 +90,9 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         (codes == ROLES.index("memory")) & ~names_match(frame["name"], "Async"),
     )
     kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
-    named = _loading_ranges(trace, selection, begin, end, kernels)
-    if len(named.start):
-        return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
-    copied = launched.copied[:, calls.row - low]
-    return replace(calls, loading=_time_before_batches(trace, copied, selection, calls, returned))
+    named = covered_length(_loading_ranges(trace, selection, begin, end, kernels), np.minimum(returned, start), start)
+    before = _time_before_batches(trace, launched.copied[:, calls.row - low], selection, calls, returned)
+    return replace(calls, loading=np.maximum(named, before))
 
 
 def _time_before_batches(
