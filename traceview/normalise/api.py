@@ -22,9 +22,10 @@ from traceview.normalise.valid_rows import sort_by_time
 from traceview.read import raw
 
 SUFFIX = re.compile(r"(\d+v_|zstp_|sdtp_)+")  # in a reversed name: a search for the end of a name tries each place
+HIP = re.compile("^hip")  # AMD's calls have the names of CUDA's
 SYNC = re.compile(r"cuda(Device|Stream|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize")
 BLOCKING_COPY = re.compile(
-    r"cudaMemcpy(2D|3D)?(ToArray|FromArray|ArrayToArray|ToSymbol|FromSymbol)?"
+    r"cudaMemcpy(2D|3D)?(ToArray|FromArray|ArrayToArray|ToSymbol|FromSymbol|WithStream)?"
     r"|cuMemcpy(2D|2DUnaligned|3D|[HDA]to[HDA])?"
 )
 ASYNC_COPY = re.compile(r"(cudaMemcpy|cuMemcpy)\w*Async")
@@ -45,6 +46,7 @@ def without_suffix(name: str) -> str:
 
 def role_of(name: str) -> str:
     """Return the role of a call by its name alone, one of ROLES."""
+    name = HIP.sub("cuda", name)
     for role, pattern in (("sync", SYNC), ("blocking_copy", BLOCKING_COPY), ("memory", MEMORY)):
         if pattern.fullmatch(name):
             return role
@@ -58,7 +60,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
         return empty_frame(API)
     calls = sort_by_time(calls)
     name = name_column(calls["nameId"], tables, without_suffix)
-    texts = categories(name)
+    texts = [HIP.sub("cuda", text) for text in categories(name)]
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
     implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.uint8)
@@ -77,7 +79,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
 
 def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """Mark the Async copies that block because their host memory is pageable."""
-    texts = categories(api["name"])
+    texts = [HIP.sub("cuda", text) for text in categories(api["name"])]
     is_async = np.array([bool(ASYNC_COPY.fullmatch(text)) for text in texts], np.bool_)
     if not is_async.any():
         return api

@@ -21,10 +21,13 @@ from traceview.normalise.api import Links, only_process
 from traceview.normalise.codes import categories, translate
 from traceview.normalise.health import GPU_FIGURES, MIN_LOST_SHARE, Check
 
-LAUNCHES = {"kernel": re.compile(r"(cuda|cu)Launch(?!Host)\w*"), "CUDA graph": re.compile(r"(cuda|cu)GraphLaunch")}
+LAUNCHES = {
+    "kernel": re.compile(r"(?:cuda|cu|hip(?:Ext)?(?:Module)?)Launch(?!Host)\w*"),
+    "CUDA graph": re.compile(r"(?:cuda|cu|hip)GraphLaunch"),
+}
 KINDS = ("other", *LAUNCHES)
-CAPTURE_BEGIN = re.compile(r"(cuda|cu)StreamBeginCapture\w*")
-CAPTURE_END = re.compile(r"(cuda|cu)StreamEndCapture")
+CAPTURE_BEGIN = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
+CAPTURE_END = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
 MAX_NAME_LETTERS = 60
 

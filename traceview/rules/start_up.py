@@ -56,14 +56,17 @@ ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("lau
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
 COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
-LOADS_CODE = r"^cu(?:Link|Module|Library)(?:Create|AddData|AddFile|Complete|LoadData|LoadFatBinary|Load)|^nvrtcCompile"
+LOADS_CODE = (
+    r"^(?:cu|hip)(?:Link|Module|Library)(?:Create|Add(?:Data|File)|Complete|Load(?:Data|FatBinary)?)|^nvrtcCompile"
+)
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
-STARTS_LIBRARY = r"^cuda(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
+STARTS_LIBRARY = r"^(?:cuda|hip)(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
 COMPILATION, LIBRARIES = "the compilation of kernels", "the start of libraries"
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
 CASES = (
+    (re.compile(r"^hip"), ""),  # the settings below are those of CUDA
     (re.compile(r"Host|cuMemAllocHost"), "pinned"),
     (re.compile(r"^`|^the compilation"), "compiled"),
     (re.compile(r"[Ll]ibrar|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),

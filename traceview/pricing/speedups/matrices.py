@@ -289,7 +289,8 @@ def _fractions_left(
 
 
 def _evidence(totals: Totals, precision: str, *groups: str) -> str:
-    text = f"{totals.share(*groups)} of the kernel time is matrix products and convolutions in {precision}"
+    kinds = "matrix products and convolutions" if totals.count("convolution", *groups[1:]) else "matrix products"
+    text = f"{totals.share(*groups)} of the kernel time is {kinds} in {precision}"
     if has_unpadded_vocabulary(totals) and totals.count("head"):
         text += f", {totals.share('head')} with a vocabulary that is not a multiple of 8, which gain less"
     return text

@@ -114,14 +114,16 @@ SORTS: Mapping[str, str] = NAMES["sorts"]
 METADATA = "metadata"
 # In 2021 ranges had the category of operators; torch itself gives these names.
 OLD_RANGE = r"(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
+HIP_CORRELATION = "External id"  # old traces of AMD GPUs link calls and their work by it
 NUMBERS = ("correlation", "stream", "device", "context", "bytes")
 SYNC_NUMBERS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
 PEER_NUMBERS = ("inDevice", "inContext")  # peer-to-peer copies use these names
 DIMENSIONS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 LAUNCH_NUMBERS: Mapping[str, str] = {**NAMES["launch"], **{name: name for name in DIMENSIONS}}
+ARGUMENTS = (*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, HIP_CORRELATION, "name")
 SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
-    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, "name"), pl.String))}
+    | {"args": pl.Struct(dict.fromkeys(ARGUMENTS, pl.String))}
 )
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
 # Three numbers in a list become three values, so that lists of other types stay unread.
@@ -241,6 +243,8 @@ def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
     old_range = (pl.col("cat") == "Operator") & pl.col("name").str.contains(f"^{OLD_RANGE}")
     by_category = pl.col("cat").replace_strict(SORTS, default=None, return_dtype=pl.String)
     sort = pl.when(old_range).then(pl.lit("range")).otherwise(by_category)
+    is_hip = sort.is_in(["kernel", "memcpy", "memset"]) | pl.col("name").str.starts_with("hip")
+    correlation = pl.coalesce(args.field("correlation"), pl.when(is_hip).then(args.field(HIP_CORRELATION)))
     return (
         events.select(
             pl.when(metadata).then(pl.lit(METADATA)).when(pl.col("ph") == "X").then(sort).alias("sort"),
@@ -250,7 +254,8 @@ def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
             _integer(pl.col("tid")).alias("tid"),
             nanoseconds(pl.col("ts")).alias("start"),
             nanoseconds(pl.col("dur")).alias("length"),
-            *(_integer(args.field(name)).alias(name) for name in (*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS)),
+            _integer(correlation).alias("correlation"),
+            *(_integer(args.field(name)).alias(name) for name in (*NUMBERS[1:], *SYNC_NUMBERS, *PEER_NUMBERS)),
             *(_integer(args.field(source)).alias(name) for source, name in LAUNCH_NUMBERS.items()),
         )
         .filter(pl.col("sort").is_not_null())

@@ -286,7 +286,9 @@ def missing_notes(tables: Mapping[str, pl.DataFrame], calls: list[str], processe
     if "bytes" in tables[raw.MEMCPY].columns and tables[raw.MEMCPY]["bytes"].sum() == 0 and len(tables[raw.MEMCPY]):
         yield "bytes of copies are not measured, because the trace does not contain them: they read 0"
     if any(name.startswith("hip") for name in calls):
-        yield "synchronizations are not measured, because HIP calls are not classified: they count as `api`"
+        yield (
+            "HIP calls count as the CUDA calls of the same names; occupancy and limits of AMD's GPUs are not measured"
+        )
 
 
 def _has_whole_microseconds(tables: Mapping[str, pl.DataFrame]) -> bool:
