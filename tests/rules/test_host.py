@@ -19,6 +19,7 @@ from tests.rules.helpers import (
     with_calls,
 )
 from traceview.model.program import Program
+from traceview.model.stacks import SCOPES
 from traceview.model.trace import KINDS, Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
@@ -322,3 +323,17 @@ def test_wait_before_input_of_a_program_without_a_model_is_work_of_the_host() ->
     first = findings(loading_loop(10_000, 4, "cuda"), host_bound)[0]
     assert (first.id, first.cost_ns, first.change) == ("host_bound", 9 * 7 * MS, "load")
     assert "before its input is copied" in first.title and "several threads" in first.remedy
+
+
+def test_op_that_runs_on_the_cpu_names_the_wait() -> None:
+    """It ends before the copy. An op that launches the copy does not run on the CPU."""
+    rows = [
+        (step * 10 * MS + start * MS, step * 10 * MS + end * MS, name, 0, 1, "op", False, None, None, None)
+        for step in range(10)
+        for start, end, name in ((1, 6, "aten::randn"), (1, 5, "aten::normal_"), (6, 8, "aten::copy_"))
+    ]
+    names = pl.Enum(sorted({str(row[2]) for row in rows}))
+    scopes = pl.DataFrame(rows, schema={**SCOPES, "name": names}, orient="row")
+    finding = findings(replace(loading_loop(10_000, 4), scopes=scopes), host_bound)[0]
+    assert (finding.id, finding.cost_ns) == ("host_bound", 9 * 7 * MS)
+    assert "`aten::randn`" in finding.title and "on the GPU" in finding.remedy

@@ -2,8 +2,9 @@
 
 Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call.
 Cause: data loading, collation, logging, Python code. Data are loaded if a range is named after it, if the wait ends
-with the copies of a batch, if a loader's thread or process works meanwhile, or if the thread reads files. Otherwise the
-NVTX ranges that overlap the wait show what the host does.
+with the copies of a batch, if a loader's thread or process works meanwhile, or if the thread reads files. Otherwise an
+op of torch.profiler that runs on the CPU for most of the wait, or the NVTX ranges that overlap it, show what the host
+does.
 Remedy: workers and prefetching for data loading; in MPI, start the transfer earlier or fix the late rank; otherwise
 move the work off the launching thread, or profile it.
 
@@ -27,6 +28,7 @@ from traceview.measure.loading import D2H, H2D, MIN_LOADING, BatchCopies, is_inp
 from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.names import loading_words
+from traceview.model.stacks import OP
 from traceview.model.sums import Counts
 from traceview.model.trace import Trace, names_load_data, names_match
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
@@ -45,14 +47,16 @@ READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
 class _Sums(NamedTuple):
-    """The ns of long waits by range name, the lengths of those with other evidence of loading, and its kind.
+    """The ns of long waits by the name of a range or op, and the lengths of those with other evidence of loading.
 
-    `evident` are the ns in which a loader works or files are read; in the others, input is copied afterwards.
+    `evident` are the ns in which a loader works or files are read; in the others, input is copied afterwards. `ops` are
+    the ns of waits by the op that runs on the CPU.
     """
 
     waits: dict[str, int]
     loading: dict[str, Counts]
     evident: int
+    ops: dict[str, int]
 
 
 class _Waits(NamedTuple):
@@ -67,7 +71,8 @@ class _Waits(NamedTuple):
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Label the long waits for the host with the names of the ranges that overlap them most."""
     waits = _long_waits(part.trace, device)
-    names, shares = _overlapping_names(part, waits)
+    ops = _ops_on_the_cpu(part.trace, waits)
+    names, shares = _overlapping_names(part, waits, ops)
     first = shares.filter(pl.col("place") == 0)["name"].to_numpy()
     groups = {}
     for place in range(-1, MAX_NAMES):
@@ -82,7 +87,9 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     lengths = {
         names[at]: Counts.from_values(waits.ns[loading[first[loading] == at]]) for at in np.unique(first[loading])
     }
-    sums = _Sums(dict(zip(names, totals.tolist(), strict=True)), lengths, int(waits.ns[evident].sum()))
+    waited = dict(zip(names, totals.tolist(), strict=True))
+    on_cpu = {name: waited[name] for name in ops.values() if name in waited}
+    sums = _Sums(waited, lengths, int(waits.ns[evident].sum()), on_cpu)
     return Collected(sums, groups)
 
 
@@ -105,13 +112,37 @@ def _long_waits(trace: Trace, device: DevicePart) -> _Waits:
     )
 
 
-def _overlapping_names(part: CapturePart, waits: _Waits) -> tuple[tuple[str, ...], pl.DataFrame]:
+def _ops_on_the_cpu(trace: Trace, waits: _Waits) -> dict[int, str]:
+    """Return the name of the op that runs for most of a wait and ends in it: it launches nothing. Keys are waits."""
+    start, ops = waits.times.start, trace.scopes
+    if ops.is_empty() or len(start) == 0:
+        return {}
+    ops = ops.filter(pl.col("kind") == OP, pl.col("end") - pl.col("start") > MOSTLY * MAX_SHORT_GAP)
+    ops = ops.sort("start", "end", descending=[False, True])  # an op comes before those inside it
+    begin, end = (ops[name].to_numpy() for name in ("start", "end"))
+    wait = np.maximum(np.searchsorted(start, end) - 1, 0)
+    inside = (end <= waits.times.end[wait]) & (ops["thread"].to_numpy() == waits.thread[wait])
+    most = end - np.maximum(begin, start[wait]) > MOSTLY * _lengths(waits)[wait]
+    rows = np.flatnonzero(inside & most)[::-1]
+    return dict(zip(wait[rows].tolist(), ops["name"][rows].cast(pl.String).to_list(), strict=True))
+
+
+def _overlapping_names(
+    part: CapturePart, waits: _Waits, ops: Mapping[int, str]
+) -> tuple[tuple[str, ...], pl.DataFrame]:
     """Return the names of ranges, and those of each wait: wait, name, place (0: most time), ns and group (see _group).
 
     The ns of a divided wait are shared in proportion to the time in which each name is that of the innermost range.
+    A wait in one of the `ops` has its name, unless the range loads data.
     """
     owner, ranges, overlap = part.ranges_during(waits.thread, waits.times)
     names, which = part.range_names(ranges)
+    number = {name: at for at, name in enumerate(dict.fromkeys((*names, *ops.values())))}
+    loads = np.array([_names_loading(name) for name in names], np.bool_)[which]
+    op = np.full(len(waits.rows), -1)
+    op[list(ops)] = [number[name] for name in ops.values()]
+    op[owner[loads]] = -1
+    which = np.where(op[owner] >= 0, op[owner], which)
     shares = pl.DataFrame({"wait": owner, "name": which, "overlap": np.maximum(overlap, 1)})
     shares = shares.group_by("wait", "name").agg(pl.col("overlap").sum())
     shares = shares.sort("wait", "overlap", "name", descending=[False, True, False])
@@ -128,7 +159,7 @@ def _overlapping_names(part: CapturePart, waits: _Waits) -> tuple[tuple[str, ...
             ns=pl.when("divided").then((pl.col("whole") * pl.col("share")).cast(pl.Int64)).otherwise("whole"),
         )
     )
-    return tuple(names), named
+    return tuple(number), named
 
 
 def _end_with_input(trace: Trace, device: DevicePart, waits: _Waits) -> NDArray[np.bool_]:
@@ -181,7 +212,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         minimum = MIN_RANGE_SHARE * device.steady.length
         dominant = [name for ns, name in sorted(waits, reverse=True) if ns >= minimum]
         for name in dominant[:MAX_RANGES]:
-            claims, case = _range_claims(frozenset((name,))), _case(facts, name)
+            claims, case = _range_claims(frozenset((name,))), "op" if name in own.ops else _case(facts, name)
             yield FindingDraft("host_bound", device, claims, {"range": name}, case, key=name)
         rest = {"where": " outside any dominant NVTX range" if dominant else ""}
         yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
