@@ -39,7 +39,7 @@ class Program:
 
     Attributes:
         kind: One of KINDS; "cuda" without evidence of another.
-        frameworks: Everything there is evidence of, the kind first; more names than KINDS ("kokkos", "raja").
+        frameworks: Everything there is evidence of, the kind first; more names than KINDS ("dali", "kokkos", "raja").
         training: Whether the program trains a model; None if that is unknown or it has no model.
         python: Whether Python runs the program.
         communicates: Whether several GPUs or ranks exchange data; None if that is unknown.

@@ -207,7 +207,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         loading = {name: own.loading[name].total for name in _unnamed_loading(facts, device, own) - named}
         if named or loading:
             evident = bool(named) or own.evident > MOSTLY * sum(loading.values()) or facts.analysis.program.has_model
-            yield _loading_draft(device, {name: own.waits[name] for name in named}, loading, evident=evident)
+            yield _loading_draft(facts, device, {name: own.waits[name] for name in named}, loading, evident=evident)
         waits = [(ns - loading.get(name, 0), name) for name, ns in own.waits.items() if name and name not in named]
         minimum = MIN_RANGE_SHARE * device.steady.length
         dominant = [name for ns, name in sorted(waits, reverse=True) if ns >= minimum]
@@ -250,7 +250,7 @@ def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _Sums) -> f
 
 
 def _loading_draft(
-    device: DeviceFacts, named: dict[str, int], loading: dict[str, int], *, evident: bool
+    facts: CaptureFacts, device: DeviceFacts, named: dict[str, int], loading: dict[str, int], *, evident: bool
 ) -> FindingDraft:
     """Return the finding on data loading in ranges named after it, and in waits with other evidence of it.
 
@@ -261,7 +261,8 @@ def _loading_draft(
     claims = *_range_claims(frozenset(named)), IdleClaim(("host",), "loading", frozenset(loading))
     if not evident:
         return FindingDraft("host_bound", device, claims, {}, "input", key="input")
-    return FindingDraft("data_loading", device, claims, {"range": longest}, "" if is_named else "batch")
+    case = "dali" if "dali" in facts.analysis.program.frameworks else "" if is_named else "batch"
+    return FindingDraft("data_loading", device, claims, {"range": longest}, case)
 
 
 def _range_claims(names: frozenset[str]) -> tuple[IdleClaim, ...]:
