@@ -18,7 +18,7 @@ from traceview.measure.shared_work import launch_rows
 from traceview.model.trace import Trace, Window, names_load_data, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
-STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate"
+STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate|(Module|Library)Load"
 TORCH_PROFILER = "torch.profiler"
 MIN_START_UP = 10_000_000  # ns; only a call that creates a context or loads code takes as long before the first work
 WORKING_ROLES = ("memory", "api")  # the roles of calls that neither wait for the GPU nor copy

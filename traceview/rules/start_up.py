@@ -220,7 +220,8 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         loading = own.loading if analysis.covers_run else {}
         loads = min(sum(loading.values()), host)
         host -= loads
-        with_host = host if facts.program.python else min(own.idle, host)
+        compiles = facts.program.python or facts.program.kind == "julia"  # each function at its first call
+        with_host = host if compiles else min(own.idle, host)
         counts = analysis.covers_run or in_calls + early["ns"].sum() + with_host > ONE_TIME * analysis.run.length
         yield from _start_up(facts, device, own, early, with_host, counts)
         if loads:
