@@ -16,6 +16,7 @@ from tests.captures import analyzed, shared
 from tests.pages import inputs_of
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
+from traceview.model.units import share
 from traceview.report.analysis.page import render
 
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"
@@ -61,32 +62,59 @@ def rows_of(data: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
 
 
+def figure(page: Opened, heading: str) -> Locator:
+    return page.page.locator("section", has=page.page.get_by_role("heading", name=heading, exact=True)).last
+
+
+def parts_of(bar: Locator) -> list[tuple[str, float]]:
+    """Return the parts of a bar and their lengths in ns; a browser keeps six digits."""
+    found: list[tuple[str, float]] = bar.locator("span").evaluate_all(
+        "(all) => all.map((one) => [one.title.split(': ').slice(0, -1).join(': '), Number(one.style.flexGrow)])"
+    )
+    return [(name, ns) for name, ns in found]
+
+
+def bars_of(page: Opened) -> Locator:
+    return page.page.locator("#bars .columns > button")
+
+
 def test_iterations_are_stacked_by_part(page: Opened, analysis: Analysis) -> None:
     assert isinstance(analysis.iterations, Iterations)
     each = analysis.iterations.per_iteration
-    shown = {trace["name"]: trace["y"] for trace in drawn(page, "What each iteration was made of")}
-    assert shown["compute"] == pytest.approx([one.compute_ns / 1e6 for one in each])
-    assert shown["exposed copy h2d"] == pytest.approx([one.exposed_h2d_ns / 1e6 for one in each])
-    assert shown["idle: host"] == pytest.approx([one.idle["host"] / 1e6 for one in each])
+    shown = [dict(parts_of(bar)) for bar in bars_of(page).all()]
+    assert [bar["compute"] for bar in shown] == pytest.approx([one.compute_ns for one in each], rel=1e-5)
+    assert [bar["exposed copy h2d"] for bar in shown] == pytest.approx([one.exposed_h2d_ns for one in each], rel=1e-5)
+    assert [bar["idle: host"] for bar in shown] == pytest.approx([one.idle["host"] for one in each], rel=1e-5)
 
 
-def test_click_on_a_bar_moves_to_the_iteration(page: Opened, analysis: Analysis) -> None:
+def test_bars_are_as_high_as_their_iterations(page: Opened, analysis: Analysis) -> None:
     assert isinstance(analysis.iterations, Iterations)
-    figure = chart(page, "What each iteration was made of")
-    box = figure.locator(".chart .bars .point").nth(3).bounding_box()
-    assert box is not None
-    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    heights = bars_of(page).locator(".stack").evaluate_all("(all) => all.map((one) => one.offsetHeight)")
+    each = [one.wall_ns for one in analysis.iterations.per_iteration]
+    assert heights == pytest.approx([max(heights) * ns / max(each) for ns in each], abs=2)
+
+
+@pytest.mark.parametrize("by", ["click", "Enter"])
+def test_bar_moves_to_the_iteration(page: Opened, analysis: Analysis, by: str) -> None:
+    assert isinstance(analysis.iterations, Iterations)
+    bar = bars_of(page).nth(3)
+    if by == "click":
+        bar.click()
+    else:
+        bar.press(by)
     one = analysis.iterations.per_iteration[3]
     assert goes_to(page, one.start_ns - analysis.trace.span.start, one.end_ns - analysis.trace.span.start)
-    assert figure.locator(".said").inner_text().startswith(one.name)
+    assert str(bar.get_attribute("aria-label")).startswith(one.name)
 
 
 def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) -> None:
     causes = analysis.devices[0].gaps.causes
-    shown = {trace["name"]: trace["y"] for trace in drawn(page, "Idle gaps by length") if trace["type"] == "bar"}
-    assert set(shown) == {f"idle: {cause.replace('_', ' ')}" for cause, ns in causes.items() if ns}
-    for name, column in shown.items():
-        assert sum(column) == pytest.approx(causes[name[6:].replace(" ", "_")] / 1e6)
+    sums: dict[str, float] = {}
+    for bar in figure(page, "Idle gaps by length").locator(".stack").all():
+        for name, ns in parts_of(bar):
+            sums[name] = sums.get(name, 0) + ns
+    expected = {f"idle: {cause.replace('_', ' ')}": ns for cause, ns in causes.items() if ns}
+    assert sums == pytest.approx(expected, rel=1e-5)
 
 
 def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis) -> None:
@@ -101,16 +129,19 @@ def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis
 
 def test_concurrent_streams_are_a_matrix(page: Opened, analysis: Analysis) -> None:
     together = inputs_of(analysis).charts.devices[0].streams.together_ns
-    [heat] = drawn(page, "Concurrent streams")
-    for i, row in enumerate(together):
-        for j, ns in enumerate(row):
-            assert heat["z"][i][j] is None if i == j else heat["z"][i][j] == pytest.approx(ns / together[i][i])
+    lines = figure(page, "Concurrent streams").locator("tbody tr").all()
+    assert len(lines) == len(together)
+    for i, (line, row) in enumerate(zip(lines, together, strict=True)):
+        texts = line.locator(".share").all_inner_texts()
+        expected = [share(ns / row[i]) if ns else "never" for ns in row]
+        assert texts == ["" if i == j else text for j, text in enumerate(expected)]
+        label = line.locator("th").inner_text()
+        assert label == sorted(analysis.devices[0].streams, key=lambda use: -use.busy_ns)[i].label
 
 
-@pytest.mark.parametrize("heading", ["Idle gaps by length", "Bandwidth of copies by size", "Concurrent streams"])
-def test_keys_move_through_a_chart(page: Opened, heading: str) -> None:
-    figure = chart(page, heading)
-    stage, said = figure.locator(".chart"), figure.locator(".said")
+def test_keys_move_through_a_chart(page: Opened) -> None:
+    copies = chart(page, "Bandwidth of copies by size")
+    stage, said = copies.locator(".chart"), copies.locator(".said")
     stage.focus()
     texts = []
     for key in ("End", "Home", "ArrowRight", "ArrowLeft"):
@@ -121,11 +152,13 @@ def test_keys_move_through_a_chart(page: Opened, heading: str) -> None:
     assert all(texts) and texts[1] == texts[3] and len(set(texts)) == 3
 
 
-def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> None:
-    stage = chart(page, "Idle gaps by length").locator(".chart")
-    stage.focus()
-    stage.press("Home")
-    stage.press("Enter")
+@pytest.mark.parametrize("by", ["row", "Enter"])
+def test_row_of_gaps_moves_to_the_longest(page: Opened, analysis: Analysis, by: str) -> None:
+    line = figure(page, "Idle gaps by length").locator("tbody tr").first
+    if by == "row":
+        line.locator("th").click()
+    else:
+        line.get_by_role("button").press(by)
     longest = inputs_of(analysis).charts.devices[0].gaps[0].longest
     assert goes_to(page, longest.start - analysis.trace.span.start, longest.end - analysis.trace.span.start)
 
@@ -133,7 +166,7 @@ def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> 
 def test_charts_are_saved_as_png(page: Opened) -> None:
     buttons = page.page.locator(".figure-head").get_by_role("button", name="Save as PNG")
     names = set()
-    assert buttons.count() == 5
+    assert buttons.count() == 2
     for at in range(buttons.count()):
         name, data = saved(page, buttons.nth(at))
         names.add(name)
@@ -143,11 +176,8 @@ def test_charts_are_saved_as_png(page: Opened) -> None:
     assert names == {
         f"quad.{what}.png"
         for what in (
-            "what_each_iteration_was_made_of",
             "kernel_time_by_module_and_op",
-            "idle_gaps_by_length",
             "bandwidth_of_copies_by_size",
-            "concurrent_streams",
         )
     }
 
@@ -172,51 +202,43 @@ def test_tables_are_saved_as_csv(page: Opened) -> None:
 
 def test_csv_holds_the_figures(page: Opened, analysis: Analysis) -> None:
     assert isinstance(analysis.iterations, Iterations)
-    _, data = saved(page, page.page.get_by_role("button", name="Save as CSV: Findings"))
-    assert [(row["id"], int(row["cost_ns"]), row["advice"], row["code"]) for row in rows_of(data)] == [
-        (one.id, one.cost_ns, one.advice, one.code) for one in analysis.findings
-    ]
-    figure = chart(page, "What each iteration was made of")
-    figure.get_by_role("button", name="Table").click()
-    _, data = saved(page, figure.get_by_role("button", name="Save as CSV"))
+    page.page.locator("#bars summary").click()
+    _, data = saved(page, page.page.locator("#bars").get_by_role("button", name="Save as CSV"))
     assert [(row["iteration"], int(row["wall_ns"]), int(row["idle_host_ns"])) for row in rows_of(data)] == [
         (one.name, one.wall_ns, one.idle["host"]) for one in analysis.iterations.per_iteration
     ]
-    figure.get_by_role("button", name="Table").click()
+    page.page.locator("#bars summary").click()
 
 
 def test_table_of_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> None:
-    figure = chart(page, "Concurrent streams")
-    button = figure.get_by_role("button", name="Table")
-    assert button.get_attribute("aria-expanded") == "false" and not figure.locator("table").is_visible()
+    copies = chart(page, "Bandwidth of copies by size")
+    button = copies.get_by_role("button", name="Table")
+    assert button.get_attribute("aria-expanded") == "false" and not copies.locator("table").is_visible()
     button.click()
     assert button.get_attribute("aria-expanded") == "true"
-    headings = figure.locator("th[scope=row]").all_inner_texts()
-    busiest = sorted(analysis.devices[0].streams, key=lambda use: -use.busy_ns)
-    assert headings == [use.label for use in busiest]
+    assert copies.locator("tbody tr").count() == min(50, len(inputs_of(analysis).charts.devices[0].copies))
     button.click()
 
 
 def test_keys_move_from_place_to_place(page: Opened, analysis: Analysis) -> None:
-    places = [place for finding in analysis.findings for place in finding.evidence]
     zero = analysis.trace.span.start
-    for place in places[:7]:
-        page.page.keyboard.press("]")
-        assert goes_to(page, place.start_ns - zero, place.end_ns - zero)
-        assert page.page.locator("#all [aria-current=true]").inner_text() == place.text
-    page.page.keyboard.press("[")
-    assert goes_to(page, places[5].start_ns - zero, places[5].end_ns - zero)
-    page.page.keyboard.press("]")
-    assert goes_to(page, places[6].start_ns - zero, places[6].end_ns - zero)
+    number, places = next((at, one.evidence) for at, one in enumerate(analysis.findings) if len(one.evidence) > 2)
+    page.page.locator("#all .finding").nth(number).locator(".places button").first.click()
+    for key, at in (("n", 1), ("n", 2), ("N", 1)):
+        page.page.keyboard.press(key)
+        assert goes_to(page, places[at].start_ns - zero, places[at].end_ns - zero)
+        assert page.page.locator("#all [aria-current=true]").inner_text() == places[at].text.replace("`", "")
 
 
 def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:
     analysis = analyzed(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
     assert isinstance(analysis.iterations, Iterations)
     with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
-        [trace] = drawn(page, "What each iteration was made of")
-        assert trace["name"] == "time on the host"
-        assert sum(trace["y"]) * 2 == pytest.approx(sum(one.wall_ns for one in analysis.iterations.per_iteration) / 1e6)
+        parts = [part for bar in bars_of(page).all() for part in parts_of(bar)]
+        assert {name for name, _ in parts} == {"time on the host"}
+        assert sum(ns for _, ns in parts) * 2 == pytest.approx(
+            sum(one.wall_ns for one in analysis.iterations.per_iteration), rel=1e-4
+        )
         assert page.complaints == []
 
 
@@ -238,8 +260,9 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
         TemporaryDirectory() as folder,
         opened(browser, render(inputs), Path(folder)) as page,
     ):
-        traces = drawn(page, "What each iteration was made of")
-        assert len(traces[0]["x"]) == len(charts.iterations) == 200
-        compute = next(trace["y"] for trace in traces if trace["name"] == "compute")
-        assert sum(compute) * 5 == pytest.approx(sum(one.compute_ns for one in each) / 1e6)
+        assert bars_of(page).count() == len(charts.iterations) == 200
+        parts = parts_of(page.page.locator("#bars .stack"))
+        assert sum(ns for name, ns in parts if name == "compute") * 5 == pytest.approx(
+            sum(one.compute_ns for one in each), rel=1e-4
+        )
         assert page.complaints == []

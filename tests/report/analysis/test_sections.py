@@ -108,7 +108,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
         _, _, families = (grouping for grouping in inputs_of(whole).charts.devices[0].kernels[:3])
         counts = page.page.locator("#kernels .kernels").first.locator("tbody tr > :nth-child(5)").all_inner_texts()
         assert counts == [f"{group.count:,}" for group in families.groups]
-        page.press("]")
+        page.page.locator("#cards .goto").first.click()
         assert whole.findings[0].evidence[0].text in page.page.locator("#panel").inner_text()
         page.page.locator("button[data-move=fit]").click()
         page.settle()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.report.browser import Opened, chart
+from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
 
 STRIP = """() => { const strip = document.getElementById("overview"), { width, height } = strip;
@@ -64,20 +64,17 @@ def test_row_of_the_kernel_table_links_all_its_launches(page: Opened, analysis: 
 
 
 def test_gap_bar_iteration_and_finding_link(page: Opened, analysis: Analysis) -> None:
-    bars = chart(page, "Idle gaps by length").locator(".chart")
-    bars.focus()
-    page.press("End")
-    page.press("Enter")
+    page.page.locator("#chart_gaps_gpu_0 tbody tr").last.locator("th").click()
+    page.settle()
     gaps = analysis.devices[0].gaps
     assert page.evaluate("traceview.linked.group.places.every(({ rows }) => rows[0] === 'd:GPU 0')")
     assert 0 < page.evaluate("traceview.linked.group.places.length") <= gaps.count
     assert page.page.locator("#panel h3").is_visible()
-    chart(page, "What each iteration was made of").locator(".chart").focus()
-    page.press("Home")
-    page.press("Enter")
-    assert found(page) == "1 of 20 items"
+    page.page.locator("#bars .columns > button").first.press("Enter")
+    page.settle()
+    assert found(page) == "1 of 20 iterations"
     page.press("n")
-    assert found(page) == "2 of 20 items"
+    assert found(page) == "2 of 20 iterations"
     page.page.locator("#cards .goto").first.click()
     page.settle()
     places = analysis.findings[0].evidence

@@ -27,6 +27,8 @@ export interface Linked {
   before?: number;
   /** What the panel shows in place of an event. */
   content?: (Node | null)[];
+  /** Marks what stands for a place elsewhere on the page. */
+  mark?(place: Place): void;
 }
 
 /** Marks of one lane as columns, ascending by start. `reach` is the latest end so far. */
@@ -279,8 +281,6 @@ export interface Page extends Answer {
 export interface ChartItem {
   text: string;
   place: Place | null;
-  /** The places that it stands for, if not the place alone. */
-  places?(): Place[];
   mark?: object;
 }
 
@@ -288,9 +288,7 @@ export interface ChartSpec {
   id: string;
   heading: string;
   note: string;
-  looks?: [Look, string][];
   items: ChartItem[];
-  columns?: number;
   height?: number;
   bare?: boolean;
   picture(): { traces: object[]; layout: any };

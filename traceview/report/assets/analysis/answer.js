@@ -189,11 +189,11 @@ function drawCards() {
 }
 
 // Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
-function findingCard(finding, number) {
+function findingCard(finding) {
   const share = el("b", { class: "tone", title: gainTitle(finding), text: gainShare(finding) });
   return el(
     "li",
-    { class: "card " + finding.severity, "data-card": number },
+    { class: "card " + finding.severity },
     findingTitle(finding, share, " "),
     el("p", {}, ...prose(finding.remedy || firstSentence(finding.advice))),
     el(

@@ -1,7 +1,6 @@
-// All findings: one table of their costs, then each with its advice and evidence.
+// All findings, each with its cost, advice and evidence.
 import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
 import { afterCover, coverWords } from "./cover.js";
 import { showPlace } from "./places.js";
@@ -16,9 +15,7 @@ export function showFindings() {
 function drawFindings() {
   const found = page.findings.map(findingArticle);
   byId("findings-title").textContent = ["All findings", coverWords()].filter(Boolean).join(", ");
-  byId("all").replaceChildren(
-    ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "No finding: nothing cost GPU time." })]),
-  );
+  byId("all").replaceChildren(...(found.length ? found : [el("p", { text: "No finding: nothing cost GPU time." })]));
 }
 
 // Where the host was: the program's line and what it calls; the tip has all callers.
@@ -30,31 +27,6 @@ function stackLine(host) {
   const below = frames.slice(host.own);
   const shown = below.length > SHOWN_FRAMES ? [below[0], "…", ...below.slice(1 - SHOWN_FRAMES)] : below;
   return el("p", { class: "soft mono", title: frames.join("\n"), text: shown.join(" › ") });
-}
-
-function findingsTable() {
-  return table(
-    "Findings",
-    [
-      textColumn("finding", (one) => one.title, findingTitle),
-      textColumn("severity", (one) => one.severity, severityWord),
-      ...(page.devices.length > 1 ? [textColumn("GPU", (one) => one.device ?? "")] : []),
-      { ...unitColumn("gain", "fraction", (one) => one.gain.fraction), field: "gain_fraction" },
-      textColumn("gain is", (one) => one.gain.source),
-      durationColumn("cost", (one) => one.cost_ns),
-      durationColumn("per iteration", (one) => one.per_iteration_ns),
-      countColumn("places", (one) => one.evidence.length),
-      { field: "id", value: (one) => one.id },
-      { field: "advice", value: (one) => one.advice },
-      { field: "code", value: (one) => one.code },
-      { field: "unsure_because", value: (one) => one.unsure_because ?? "" },
-    ],
-    page.findings,
-  );
-}
-
-function severityWord({ severity }) {
-  return el("span", { class: "tone " + severity, text: severity });
 }
 
 function findingArticle(one) {

@@ -2,7 +2,7 @@
 import { chartFigures } from "../charts/figures.js";
 import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { focusHeading, sortBy, sortedRows, table, tableRow, textColumn, unitColumn, withUnits } from "../core/table.js";
+import { sortableTable, tableRow, textColumn, unitColumn, withUnits } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { linkTo } from "../timeline/linked.js";
 import { launchesOf } from "../timeline/search.js";
@@ -12,7 +12,7 @@ const FIRST_KERNELS = 20;
 
 const NAME_LETTERS = 46;
 
-const INSTANCES = ["median", "longest", "first"];
+const INSTANCES = ["median", "longest", "first"]; // times of single launches
 
 const LONGEST = 1;
 
@@ -55,21 +55,14 @@ function kernelTable(kernels) {
   const draw = () => {
     const chosen = grouping();
     const columns = kernelColumns(kernels, chosen);
-    const rows = sortedRows(filteredRows(kernels, chosen, state.filter), columns, state);
+    const rows = filteredRows(kernels, chosen, state.filter);
     const shares = rows.reduce((sum, { values }) => sum + values[SHARE], 0);
     const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
     status.textContent = `${countText(rows.length)} of ${countText(chosen.rows.length)} rows${share}`;
-    const sort = { heading: state.sort, down: state.down, by };
-    place.replaceChildren(table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: openLongest }));
-    place.querySelector("tbody button")?.setAttribute("tabindex", "0");
+    place.replaceChildren(
+      sortableTable(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { state, open: openLongest }),
+    );
   };
-  const by = (heading) => {
-    const chosen = grouping();
-    sortBy(state, heading, kernelColumns(kernels, chosen), chosen.rows);
-    draw();
-    focusHeading(place, heading);
-  };
-  place.addEventListener("keydown", moveInTable);
   draw();
   return el(
     "div",
@@ -141,25 +134,21 @@ function kernelColumns(kernels, grouping) {
   ];
 }
 
+// Only the longest is a button, for the keyboard: n and N lead to all other launches.
 function instanceColumn(heading, at) {
-  return {
-    heading,
-    field: heading + "_ns",
-    value: (row) => row.instances[at]?.[1] ?? "",
-    cell: (row) => (row.instances.length ? instanceButton(heading, row, at) : ""),
-  };
-}
-
-function instanceButton(heading, row, at) {
-  const [, length] = row.instances[at];
+  const text = (row) => (row.instances.length ? duration(row.instances[at][1]) : "");
   const title = `Show the ${heading} in the timeline`;
-  const label = `${title}: ${row.name}, ${duration(length)}`;
-  const options = { class: "instance", tabindex: -1, "aria-label": label, title };
-  return actionButton(duration(length), options, () => openInstance(row, at));
+  const button = (row) => {
+    const options = { class: "instance", "aria-label": `${title}: ${row.name}, ${text(row)}`, title };
+    return row.instances.length ? actionButton(text(row), options, () => openLongest(row)) : "";
+  };
+  const value = (row) => row.instances[at]?.[1] ?? "";
+  return { heading, field: heading + "_ns", value, cell: at === LONGEST ? button : text };
 }
 
-async function openInstance(row, at) {
-  const [start, length, stream] = row.instances[at];
+async function openLongest(row) {
+  if (!row.instances.length) return;
+  const [start, length, stream] = row.instances[LONGEST];
   const title = `${row.name}, ${duration(length)}`,
     place = { start, end: start + length, rows: [`s:${stream}`] };
   return linkTo({ title, words: "launches", ...(await launchesOf(row, row.by ?? "shape", place)) }, place);
@@ -171,7 +160,7 @@ function nameCell(kernels, grouping, row) {
   const members = grouping.by === "shape" ? [] : membersOf(kernels, grouping.by, row);
   const text = middle(name, NAME_LETTERS);
   if (!members.length) return el("span", { class: "mono", title: row.full || name, text });
-  const options = { class: "members mono", tabindex: -1, "aria-expanded": "false", title: name };
+  const options = { class: "members mono", "aria-expanded": "false", title: name };
   return actionButton(text, options, ({ currentTarget }) => toggleMembers(kernels, members, currentTarget));
 }
 
@@ -205,16 +194,11 @@ function toggleMembers(kernels, members, button) {
   const line = button.closest("tr");
   button.setAttribute("aria-expanded", String(unfold));
   if (!unfold) {
-    button.setAttribute("tabindex", "0");
     while (line.nextSibling?.classList.contains("member")) line.nextSibling.remove();
     return;
   }
   const columns = withUnits(kernelColumns(kernels, { by: "shape" }).slice(0, line.children.length), members);
   line.after(...members.map((row) => tableRow(columns, row, { name: "member", open: openLongest })));
-}
-
-function openLongest(row) {
-  if (row.instances.length) openInstance(row, LONGEST);
 }
 
 function searchText(kernels, by, row) {
@@ -227,21 +211,4 @@ function searchText(kernels, by, row) {
 
 function filteredRows(kernels, { by, rows }, filter) {
   return filter ? rows.filter((row) => searchText(kernels, by, row).includes(filter)) : rows;
-}
-
-// The buttons of a table are one stop of the Tab key; arrows go between them.
-function moveInTable(event) {
-  const button = event.target.closest("tbody button");
-  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  if (!button || !step || event.ctrlKey || event.metaKey || event.altKey) return;
-  const lines = [...button.closest("tbody").rows].map((line) => [...line.querySelectorAll("button")]);
-  const at = lines.findIndex((line) => line.includes(button));
-  const line = lines[at + step[0]] ?? [];
-  const next = line[Math.min(lines[at].indexOf(button) + step[1], line.length - 1)];
-  event.preventDefault();
-  event.stopPropagation();
-  if (!next) return;
-  button.setAttribute("tabindex", "-1");
-  next.setAttribute("tabindex", "0");
-  next.focus();
 }

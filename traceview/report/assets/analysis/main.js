@@ -25,7 +25,6 @@ import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../t
 import { showAnswer, showCards, showHead } from "./answer.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
-import { watchPlaces } from "./places.js";
 import { watchPrinting } from "./print.js";
 import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
@@ -67,7 +66,7 @@ async function start() {
     await rebuild();
     await repaintCharts();
   });
-  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, showWhatIf, watchPlaces]) show();
+  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, showWhatIf]) show();
   document.documentElement.dataset.shown = "answer";
   const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();

@@ -1,9 +1,9 @@
 // A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
-// A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
+// A spec is { id, heading, note, items, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
 import { inflateText } from "../core/columns.js";
 import { actionButton, el } from "../core/dom.js";
-import { cssColour, swatch } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { linkTo } from "../timeline/linked.js";
 import { savePng } from "./png.js";
 
@@ -26,15 +26,8 @@ function runLibrary() {
   document.head.append(script);
 }
 
+/** @param {import("../types").ChartSpec} spec */
 export function chartSection(spec) {
-  return el("section", { class: "figure", id: spec.id }, ...chartParts(spec, "h2"));
-}
-
-/**
- * @param {import("../types").ChartSpec} spec
- * @param {"h2" | "h3"} heading
- */
-export function chartParts(spec, heading) {
   const stage = el("div", {
     class: "chart",
     tabindex: 0,
@@ -57,26 +50,14 @@ export function chartParts(spec, heading) {
     runLibrary();
     savePng(chart);
   });
-  return [
-    el(
-      "div",
-      { class: "figure-head" },
-      el(heading, { text: spec.heading }),
-      el("span", { class: "spacer" }),
-      tabled,
-      png,
-    ),
+  return el(
+    "section",
+    { class: "figure", id: spec.id },
+    el("div", { class: "figure-head" }, el("h2", { text: spec.heading }), el("span", { class: "spacer" }), tabled, png),
     el("div", { class: "notes-place" }, chart.status, el("p", { class: "soft", text: spec.note })),
-    ...chartLegend(spec),
     stage,
     behind,
-  ];
-}
-
-/** @param {import("../types").ChartSpec} spec */
-function chartLegend({ looks = [] }) {
-  const items = looks.map(([look, word]) => el("li", {}, swatch(look), word));
-  return items.length ? [el("ul", { class: "looks" }, ...items)] : [];
+  );
 }
 
 function toggleTable(chart, behind, button) {
@@ -122,21 +103,14 @@ function selectItem(chart, at, go) {
   if (item.mark) Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
   const { heading, items } = chart.spec;
   if (go && item.place)
-    linkTo(
-      { title: heading, words: "items", places: item.places?.() ?? items.flatMap(({ place }) => place ?? []) },
-      item.place,
-    );
+    linkTo({ title: heading, words: "items", places: items.flatMap(({ place }) => place ?? []) }, item.place);
 }
 
 function outlineShapes({ spec, at }) {
   if (at < 0 || !spec.items[at].mark) return [];
   return [
     {
-      type: "rect",
       xref: "x",
-      yref: "paper",
-      y0: 0,
-      y1: 1,
       ...spec.items[at].mark,
       line: { width: 2, color: cssColour("--mark") },
       fillcolor: "rgba(0,0,0,0)",
@@ -146,9 +120,8 @@ function outlineShapes({ spec, at }) {
 
 function chartKey(chart, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const last = chart.spec.items.length - 1,
-    line = chart.spec.columns ?? 1;
-  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line, Home: -Infinity, End: Infinity };
+  const last = chart.spec.items.length - 1;
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity };
   const enter = event.key === "Enter" || event.key === " ";
   if (!enter && !(event.key in steps)) return;
   event.preventDefault();

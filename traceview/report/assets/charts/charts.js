@@ -1,14 +1,14 @@
 // All charts of the page.
 import { byId, el } from "../core/dom.js";
-import { chartSection, charts, drawChart } from "./chart.js";
+import { charts, drawChart } from "./chart.js";
 import { copyChart } from "./copies.js";
 import { chartFigures } from "./figures.js";
-import { gapChart } from "./gaps.js";
+import { gapSection } from "./gaps.js";
 import { placeChart } from "./places.js";
 import { rangeTree } from "./ranges.js";
 import { showIterationChart } from "./iterations.js";
 import { stackSections } from "./stacks.js";
-import { streamChart } from "./streams.js";
+import { streamSection } from "./streams.js";
 
 export async function loadCharts() {
   const figures = await chartFigures();
@@ -25,12 +25,11 @@ export async function loadCharts() {
     ...stackSections(figures.stacks),
     ...figures.devices.flatMap((device) => {
       const on = several ? `, ${device.id}` : "";
-      const specs = [gapChart, copyChart, streamChart].map((make) => make(device, on));
       return [
-        ...[placeChart(device, on)].filter(Boolean).map(chartSection),
+        placeChart(device, on),
         ...rangeTree(device, on),
-        el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection)),
-      ];
+        el("div", { class: "grid" }, gapSection(device, on), copyChart(device, on), streamSection(device, on)),
+      ].filter(Boolean);
     }),
   );
 }

@@ -3,6 +3,7 @@ import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, table, textColumn, unitColumn } from "../core/table.js";
 import { bandwidth, countText, duration, bytesText } from "../core/words.js";
+import { chartSection } from "./chart.js";
 import { chartLayout } from "./style.js";
 
 const SYMBOLS = { pageable: "x", pinned: "circle", managed: "diamond", device: "square", unknown: "triangle-up" };
@@ -13,7 +14,7 @@ export function copyChart(device, on) {
   if (!copies.length) return null;
   const grouped = copies.some((group) => group.count > 1);
   const kinds = [...new Set(copies.map(copyKind))].sort();
-  return {
+  return chartSection({
     id: fieldName("chart copies " + device.id),
     heading: "Bandwidth of copies by size" + on,
     note: [
@@ -28,7 +29,7 @@ export function copyChart(device, on) {
     items: copies.map((group) => copyItem(group, device, copies)),
     picture: () => copyPicture(copies, kinds),
     table: () => copyTable(copies, on),
-  };
+  });
 }
 
 function copyKind({ kind, memory }) {

@@ -1,12 +1,10 @@
 // The composition of each iteration as bars; the spread and all figures as tables.
 import { actionButton, byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { cssColour, lookWord } from "../core/palette.js";
+import { lookWord, partsBar, swatch } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
-import { axisUnit, countText, duration } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 import { linkTo } from "../timeline/linked.js";
-import { chartParts } from "./chart.js";
-import { chartLayout, barStyle, plotlyText } from "./style.js";
 
 const WALL = "wall"; // the only figure where there is no GPU work
 
@@ -52,6 +50,7 @@ function spreadTable(found) {
   );
 }
 
+// A bar for each iteration, or for the mean of several; one far above the counted ones is cut.
 export function showIterationChart(found) {
   const parts = page.looks
     .flatMap((look) => [look, "exposed_" + look])
@@ -60,104 +59,50 @@ export function showIterationChart(found) {
     parts.push(WALL);
     for (const bar of found.bars) bar.parts = { [WALL]: bar.wall };
   }
-  const grouped = found.bars.some((bar) => bar.count > 1);
+  const bars = found.bars.map((bar) => iterationBar(bar, parts));
+  const most =
+    Math.max(...bars.filter(({ skipped }) => !skipped).map(({ ns }) => ns), 0) || Math.max(...bars.map(({ ns }) => ns));
+  const group = { title: "Iteration", words: "iterations", places: bars.map(({ place }) => place) };
+  const looks = parts.map((part) => el("li", {}, swatch(iterationLook(part)), iterationWord(part)));
+  const grouped = found.bars.some(({ count }) => count > 1) ? "the average of consecutive iterations" : "an iteration";
+  const each = el("details", { ontoggle: () => each.children.length < 2 && each.append(iterationTable(found)) });
+  each.append(el("summary", { text: "Every iteration" }));
   byId("bars").replaceChildren(
-    ...chartParts(
-      {
-        id: "bars-chart",
-        heading: "What each iteration was made of",
-        looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
-        note: grouped
-          ? "Each bar is the average of consecutive iterations. Click a bar to show its slowest iteration in the timeline."
-          : "Click a bar to show the iteration in the timeline.",
-        items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
-        picture: () => iterationPicture(found.bars, parts, grouped),
-        table: () => iterationTable(found),
-      },
-      "h3",
+    el("h3", { text: "What each iteration was made of" }),
+    el("p", {
+      class: "soft",
+      text: `Each bar is ${grouped}; the highest counted one is ${duration(most)}. A click shows it in the timeline.`,
+    }),
+    el("ul", { class: "looks" }, ...looks),
+    el(
+      "div",
+      { class: "columns" },
+      ...bars.map(({ words, ns, pieces, place }, at) => {
+        const made = partsBar(words, pieces, duration);
+        made.style.height = `${Math.min(100, (100 * ns) / most)}%`;
+        const options = { class: ns > most ? "cut" : null, title: words, "aria-label": words, tabindex: at ? -1 : 0 };
+        return actionButton([made], options, () => linkTo({ ...group }, place));
+      }),
     ),
+    each,
   );
 }
 
-function barName({ first, last, count: of }) {
-  return of > 1 ? `${of} iterations, ${first} to ${last}` : first;
-}
-
-function iterationItem(bar, at, parts) {
-  const { slowest } = bar,
+function iterationBar(bar, parts) {
+  const { slowest, count } = bar,
     wall = duration(slowest.end - slowest.start);
-  const made = parts
+  const pieces = parts
     .filter((part) => bar.parts[part])
-    .map((part) => `${iterationWord(part)} ${duration(bar.parts[part] / bar.count)}`);
-  const head = bar.count > 1 ? `average of ${barName(bar)}` : `${barName(bar)}, ${wall}`;
-  const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
+    .map((part) => ({ look: iterationLook(part), word: iterationWord(part), ns: bar.parts[part] / count }));
+  const several = `average of ${count} iterations, ${bar.first} to ${bar.last}; slowest: ${slowest.name}, ${wall}`;
+  const made = pieces.map(({ word, ns }) => `${word} ${duration(ns)}`).join(", ");
   return {
-    text: `${head}${bar.skipped ? ", skipped" : ""}: ${made.join(", ")}${tail}`,
+    skipped: bar.skipped,
+    words: `${count > 1 ? several : `${bar.first}, ${wall}`}${bar.skipped ? ", skipped" : ""}: ${made}`,
+    ns: pieces.reduce((sum, { ns }) => sum + ns, 0),
+    pieces,
     place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name },
-    mark: { x0: at - 0.5, x1: at + 0.5 },
   };
-}
-
-function iterationPicture(bars, parts, grouped) {
-  const x = bars.map((_, at) => at);
-  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (skipped)" : ""));
-  const { top, cut, scale, unit } = barTop(bars);
-  const traces = parts.map((part) => ({
-    type: "bar",
-    x,
-    y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / scale),
-    name: iterationWord(part),
-    text: names,
-    customdata: x,
-    textposition: "none",
-    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3~f} ${unit}<extra></extra>`,
-    marker: barStyle(iterationLook(part), bars.length > 60 ? 0 : 0.5),
-  }));
-  const step = Math.max(1, Math.ceil(x.length / 20));
-  const ticks = x.filter((at) => at % step === 0);
-  const title = grouped ? `average ${unit} per iteration` : unit;
-  return {
-    traces,
-    layout: chartLayout(
-      {
-        tickvals: ticks,
-        ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(bars[at].at))),
-        title: { text: "iteration", standoff: 6 },
-        showgrid: false,
-        zeroline: false,
-        range: [-0.6, x.length - 0.4],
-      },
-      { title: { text: title }, range: [0, top] },
-      { annotations: cut, bargap: x.length > 60 ? 0 : 0.2 },
-    ),
-  };
-}
-
-// A bar far above the others is cut and labelled with its sum, so that the others stay readable.
-function barTop(bars) {
-  const lengths = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count);
-  const [scale, unit] = axisUnit(Math.max(...lengths.filter((_, at) => !bars[at].skipped), 0) || Math.max(...lengths));
-  const sums = lengths.map((ns) => ns / scale);
-  const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)),
-    highest = Math.max(...sums);
-  if (!usual || highest < 2.5 * usual) return { top: 1.05 * highest, cut: [], scale, unit };
-  const top = 1.25 * usual;
-  const cut = sums.flatMap((sum, at) =>
-    sum > top
-      ? [
-          {
-            x: at,
-            y: top,
-            yanchor: "top",
-            text: `↑ ${duration(scale * sum)}`,
-            showarrow: false,
-            bgcolor: cssColour("--card"),
-            font: { size: 11, color: cssColour("--ink") },
-          },
-        ]
-      : [],
-  );
-  return { top, cut, scale, unit };
 }
 
 const FIRST_ITERATIONS = 50;

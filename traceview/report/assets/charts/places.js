@@ -1,6 +1,7 @@
 // Kernel time by module, op and kernel: a flame chart, in which a click on a part shows it alone.
 import { fieldName } from "../core/export.js";
 import { countText, duration, percent } from "../core/words.js";
+import { chartSection } from "./chart.js";
 import { icicleParts, rootTime } from "./icicle.js";
 
 export function placeChart(device, on) {
@@ -13,7 +14,7 @@ export function placeChart(device, on) {
   }
   const total = rootTime(nodes);
   const tip = ({ ns }) => `${duration(ns)}, ${percent(ns, total)}`;
-  return {
+  return chartSection({
     id: fieldName("chart places " + device.id),
     note: "Backward kernels count for the module and the op of their forward; where no module is known, ranges stand in its place. Click a part to show it alone, and its top to go back. Small parts are left out.",
     ...icicleParts("Kernel time by module and op" + on, nodes, {
@@ -22,5 +23,5 @@ export function placeChart(device, on) {
       said: (node) => `${tip(node)} of the kernel time, ${countText(node.count)} kernels`,
       tip,
     }),
-  };
+  });
 }

@@ -180,38 +180,39 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
 }
 
 /**
- * A table whose headings sort its rows; their order is the given one at first.
+ * A table whose headings sort its rows; their order is the given one at first, or that of `state`.
  *
  * @param {string} caption
  * @param {TableColumn[]} columns
  * @param {any[]} rows
  * @param {number} most
+ * @param {{ state?: { sort: string, down: boolean }, open?: TableOptions["open"] }} options
  */
-export function sortableTable(caption, columns, rows, most) {
-  const state = { sort: "", down: true },
-    place = el("div", {});
+export function sortableTable(caption, columns, rows, most, { state = { sort: "", down: true }, open } = {}) {
+  const place = el("div", {});
   const draw = () => {
     const sort = { heading: state.sort, down: state.down, by };
-    place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort }));
+    place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort, open }));
   };
   const by = (heading) => {
     sortBy(state, heading, columns, rows);
     draw();
-    focusHeading(place, heading);
+    const heads = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("thead button"));
+    [...heads].find((head) => head.textContent === heading)?.focus();
   };
   draw();
   return place;
 }
 
 // Numbers are first sorted from the largest, texts from A; a second time the other way round.
-export function sortBy(state, heading, columns, rows) {
+function sortBy(state, heading, columns, rows) {
   const value = columns.find((column) => column.heading === heading)?.value;
   const isText = rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
   Object.assign(state, { sort: heading, down: state.sort === heading ? !state.down : !isText });
 }
 
 // Rows without a value come last in both directions.
-export function sortedRows(rows, columns, { sort, down }) {
+function sortedRows(rows, columns, { sort, down }) {
   const value = columns.find(({ heading }) => heading === sort)?.value;
   if (!value) return rows;
   const known = (row) => value(row) !== "";
@@ -220,9 +221,4 @@ export function sortedRows(rows, columns, { sort, down }) {
     return typeof left === "string" ? left.localeCompare(right, undefined, { numeric: true }) : left - right;
   };
   return [...rows].sort((a, b) => Number(known(b)) - Number(known(a)) || (down ? before(b, a) : before(a, b)));
-}
-
-export function focusHeading(place, heading) {
-  const heads = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("thead button"));
-  [...heads].find((head) => head.textContent === heading)?.focus();
 }

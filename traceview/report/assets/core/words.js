@@ -45,11 +45,6 @@ export function duration(ns) {
   return ns ? withUnit(ns, TIMES) : "0 ms";
 }
 
-/** The unit of an axis that reaches `most` ns, and its size. @returns {[number, string]} */
-export function axisUnit(most) {
-  return scaleFor(most, TIMES);
-}
-
 // Both ends of a range of times, the unit once if they share it: 28.1 to 11.5 ms.
 export function timeRange(from, to, between = " to ") {
   const [first, last] = [duration(from), duration(to)];

@@ -5,12 +5,11 @@ import { drawnY, isStuck, revealRow, stuckHeight } from "./rows.js";
 import { view } from "./state.js";
 import { rebuild, setView } from "./view.js";
 
-export async function goTo(place, button) {
+export async function goTo(place) {
   const length = Math.max(place.end - place.start, 500);
   view.lit = place;
   setView(place.start - length, place.end + length);
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
-  button?.setAttribute("aria-current", "true");
   await bringInSight(place.rows);
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });

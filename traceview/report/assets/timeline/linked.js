@@ -16,14 +16,13 @@ import { board, linked, view } from "./state.js";
  * Selects a place of a group: the view moves there, and the panel shows it.
  * @param {import("../types").Linked} group
  * @param {import("../types").Place} place
- * @param {HTMLElement | null} button that stands for the place
  */
-export async function linkTo(group, place, button = null) {
+export async function linkTo(group, place) {
   const found = group.places.findIndex(({ start, rows }) => start === place.start && rows[0] === place.rows[0]);
   if (found < 0) group.places = [place, ...group.places].sort((a, b) => a.start - b.start);
   const from = [...queryAll(":hover, main button:focus")].filter((one) => one.closest("main > :not(#timeline)"));
   Object.assign(linked, { group, rows: rowsOf(group.places), from: from.at(-1) ?? null });
-  await showLinked(found < 0 ? group.places.indexOf(place) : found, button);
+  await showLinked(found < 0 ? group.places.indexOf(place) : found);
 }
 
 // The places of each row by start, as far as highlights need them.
@@ -42,8 +41,8 @@ function rowsOf(places) {
   return byRow;
 }
 
-/** @param {number} at @param {HTMLElement | null} button */
-async function showLinked(at, button = null) {
+/** @param {number} at */
+async function showLinked(at) {
   const { group } = linked,
     place = group.places[at],
     { title, words = "found", total = group.places.length, before = 0 } = group;
@@ -59,7 +58,8 @@ async function showLinked(at, button = null) {
       el("p", {}, ...prose(place.text ?? `${duration(place.end - place.start)} from ${momentText(place.start)}`)),
       ...(group.content ?? []),
     );
-  await goTo(place, button);
+  await goTo(place);
+  group.mark?.(place);
 }
 
 // Goes through the places and wraps around. Returns whether there are any.

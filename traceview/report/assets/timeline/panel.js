@@ -34,7 +34,6 @@ const KEYS = [
   ["M", "select the visible time of the selection's row as an area"],
   ["l", "go from GPU work to its launch, and back"],
   ["click", "show details of an operation"],
-  ["[ and ]", "previous and next worst place"],
   ["Page Up, Page Down", "scroll the rows"],
   ["z", "let the timeline fill the window, and back; a drag on its lower edge changes its height"],
   ["p, h", "pin the row under the pointer or of the selection to the top, or hide it; again to undo"],
