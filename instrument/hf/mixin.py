@@ -14,7 +14,6 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument.errors import ConfigError
 from instrument.hf.batches import AsyncBatches, StockBatches, Throughput
 from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, phase
 from instrument.step_ranges import StepRanges
@@ -81,8 +80,7 @@ class AsyncTrainerMixin:
         """Add ranges to the accelerator's backward pass and gradient clipping."""
         stock: Any = super()
         stock.create_accelerator_and_postprocess()
-        for name, method in ((BACKWARD, "backward"), (OPTIMIZER, "clip_grad_norm_")):
-            setattr(self.accelerator, method, phase(name)(getattr(self.accelerator, method)))
+        _name_phases(self.accelerator, {"backward": BACKWARD, "clip_grad_norm_": OPTIMIZER})
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the stock Trainer does; end the thread and close all ranges afterwards."""
@@ -101,7 +99,6 @@ class AsyncTrainerMixin:
         self._overlapping = False
         if not (self._training and self.enable_async_dataloader):
             return stock.get_train_dataloader()
-        _refuse_deepspeed(self.accelerator)
         obstacle = _async_obstacle(self.args.device, self.accelerator)
         with nullcontext() if obstacle else _batches_on_host(self.accelerator):
             loader = stock.get_train_dataloader()
@@ -120,6 +117,7 @@ class AsyncTrainerMixin:
         stock: Any = super()
         if self._batches is None or self._batches.source is not epoch_iterator:
             self._close_batches()
+            self._name_engine()
             self._begin_iteration()
             self._batches = self._open_batches(epoch_iterator)
         elif not self._batches.ended:
@@ -154,6 +152,13 @@ class AsyncTrainerMixin:
         self._steps.begin(self.state.global_step)
         self._throughput.start()
 
+    def _name_engine(self) -> None:
+        """Name the phases of DeepSpeed, whose engine also steps the optimizer in the accelerator's backward."""
+        engine = getattr(getattr(self.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+        if engine is not None and "step" not in vars(engine):
+            vars(self.accelerator).pop("backward", None)
+            _name_phases(engine, {"backward": BACKWARD, "step": OPTIMIZER})
+
     def _open_batches(self, source: Iterator[Any]) -> StockBatches:
         main_input = getattr(self.model, "main_input_name", "input_ids")
         if not self._overlapping:
@@ -180,13 +185,10 @@ class AsyncTrainerMixin:
             )
 
 
-def _refuse_deepspeed(accelerator: Any) -> None:
-    """Raise ConfigError under DeepSpeed, whose engine calls backward and the optimizer in ways that were not tested."""
-    if str(getattr(accelerator, "distributed_type", "")).endswith("DEEPSPEED"):
-        raise ConfigError(
-            "AsyncTrainer is not tested with DeepSpeed: use FSDP (--fsdp), which shards in the same way, or "
-            "enable_async_dataloader=False"
-        )
+def _name_phases(owner: Any, methods: dict[str, str]) -> None:
+    """Replace methods of an object by the same methods in ranges."""
+    for method, name in methods.items():
+        setattr(owner, method, phase(name)(getattr(owner, method)))
 
 
 def _async_obstacle(device: torch.device, accelerator: Any) -> str | None:
