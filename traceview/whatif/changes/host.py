@@ -19,14 +19,23 @@ from traceview.whatif.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange,
 from traceview.whatif.constants import EVENT_CALL, Constants
 from traceview.whatif.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
 
+MOSTLY = 0.5  # part of the time of memory calls from which one call explains it
+
 
 def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
-    """Return the graph without the time of memory calls."""
-    if not graph.calls.memory.any():
+    """Return the graph without the time of memory calls.
+
+    In a run without iterations, a call that takes most of that time stays: it creates a context or pins memory, once.
+    """
+    memory = graph.calls.memory.copy()
+    length = np.where(memory, graph.calls.end - graph.calls.start, 0)
+    if graph.counted == 1 and length.max(initial=0) > MOSTLY * length.sum():
+        memory[np.argmax(length)] = False
+    if not memory.any():
         return "no iteration allocates or frees memory"
     weight = graph.edges.weight.copy()
-    weight[graph.call_edges(CALL, graph.calls.memory)] = 0
-    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, graph.calls.memory)))
+    weight[graph.call_edges(CALL, memory)] = 0
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, memory)))
 
 
 ALLOCATE = GraphChange(
