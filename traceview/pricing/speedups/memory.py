@@ -194,17 +194,17 @@ def _decide_chains(totals: Totals) -> SpeedupDecision | str:
 
 def _attention(kernels: KernelSequence) -> Members:
     """Choose softmax, masks, dropout and copies around two matrix products, which a fused attention kernel replaces."""
-    loss = kernels.matches(LOSS)
+    loss, fused = kernels.matches(LOSS), {"fused": kernels.in_families("attention")}
     softmax = kernels.in_families("softmax") & ~loss
     if not softmax.any():
-        return Members({})
+        return Members(fused)
     product, count = kernels.in_families("gemm"), len(softmax)
     first, last = kernels.runs(~product)
     has_softmax, has_loss = (per_run(members, first, last, np.maximum) > 0 for members in (softmax, loss))
     chosen = (first > 0) & (last < count) & has_softmax & ~has_loss
     first, last = first[chosen], last[chosen]
     if len(first) == 0:
-        return Members({})
+        return Members(fused)
     backward = kernels.matches("[bB]ackward")[_softmax_in(softmax, first, last)]
     # The backward pass has two products on each side of the softmax.
     begin = first - 1 - (backward & (first > 1) & product[first - 2])
@@ -220,6 +220,7 @@ def _attention(kernels: KernelSequence) -> Members:
             "odd": products & kernels.matches(ODD_PRODUCT),
             "inner": (marked(first, last, count) | around) & ~products,
             "layer": layers,
+            **fused,
         }
     )
 
@@ -228,6 +229,8 @@ def _decide_attention(totals: Totals) -> SpeedupDecision | str:
     layers = totals.count("layer")
     if not layers:
         return "no softmax runs between two matrix products"
+    if totals.count("fused") >= layers:
+        return "attention runs in fused kernels already; the softmax between products selects experts or tokens"
     part = totals.share("inner", "product")
     detail = f"{layers:,} attention layers of several kernels each take {part} of the kernel time"
     left = {"product": FORWARD_LEFT, "backward": BACKWARD_LEFT, "odd": ODD_LEFT, "inner": ATTENTION_LEFT}
@@ -293,7 +296,7 @@ SDPA = Speedup(
     "sdpa",
     "Attention as one kernel",
     "a supported head size, and no use of the attention weights",
-    ("product", "backward", "odd", "inner", "layer"),
+    ("product", "backward", "odd", "inner", "layer", "fused"),
     _attention,
     _decide_attention,
     gone=("inner",),
