@@ -22,6 +22,7 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
+from traceview.workers import return_freed_memory
 
 Progress = Callable[[str, float], None]
 
@@ -33,7 +34,9 @@ def open_trace(path: str | Path) -> Trace:
     free memory.
     """
     check_fits(Path(path))
-    return normalise(read_capture(path))
+    trace = normalise(read_capture(path))
+    return_freed_memory()  # the raw tables took more than the trace does
+    return trace
 
 
 def analyze(

@@ -167,11 +167,11 @@ def queue_lengths(given: DeviceInput) -> pl.DataFrame:
     launch, call = launch_rows(given.trace.operations), given.trace.api["start"].to_numpy()
     rows = np.flatnonzero((given.trace.operations["device"].to_numpy() == given.activity.device) & (launch >= 0))
     started = given.trace.operations["start"].to_numpy()[rows]
-    launched = np.sort(call[launch[rows]])
+    launched = np.sort(call[launch[rows]], kind="stable")  # fast, because they nearly ascend
     own = given.activity.select(launch)
     own = own[own >= 0]
     is_own = len(own) == len(rows)
-    moments = launched if is_own else np.sort(call[own])
+    moments = launched if is_own else np.sort(call[own], kind="stable")
     counts = np.zeros(MAX_LENGTH + 1, np.int64)
     for block in intervals.blocks(len(moments)):
         at = moments[block]

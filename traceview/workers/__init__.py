@@ -140,8 +140,7 @@ class ThisProcess(Workers):
         return map(function, jobs)
 
 
-M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
-MMAP_THRESHOLD_BYTES = 32 << 20  # the largest that glibc accepts
+M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD = -8, -4, -1  # malloc.h
 TRIM_THRESHOLD_BYTES = 64 << 20
 MAX_POLARS_THREADS = 4
 # The path of `python -c` begins with "", the working folder; without it under -P, -I and PYTHONSAFEPATH.
@@ -156,9 +155,10 @@ def python_command(code: str, *arguments: str, python: str = sys.executable) -> 
 def limit_memory_and_threads() -> None:
     """Configure the allocators and thread pools for one short command; this saves a quarter of the memory.
 
-    - glibc: all threads share one heap, which keeps some freed memory for the next arrays: the system clears each page
-      that it gives, which takes a tenth of the time. Larger arrays return to the system when they are freed.
-    - jemalloc, which polars uses: freed memory returns to the system after 0.05 s, so that the next arrays can use it.
+    - glibc: all threads share one heap, also for the largest arrays. It keeps freed memory for the next arrays: the
+      system clears each page that it gives, which takes a quarter of the time at 10 million kernels.
+    - jemalloc, which polars uses: its threads share one arena too. Freed memory serves the next frames for 0.2 s and
+      then returns to the system.
     - The cyclic garbage collector is off: one command creates almost no cycles.
     - OpenBLAS gets one thread, because nothing multiplies matrices.
     """
@@ -166,9 +166,15 @@ def limit_memory_and_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if (os.cpu_count() or 1) > MAX_POLARS_THREADS:  # 32 threads use 1.5 times the processor time of 4
         os.environ.setdefault("POLARS_MAX_THREADS", str(MAX_POLARS_THREADS))
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0")
     with suppress(AttributeError, OSError):  # only glibc has mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)
-        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Return to the system what malloc keeps of freed arrays."""
+    with suppress(AttributeError, OSError):  # only glibc has malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)
