@@ -137,7 +137,8 @@ class PartTrace:
         else:
             causes = np.zeros((len(CAUSES), len(gaps.start)), np.int64)
             new = self._fill_known(causes, work, *known)
-            causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
+            if len(new):  # the states of threads take long to collect
+                causes[:, new] = attribute(self.trace, self.threads, gaps.start[new], gaps.end[new], operation[new])
         is_new = work.device not in self._gaps and (known is None or known[0] != work.window)
         if is_new and self.passed.file is not None:
             occurring = np.flatnonzero(causes.any(axis=1)).tolist()
