@@ -7,8 +7,6 @@
 
     class MyTrainer(AsyncTrainerMixin, SFTTrainer): ...  # with any other Trainer
 
-    Trainer(model, args, train_dataset=data, callbacks=[RangeCallback()])  # ranges and figures alone
-
 Batches are still read by accelerate's loader, so resuming, gradient accumulation, datasets without a length, several
 processes and evaluation work as in the stock Trainer. Two settings make the host wait for the GPU:
 `logging_nan_inf_filter=True`, the default, after every micro-batch, and `logging_steps=1` after every step. Works with
@@ -20,7 +18,6 @@ from __future__ import annotations
 try:
     from transformers import Trainer
 
-    from instrument.hf.callback import RangeCallback
     from instrument.hf.mixin import AsyncTrainerMixin
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
@@ -30,7 +27,7 @@ except ModuleNotFoundError as missing:
         f"instrument.hf needs {package}: pip install transformers accelerate", name=package
     ) from missing
 
-__all__ = ["AsyncTrainer", "AsyncTrainerMixin", "RangeCallback"]
+__all__ = ["AsyncTrainer", "AsyncTrainerMixin"]
 
 
 class AsyncTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]

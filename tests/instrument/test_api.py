@@ -16,7 +16,7 @@ from tests.captures import ROOT
 SECTION = re.compile(r"^::: (instrument[\w.]*)\n    options:\n      members: \[([^]]+)\]", re.MULTILINE)
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 LISTED = {module: members.split(", ") for module, members in SECTION.findall(PAGE)}
-OPTIONAL = {"instrument.hf", "instrument.lightning", "instrument.accelerate"}
+OPTIONAL = {"instrument.hf"}
 
 
 def exported(name: str) -> Any:
