@@ -19,7 +19,7 @@ from instrument.config.strategies import STRATEGIES
 from instrument.data import Loader, Position
 from instrument.distributed.checkpoints import open_checkpoints
 from instrument.distributed.parts import checkpoint_parts
-from instrument.distributed.scaling import Calibration, calibrate, gather_times, report_lines
+from instrument.distributed.scaling import calibrate, gather_times, report_lines
 from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError
@@ -202,7 +202,7 @@ class _TrainingRun:
             for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
                 self.log(line)
 
-    def _calibration(self) -> Calibration | None:
+    def _calibration(self) -> float | None:
         """Measure forward and backward of one GPU alone, if there are several."""
         if self.world.size == 1:
             return None
@@ -216,7 +216,7 @@ class _TrainingRun:
             batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
             return calibrate(self.learner, batch, self.world)
 
-    def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
+    def _report_scaling(self, journal: Journal, calibration: float | None) -> None:
         """Report the speed-up of the GPUs and which settings limit it. Processes on a CPU share its cores."""
         if self.world.size == 1 or self.device.type != "cuda" or not journal.recent:
             return
