@@ -21,7 +21,7 @@ from instrument.data import Loader, Position, map_style_loader, package_samples
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.models import Transformer, check, tune
-from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, error_line, load_reference, stream_length
+from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, load_reference, stream_length
 from instrument.pinned import PinnedCollator
 from instrument.trainer.hooks import Hooks
 from instrument.trainer.learner import ComputeLoss, CountTerms, Learner, call_model
@@ -137,23 +137,23 @@ class Workload:
         finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
         return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
 
-    def flops(self) -> tuple[int | None, str]:
-        """Return the floating-point operations of one step, or None and the reason why they are not counted.
+    def flops(self) -> int | None:
+        """Return the floating-point operations of one step; None for data without an index, or if counting fails.
 
         They are those of the first sample of a data set. The count is that of the model itself: it excludes the second
         forward pass of checkpointing and counts attention by its formula. The random numbers of the run stay the same.
         """
         dataset = self._data.dataset if isinstance(self._data, DataLoader) else self._data
         if not is_map_style(dataset) or self.config.data.batch == UNKNOWN_BATCH:
-            return None, "operations are counted for data sets with an index only"
+            return None
         collate = self._data.collate_fn if isinstance(self._data, DataLoader) else default_collate
         plain = replace(self.config, model=replace(self.config.model, checkpointing=None, attention="auto"))
         try:
             with random_state_kept():  # a sample may be augmented at random
                 each = count_flops(lambda: self._make_model(plain), collate([dataset[0]]), self.compute_loss)
-        except Exception as error:  # a user's model may not run on the device "meta"
-            return None, f"operations cannot be counted on the device meta: {error_line(error)}"
-        return each * self.config.data.batch * self.config.training.accumulation, ""
+        except Exception:  # a user's model may not run on the device "meta"
+            return None
+        return each * self.config.data.batch * self.config.training.accumulation
 
 
 def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: ComputeLoss) -> int:

@@ -85,7 +85,6 @@ class Monitor:
     failure_records: Path | None = setting(
         None, "if the run fails, write the GPU's memory history and the collectives of each rank to this folder"
     )
-    power_every: int = setting(10, "number of steps between readings of GPU power and utilisation; 0: never", low=0)
 
     def __post_init__(self) -> None:
         check_section(self)

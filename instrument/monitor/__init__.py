@@ -8,12 +8,12 @@ sinks.close()
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from instrument.config.schema import Config
 from instrument.monitor import jsonl, progress, tensorboard, wandb
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import NO_REASONS, Sink
+from instrument.monitor.sink import Sink
 
 __all__ = ["SINKS", "Figures", "Sink", "Sinks", "open_sinks"]
 
@@ -30,11 +30,11 @@ class Sinks:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
-    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
-        """Write one record to each sink; `reasons` says why values are None."""
+    def write(self, step: int, figures: Figures) -> None:
+        """Write one record to each sink."""
         for sink in tuple(self._sinks):
             try:
-                sink.write(step, figures, reasons)
+                sink.write(step, figures)
             except Exception as failure:  # an error in monitoring must not stop the training
                 self._sinks.remove(sink)
                 _log.warning("%s failed at step %d and is closed: %s", type(sink).__name__, step, _error_line(failure))

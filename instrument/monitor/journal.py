@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from instrument.monitor import Sinks
-from instrument.monitor.metrics import EPOCH, LOSS, Figures, StepFigures, figures, reasons, totals
+from instrument.monitor.metrics import EPOCH, LOSS, Figures, StepFigures, figures, totals
 
 MAX_RECENT_STEPS = 1000
 
@@ -87,12 +87,11 @@ class Journal:
 
     def _write_window(self) -> None:
         self.latest = figures(self._window, peak=self.peak)
-        self.sinks.write(self._window[-1].step, self.latest, reasons(self._window, peak=self.peak))
+        self.sinks.write(self._window[-1].step, self.latest)
         self._window = []
 
     def _write_epoch(self) -> None:
         last = self._epoch[-1].step
         values = figures(self._epoch, peak=self.peak, scope=EPOCH) | totals(self._epoch)
-        missing = reasons(self._epoch, peak=self.peak, scope=EPOCH)
-        self.sinks.write(last, values | {"epoch": last // self.epoch}, missing)
+        self.sinks.write(last, values | {"epoch": last // self.epoch})
         self._epoch = []

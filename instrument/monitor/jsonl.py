@@ -1,9 +1,9 @@
 """Metrics as JSON Lines: one record per line, written without buffering and never in part.
 
-    {"step": 9, "time": 1760000000.0, "loss": 2.5, "perf/step_ms": 9.8, "perf/power_w": null}
+    {"step": 9, "time": 1760000000.0, "loss": 2.5, "perf/step_ms": 9.8, "perf/copy_ms": null}
 
-A null is a figure that was not measured; "not_measured" states why: {"perf/power_w": "..."}. JSON has no infinity or
-NaN: such a value is null and is listed under "not_finite".
+A null is a figure that was not measured. JSON has no infinity or NaN: such a value is null and is listed under
+"not_finite".
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import NO_REASONS
 
 
 def open_sink(config: Config, resumed_at: int | None, _total: int = 0) -> JsonLines | None:
@@ -49,13 +47,13 @@ class JsonLines:
         except OSError as failure:
             raise ConfigError(f"monitor.jsonl: cannot write to {path}: {failure.strerror}") from None
 
-    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Append one record.
 
         Raises:
             OSError: the record could not be written; the file contains no part of it.
         """
-        line = _encode_record(step, figures, reasons)
+        line = _encode_record(step, figures)
         try:
             written = self._file.write(line)
             if written != len(line):
@@ -80,14 +78,12 @@ class JsonLines:
             self._file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _encode_record(step: int, figures: Figures, reasons: Mapping[str, str]) -> bytes:
+def _encode_record(step: int, figures: Figures) -> bytes:
     record: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
     not_finite = {name: str(value) for name, value in figures.items() if value is not None and not math.isfinite(value)}
     record |= {name: None if name in not_finite else value for name, value in figures.items()}
     if not_finite:
         record["not_finite"] = not_finite
-    if reasons:
-        record["not_measured"] = dict(reasons)
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 

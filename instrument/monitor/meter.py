@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from instrument.monitor.metrics import NO_GPU, StepFigures
+from instrument.monitor.metrics import StepFigures
 from instrument.streams import Event
 
 PARTS = ("forward", "backward", "optimizer", "copy")
@@ -41,7 +41,6 @@ class _OpenStep:
     waited_ns: int = 0
     samples: int | None = None
     tokens: int | None = None
-    not_measured: dict[str, str] = field(default_factory=dict)
 
 
 class StepMeter:
@@ -100,10 +99,6 @@ class StepMeter:
         if self._steps:
             self._steps[-1].waited_ns += nanoseconds
 
-    def cannot(self, reason: str, *names: str) -> None:
-        """Record why parts of the current step are not measured."""
-        self._steps[-1].not_measured.update(dict.fromkeys((f"{name}_ms" for name in names), reason))
-
     def end(self) -> None:
         """End the last step of the run. Further calls do nothing."""
         if self._steps and self._steps[-1].step != _AFTER_THE_LAST:
@@ -135,16 +130,7 @@ class StepMeter:
             step_ms=next_begun.milliseconds_since(step.begun),
             samples=step.samples,
             tokens=step.tokens,
-            not_measured=self._reasons(step),
         )
-
-    def _reasons(self, step: _OpenStep) -> dict[str, str]:
-        """Return why values of a step are missing."""
-        on_gpu = torch.device(self._device).type == "cuda"
-        reasons = {"copy_ms": "the batches were on the GPU already" if on_gpu else NO_GPU}
-        if step.tokens is None:
-            reasons["tokens"] = "the samples are not sequences"
-        return reasons | step.not_measured
 
     def _event(self) -> Event:
         try:

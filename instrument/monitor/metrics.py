@@ -7,9 +7,8 @@
                                                        phases overlap
     perf/memory_allocated_bytes, memory_reserved_bytes, pinned_bytes, host_rss_bytes      last value
     perf/memory_peak_bytes                             largest value
-    perf/power_w, utilisation_percent                  median over the readings
 
-A value that was not measured is None, never 0. Medians and sums exclude it, and `reasons` returns why it is missing.
+A value that was not measured is None, never 0. Medians and sums exclude it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ PHASES = ("forward", "backward", "optimizer", "data_load", "copy", "sync")
 EPOCH = "epoch/"
 TOTAL_SECONDS = ("data_load", "copy", "sync")  # phases whose sums over an epoch are reported: what training waits for
 LAST_VALUES = ("memory_allocated_bytes", "memory_reserved_bytes", "pinned_bytes", "host_rss_bytes")
-NO_GPU = "the run uses no GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,7 @@ class StepFigures:
         memory_reserved_bytes: GPU memory that torch's allocator holds, including what no tensor uses.
         pinned_bytes: pinned host memory that torch's allocator holds.
         host_rss_bytes: physical memory of this process on the host.
-        power_w: power draw of the GPU.
-        utilisation_percent: percentage of time in which any kernel ran, from NVML.
         metrics: figures of the user's loss function.
-        not_measured: attribute -> why it is None.
     """
 
     step: int
@@ -74,10 +69,7 @@ class StepFigures:
     memory_reserved_bytes: int | None = None
     pinned_bytes: int | None = None
     host_rss_bytes: int | None = None
-    power_w: float | None = None
-    utilisation_percent: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
 def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> Figures:
@@ -112,22 +104,6 @@ def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
     return {f"perf/{scope}{name}": value for name, value in sums.items()}
 
 
-def reasons(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> dict[str, str]:
-    """Return the reason for each value that is None in the result of `figures` with the same arguments.
-
-    With `EPOCH` as scope, also for those of `totals`.
-    """
-    known = {name: reason for step in reversed(steps) for name, reason in step.not_measured.items()}
-    if peak is None:
-        known.setdefault("peak", "the peak FLOP/s of this device is unknown")
-    missing = [name for name, value in _perf(steps, peak).items() if value is None]
-    missing_because = {f"perf/{scope}{name}": _first_reason(known, _sources(name)) for name in missing}
-    if scope == EPOCH:
-        sums = [name.removeprefix(f"perf/{EPOCH}") for name, value in totals(steps).items() if value is None]
-        missing_because |= {f"perf/{EPOCH}{name}": _first_reason(known, _sources(name)) for name in sums}
-    return missing_because
-
-
 def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
     values: Figures = {f"{name}_ms": _median(_measured(steps, f"{name}_ms")) for name in (*PHASES, "step")}
     for name in ("samples", "tokens", "flops"):
@@ -136,8 +112,7 @@ def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
     values["mfu"] = None if rate is None or peak is None else rate / peak
     values |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
     values |= {name: _last(_measured(steps, name)) for name in LAST_VALUES}
-    values["memory_peak_bytes"] = max(_measured(steps, "memory_peak_bytes"), default=None)
-    return values | {name: _median(_measured(steps, name)) for name in ("power_w", "utilisation_percent")}
+    return values | {"memory_peak_bytes": max(_measured(steps, "memory_peak_bytes"), default=None)}
 
 
 def _measured(steps: Iterable[StepFigures], name: str) -> Iterable[Number]:
@@ -168,20 +143,3 @@ def _ratio(steps: Sequence[StepFigures], name: str, per: Number = 1) -> float | 
     both = [step for step in steps if getattr(step, name) is not None and step.step_ms is not None]
     elapsed = sum(_measured(both, "step_ms"))
     return per * sum(_measured(both, name)) / elapsed if elapsed else None
-
-
-def _sources(name: str) -> tuple[str, ...]:
-    """Return the attributes that a metric is computed from."""
-    if name == "mfu":
-        return ("flops", "step_ms", "peak")
-    if name.endswith("_seconds"):
-        return (name.replace("_seconds", "_ms"),)
-    if name.endswith("_per_s"):
-        return (name.removesuffix("_per_s"), "step_ms")
-    if name.endswith("_fraction"):
-        return (name.replace("_fraction", "_ms"), "step_ms")
-    return (name,)
-
-
-def _first_reason(known: Mapping[str, str], sources: tuple[str, ...]) -> str:
-    return next((known[source] for source in sources if source in known), "not measured")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +30,6 @@ class Reading:
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
-def empty_reading(reason: str) -> Reading:
-    """Return a reading without values, with the reason."""
-    return Reading(not_measured=dict.fromkeys(NAMES, reason))
-
-
 class Meter:
     """Reads one GPU through NVML.
 
@@ -51,14 +45,11 @@ class Meter:
     def __init__(self, uuid: str | None, *, library: Any = None) -> None:
         self._library, self._handle = library, _NO_HANDLE
         self.reason = self._open(uuid)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._pending: Future[Reading] | None = None
-        self._latest = empty_reading(self.reason or "no reading is complete yet")
 
     def read(self) -> Reading:
         """Return the current values; a value this GPU does not provide, such as the power of a MIG slice, is None."""
         if self.reason is not None:
-            return empty_reading(self.reason)
+            return Reading(not_measured=dict.fromkeys(NAMES, self.reason))
         missing: dict[str, str] = {}
         power = self._query("power_w", missing, lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000)
         busy = self._query(
@@ -66,19 +57,8 @@ class Meter:
         )
         return Reading(power, busy, missing)
 
-    def start_reading(self) -> None:
-        """Start a reading on a background thread, because NVML is slow, unless one is in progress."""
-        if self.reason is None and (self._pending is None or self._pending.done()):
-            self._latest = self.latest()
-            self._pending = self._thread.submit(self.read)
-
-    def latest(self) -> Reading:
-        """Return the last reading that `start_reading` completed."""
-        return self._pending.result() if self._pending is not None and self._pending.done() else self._latest
-
     def close(self) -> None:
-        """Stop the thread after the current reading and release NVML."""
-        self._thread.shutdown(wait=True)
+        """Release NVML."""
         if self._handle is not None:
             self._library.nvmlShutdown()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TextIO
 
 from instrument.config.schema import Config
 from instrument.monitor.metrics import LOSS, Figures
-from instrument.monitor.sink import NO_REASONS, Sink
+from instrument.monitor.sink import Sink
 
 SHOWN_FIGURES = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("perf/samples_per_s", "{:.0f} samples/s"))
 
@@ -41,7 +41,7 @@ class Bar:
     def __init__(self, bar: Any) -> None:
         self._bar = bar
 
-    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Move the bar to this step. A record without the shown values, such as an epoch's, keeps the last ones."""
         text = figures_text(figures)
         if text:
@@ -71,7 +71,7 @@ class LogLines:
         self._shown = first
         self._timed: tuple[int, float] | None = None
 
-    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Write a line if `every` steps have passed since the last one."""
         text, done = figures_text(figures), step + 1
         self._timed = self._timed or (done, self._clock())  # without the first steps, which are slow

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Protocol
 
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
 
-NO_REASONS: Mapping[str, str] = MappingProxyType({})
-
 
 class Sink(Protocol):
     """A destination for metrics: a file, a server, the terminal."""
 
-    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Write one record: name -> value, None if not measured.
 
         Args:
             step: last optimizer step of the record, counted from 0.
             figures: the result of `instrument.monitor.metrics.figures`.
-            reasons: name -> why its value is None.
         """
 
     def close(self) -> None:

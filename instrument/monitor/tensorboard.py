@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import NO_REASONS, import_optional
+from instrument.monitor.sink import import_optional
 
 KEY = "monitor.tensorboard"
 FLUSH_INTERVAL_S = 10
@@ -40,7 +39,7 @@ class TensorBoard:
         except OSError as failure:
             raise ConfigError(f"{KEY}: cannot write to {folder}: {failure.strerror}") from None
 
-    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Add one event for each measured value."""
         for name, value in figures.items():
             if value is not None:

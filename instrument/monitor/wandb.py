@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from instrument.config.schema import Config, to_dict
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import NO_REASONS, import_optional
+from instrument.monitor.sink import import_optional
 
 KEY = "monitor.wandb"
 RUN_FILE = "wandb-run"
@@ -41,7 +40,7 @@ class WeightsAndBiases:
         self._run = _start_run(library, project, config, run_id)
         _store_run_id(config.checkpoint.folder, str(self._run.id))
 
-    def write(self, step: int, figures: Figures, _reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         """Log one record without the values that were not measured."""
         self._run.log({name: value for name, value in figures.items() if value is not None}, step=step)
 

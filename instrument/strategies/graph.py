@@ -27,7 +27,6 @@ from instrument.trees import map_tensors, tensors
 
 WARM_UP_STEPS = 3
 _REPLAY = phase(REPLAY)
-NOT_MEASURED = "the step is one CUDA graph, whose parts have no times"
 
 
 class Graph(Prefetch):
@@ -88,7 +87,6 @@ class Graph(Prefetch):
                 )
             recorded.copy_(tensor, non_blocking=True)
         assert self._graph is not None
-        self.meter.cannot(NOT_MEASURED, "forward", "backward", "optimizer")
         with _REPLAY:
             self._graph.replay()
         self.learner.schedule.step()

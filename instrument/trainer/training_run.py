@@ -155,8 +155,8 @@ class _TrainingRun:
             Interrupts() as stopping,
             annotate_collections(),
             self._sinks(resumed) as sinks,
-            StepEnricher(self.workload, self.device) as enricher,
         ):
+            enricher = StepEnricher(self.workload, self.device)
             self._report_start(resumed)
             journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from instrument.monitor import Sinks
 from instrument.monitor.journal import Journal
 from instrument.monitor.metrics import Figures, StepFigures
-from instrument.monitor.sink import NO_REASONS
 
 
 class Kept:
@@ -21,7 +19,7 @@ class Kept:
     def __init__(self) -> None:
         self.records: list[tuple[int, Figures]] = []
 
-    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         self.records.append((step, figures))
 
     def close(self) -> None:

@@ -202,16 +202,6 @@ def test_failed_part_is_not_counted(gpu: Gpu) -> None:
     assert [one.forward_ms for one in meter.finished()] == [2.0]
 
 
-def test_unmeasured_value_has_a_reason(gpu: Gpu) -> None:
-    meter = StepMeter(CPU)
-    meter.begin(0)
-    meter.cannot("one graph", "forward", "backward")
-    meter.end()
-    (found,) = meter.finished()
-    missing = {"copy_ms": "the run uses no GPU", "tokens": "the samples are not sequences"}
-    assert found.not_measured == missing | {"forward_ms": "one graph", "backward_ms": "one graph"}
-
-
 def test_end_of_the_run_is_not_a_step(gpu: Gpu) -> None:
     """An error may end a run a second time, and a run may continue after its end."""
     meter = StepMeter(CPU)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instrument.monitor.metrics import EPOCH, StepFigures, figures, reasons, totals
+from instrument.monitor.metrics import EPOCH, StepFigures, figures, totals
 from instrument.monitor.peaks import PEAKS, peak_flops
 
 WHOLE = StepFigures(
@@ -31,8 +31,6 @@ WHOLE = StepFigures(
     pinned_bytes=1 << 20,
     host_rss_bytes=4 << 30,
     sync_ms=3.0,
-    power_w=500.0,
-    utilisation_percent=90.0,
 )
 
 
@@ -62,10 +60,7 @@ def test_step_has_every_figure() -> None:
         "perf/memory_reserved_bytes": 3 << 30,
         "perf/pinned_bytes": 1 << 20,
         "perf/host_rss_bytes": 4 << 30,
-        "perf/power_w": 500.0,
-        "perf/utilisation_percent": 90.0,
     }
-    assert reasons([WHOLE], peak=1e15) == {}
 
 
 def test_names_do_not_depend_on_what_was_measured() -> None:
@@ -74,20 +69,9 @@ def test_names_do_not_depend_on_what_was_measured() -> None:
     assert set(nothing.values()) == {None}
 
 
-def test_unmeasured_is_none_with_a_reason() -> None:
-    steps = [replace(WHOLE, flops=None, power_w=None, not_measured={"flops": "compiled away", "power_w": "no NVML"})]
-    assert figures(steps, peak=1e15)["perf/mfu"] is None
-    assert reasons(steps, peak=1e15) == {
-        "perf/flops_per_s": "compiled away",
-        "perf/mfu": "compiled away",
-        "perf/power_w": "no NVML",
-    }
-
-
 def test_mfu_needs_a_known_peak() -> None:
     assert figures([WHOLE])["perf/mfu"] is None
-    assert reasons([WHOLE]) == {"perf/mfu": "the peak FLOP/s of this device is unknown"}
-    assert reasons([StepFigures(0)], scope=EPOCH)["perf/epoch/step_ms"] == "not measured"
+    assert figures([replace(WHOLE, flops=None)], peak=1e15)["perf/mfu"] is None
 
 
 def test_rates_use_steps_with_both_figures() -> None:
@@ -104,15 +88,14 @@ def test_rates_use_steps_with_both_figures() -> None:
     assert found["perf/copy_ms"] == 30.0
 
 
-def test_memory_peak_and_median_power() -> None:
+def test_memory_peak_and_last_value() -> None:
     steps = [
-        replace(WHOLE, memory_allocated_bytes=7, memory_peak_bytes=9, power_w=100.0),
-        replace(WHOLE, memory_allocated_bytes=5, memory_peak_bytes=8, power_w=None),
-        replace(WHOLE, memory_allocated_bytes=None, memory_peak_bytes=None, power_w=300.0),
+        replace(WHOLE, memory_allocated_bytes=7, memory_peak_bytes=9),
+        replace(WHOLE, memory_allocated_bytes=5, memory_peak_bytes=8),
+        replace(WHOLE, memory_allocated_bytes=None, memory_peak_bytes=None),
     ]
     found = figures(steps)
     assert (found["perf/memory_allocated_bytes"], found["perf/memory_peak_bytes"]) == (5, 9)
-    assert found["perf/power_w"] == 200.0
 
 
 def test_step_of_zero_length_has_no_rate() -> None:
@@ -147,7 +130,6 @@ def test_any_mixture_of_measured_and_missing_values(measured: list[tuple[float |
     assert found["perf/step_ms"] == (median(times) if times else None)
     rate = 1000 * sum(n for _ms, n in both) / sum(ms for ms, _n in both) if both else None
     assert found["perf/samples_per_s"] == (None if rate is None else pytest.approx(rate))
-    assert set(reasons(steps)) == {name for name, value in found.items() if value is None and name != "loss"}
     assert json.loads(json.dumps(found)) == found
 
 

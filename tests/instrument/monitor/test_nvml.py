@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
-import time
 import types
 from types import SimpleNamespace
 
@@ -13,7 +11,6 @@ from instrument.monitor.nvml import (
     Meter,
     Reading,
     device_uuid,
-    empty_reading,
 )
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -93,51 +90,6 @@ def test_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_run_without_a_gpu_has_no_uuid() -> None:
     assert device_uuid(None) is None
-
-
-class Slow(Meter):
-    """Waits for permission to answer, and counts its readings."""
-
-    def __init__(self) -> None:
-        super().__init__(UUID, library=Library(f"GPU-{UUID}"))
-        self.may_answer, self.readings = threading.Event(), 0
-
-    def read(self) -> Reading:
-        self.may_answer.wait(10)
-        self.readings += 1
-        return Reading(power_w=float(self.readings))
-
-
-def wait_for(meter: Meter, power: float) -> None:
-    deadline = time.monotonic() + 300
-    while meter.latest().power_w != power:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_reading_does_not_block() -> None:
-    meter = Slow()
-    assert meter.latest() == empty_reading("no reading is complete yet")
-    for _ in range(3):
-        meter.start_reading()
-    assert meter.latest() == empty_reading("no reading is complete yet")
-    meter.may_answer.set()
-    wait_for(meter, 1)
-    meter.may_answer.clear()
-    meter.start_reading()
-    assert meter.latest().power_w == 1
-    meter.may_answer.set()
-    wait_for(meter, 2)
-    meter.close()
-    assert meter.readings == 2
-
-
-def test_meter_without_a_gpu_starts_no_thread() -> None:
-    meter = Meter(None)
-    meter.start_reading()
-    assert not any(thread.name.startswith("nvml") for thread in threading.enumerate())
-    assert meter.latest() == meter.read()
-    meter.close()
 
 
 @pytest.mark.gpu

@@ -4,7 +4,6 @@ import builtins
 import importlib
 import logging
 import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from instrument import monitor
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
 from instrument.monitor import Figures, Sink, Sinks, open_sinks
-from instrument.monitor.sink import NO_REASONS, import_optional
+from instrument.monitor.sink import import_optional
 
 
 class Recorder:
@@ -25,7 +24,7 @@ class Recorder:
         self.closed = 0
         self._breaks_at, self._breaks_closing = breaks_at, breaks_closing
 
-    def write(self, step: int, figures: Figures, reasons: Mapping[str, str] = NO_REASONS) -> None:
+    def write(self, step: int, figures: Figures) -> None:
         if step == self._breaks_at:
             raise OSError("no space\nleft")
         self.records.append((step, figures))

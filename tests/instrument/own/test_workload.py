@@ -185,11 +185,9 @@ def test_loss_forms_agree() -> None:
 
 
 def test_operations_of_a_step_are_counted_once() -> None:
-    flops, _reason = open_workload(config()).flops()
     # 4 x 8 and 8 x 2: forward and weight gradient of both, input gradient of the second; 2 a multiplication.
-    assert flops == 4 * 2 * (2 * (4 * 8 + 8 * 2) + 8 * 2)
-    flops, reason = open_workload(form("Stream")).flops()
-    assert flops is None and "index" in reason
+    assert open_workload(config()).flops() == 4 * 2 * (2 * (4 * 8 + 8 * 2) + 8 * 2)
+    assert open_workload(form("Stream")).flops() is None
 
 
 @pytest.mark.parametrize(
@@ -229,17 +227,14 @@ def test_setting_is_refused_in_one_line(flags: dict[str, str], reason: str) -> N
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_every_null_has_its_reason(tmp_path: Path) -> None:
+def test_records_of_a_run(tmp_path: Path) -> None:
     made = replace(config(steps=14), monitor=Monitor(progress=False, jsonl=tmp_path / "run.jsonl"))
     train(made, lambda _line: None)
     records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     (window,) = (record for record in records if record["step"] == 9)
     assert window["perf/sync_ms"] >= 0 and window["perf/host_rss_bytes"] > 0
-    for record in records:
-        assert {name for name, value in record.items() if value is None} == record["not_measured"].keys()
-        assert "not measured" not in record["not_measured"].values()
     assert records[-1]["perf/epoch/steps"] == 2  # 24 samples are 6 steps
-    assert records[-1]["not_measured"]["perf/epoch/pinned_bytes"] == "the run uses no GPU"
+    assert records[-1]["perf/epoch/pinned_bytes"] is None
 
 
 def test_loader_that_does_not_divide_its_samples_is_refused() -> None:
