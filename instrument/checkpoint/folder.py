@@ -206,25 +206,18 @@ class Checkpoints:
         """Return the checkpoints in the folder, oldest first."""
         return file.history(self.folder)
 
-    def _best_loss(self) -> float | None:
-        """Return the loss of the best checkpoint in the folder; None if there is none."""
-        best = self.folder / BEST
-        return file.read_loss(best) if best.exists() else None
-
-    def _mark_best(self, path: Path) -> None:
-        file.link(path, self.folder / BEST)
-
     def _delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
     def _update_best(self, path: Path, loss: float) -> None:
+        best = self.folder / BEST
         if self._smallest is None:
             try:
-                self._smallest = self._best_loss()
+                self._smallest = file.read_loss(best) if best.exists() else None
             except InstrumentError as error:
                 self._log(f"{error}; replacing it")
         if loss < (float("inf") if self._smallest is None else self._smallest):
-            self._mark_best(path)
+            file.link(path, best)
             self._smallest = loss
 
     def _remove_old(self) -> None:

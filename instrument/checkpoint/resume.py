@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from instrument.checkpoint import file
-from instrument.checkpoint.states import fit_optimizer_state, restore_random_state, scale_learning_rates
+from instrument.checkpoint.states import fit_optimizer_state, restore_random_state
 from instrument.config.settings import short_repr
 from instrument.data import Position
 from instrument.errors import InstrumentError
@@ -20,9 +20,9 @@ from instrument.errors import InstrumentError
 if TYPE_CHECKING:
     from instrument.config.schema import Config
 
-LEARNING_RATE = "training.learning_rate"
 # Settings that decide the shape of the weights. The other model settings decide how the model computes.
 SHAPE_SETTINGS = frozenset(f"model.{name}" for name in ("name", "layers", "width", "heads", "vocabulary", "features"))
+ENTRIES = ("step", "parts", "config", "extra")  # "loss" and "reason" are optional
 # Sections that are never compared: where a run is stored and how it is watched.
 _FREE_SECTIONS = ("checkpoint.", "monitor.", "capture.")
 
@@ -74,8 +74,7 @@ def load(
         resumed = load("runs/a", {"model": model, "optimizer": optimizer}, "cuda")
 
     No code in the file is executed. Nothing is loaded until the whole file is checked. Call this before a CUDA graph
-    is captured, because it replaces the optimizer's tensors. If `config` has another learning rate, the new rate is
-    used. `Resumed.changed` lists all other differences.
+    is captured, because it replaces the optimizer's tensors. `Resumed.changed` lists how `config` differs.
 
     Args:
         path: a checkpoint file, or a folder, whose last checkpoint is loaded.
@@ -90,10 +89,10 @@ def load(
     """
     path = _checkpoint_path(Path(path))
     contents = file.read(path)
-    _check_entries(path, contents)
-    saved, own = contents["config"], flatten(config)
-    changed = compare_settings(path, saved, own)
-    states = _fit_states(path, contents, parts, _learning_rate_factor(saved, own))
+    if absent := [name for name in ENTRIES if name not in contents]:
+        raise InstrumentError(f"{path} contains no {absent[0]}: it is incomplete; resume from another checkpoint")
+    changed = compare_settings(path, contents["config"], flatten(config))
+    states = _fit_states(path, contents, parts)
     for name, part in parts.items():
         with _explain_misfit(path, name):
             part.load_state_dict(states[name])
@@ -110,7 +109,7 @@ def saved_position(path: Path, extra: Mapping[str, Any]) -> Position:
         InstrumentError: the position is missing or not [epoch, batch].
     """
     saved = extra.get("position")
-    if not (isinstance(saved, list | tuple) and len(saved) == 2 and all(map(_is_count, saved))):
+    if not (isinstance(saved, list | tuple) and len(saved) == 2 and min(saved) >= 0):
         problem = "no data position" if saved is None else f"the data position {short_repr(saved)}, not [epoch, batch]"
         raise InstrumentError(f"{path} contains {problem}: it is not a checkpoint of this trainer; use another one")
     return Position(*saved)
@@ -145,45 +144,6 @@ def _checkpoint_path(path: Path) -> Path:
     return path
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_section(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-
-
-def _are_parts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(key, str) and isinstance(part, Mapping) for key, part in value.items()
-    )
-
-
-_Check = Callable[[object], bool]
-_ENTRIES: Mapping[str, tuple[_Check, str]] = {
-    "step": (_is_count, "an integer of at least 0"),
-    "parts": (_are_parts, "a state for each part"),
-    "config": (_is_section, "a configuration"),
-    "extra": (_is_section, "values by name"),
-    "loss": (lambda value: value is None or type(value) in (int, float), "a number"),
-    "reason": (lambda value: value is None or isinstance(value, str), "text"),
-}
-_OPTIONAL_ENTRIES = ("loss", "reason")
-
-
-def _check_entries(path: Path, contents: Mapping[str, Any]) -> None:
-    """Raise InstrumentError for the first entry that is missing or has the wrong type."""
-    for name, (allowed, expected) in _ENTRIES.items():
-        if name not in contents:
-            if name not in _OPTIONAL_ENTRIES:
-                raise InstrumentError(f"{path} contains no {name}: it is incomplete; resume from another checkpoint")
-        elif not allowed(contents[name]):
-            raise InstrumentError(
-                f"{path} is damaged: its {name} is {short_repr(contents[name])} and must be {expected}; "
-                "resume from another checkpoint"
-            )
-
-
 def compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one line per setting that differs; raise InstrumentError if the weights have another shape."""
     differing = {
@@ -199,10 +159,8 @@ def compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any
     return tuple(differing.values())
 
 
-def _fit_states(
-    path: Path, contents: Mapping[str, Any], parts: Parts, factor: float | None
-) -> dict[str, Mapping[str, Any]]:
-    """Return the state of each part, adapted to this run's optimizer and learning rate."""
+def _fit_states(path: Path, contents: Mapping[str, Any], parts: Parts) -> dict[str, Mapping[str, Any]]:
+    """Return the state of each part, adapted to this run's optimizer."""
     states: dict[str, Mapping[str, Any]] = dict(contents["parts"])
     missing = [name for name in parts if name not in states]
     if missing:
@@ -211,17 +169,9 @@ def _fit_states(
         )
     for name, part in parts.items():
         with _explain_misfit(path, name):
-            if factor is not None and not isinstance(part, torch.nn.Module):
-                states[name] = scale_learning_rates(states[name], factor)
             if isinstance(part, torch.optim.Optimizer):
                 states[name] = fit_optimizer_state(part, states[name])
     return states
-
-
-def _learning_rate_factor(saved: Mapping[str, Any], own: Mapping[str, Any]) -> float | None:
-    """Return new / old learning rate; None if the configuration has not changed it."""
-    old, new = saved.get(LEARNING_RATE), own.get(LEARNING_RATE)
-    return new / old if old and new is not None and new != old else None
 
 
 @contextmanager

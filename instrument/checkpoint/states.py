@@ -103,23 +103,6 @@ def fit_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
     return {**state, "param_groups": fitted}
 
 
-def scale_learning_rates(state: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """Return an optimizer's or a scheduler's state with every learning rate multiplied by `factor`."""
-    scaled = dict(state)
-    if "param_groups" in scaled:
-        scaled["param_groups"] = [_scale_group(group, factor) for group in scaled["param_groups"]]
-    for rates in ("base_lrs", "_last_lr"):
-        if rates in scaled:
-            scaled[rates] = [rate * factor for rate in scaled[rates]]
-    if "_schedulers" in scaled:
-        scaled["_schedulers"] = [scale_learning_rates(scheduler, factor) for scheduler in scaled["_schedulers"]]
-    return scaled
-
-
-def _scale_group(group: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    return {name: value * factor if name in _RATES else value for name, value in group.items()}
-
-
 def _fit_group(saved: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     for name in _IMPLEMENTATION_OPTIONS:
         if name in own:

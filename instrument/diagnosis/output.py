@@ -33,6 +33,7 @@ from instrument.errors import InstrumentError
 
 JSON_FORMAT = 1
 WIDTH = 80
+CONTINUED = " \\\n" + " " * 13
 BOUND_TITLES = {
     "loader": "data loading",
     "copy": "copies to the GPU",
@@ -140,27 +141,11 @@ def _field(name: str, text: str) -> list[str]:
     return _wrap(f"  {name:<8} {text}", indent=" " * 11)
 
 
-def _command_lines(command: str) -> Iterator[str]:
-    """Break a command with backslashes between its options; a word longer than a line is not broken."""
-    line, lead = "", "  next     "
-    for part in _command_parts(command):
-        if line and len(lead) + len(line) + len(part) + 3 > WIDTH:
-            yield f"{lead}{line} \\"
-            line, lead = part, " " * 13
-        else:
-            line = f"{line} {part}" if line else part
-    yield f"{lead}{line}"
-
-
-def _command_parts(command: str) -> list[str]:
-    """Return the words of a command, each option together with its value."""
-    parts: list[str] = []
-    for word in shlex.split(command):
-        if parts and parts[-1].startswith("-") and " " not in parts[-1] and not word.startswith("-"):
-            parts[-1] += f" {shlex.quote(word)}"
-        else:
-            parts.append(shlex.quote(word))
-    return parts
+def _command_lines(command: str) -> list[str]:
+    """Break a command with backslashes between its words; a word longer than a line is not broken."""
+    words = " ".join(word.replace(" ", "\0") for word in map(shlex.quote, shlex.split(command)))
+    lines = textwrap.wrap(words, WIDTH - 15, break_long_words=False, break_on_hyphens=False)
+    return f"  next     {CONTINUED.join(lines)}".replace("\0", " ").splitlines()
 
 
 def _wrap(text: str, indent: str = "  ") -> list[str]:

@@ -12,7 +12,7 @@ from torch import nn
 from instrument.config.schema import Config
 from instrument.config.training import Precision, Training
 from instrument.diagnosis.costs import Diagnosis, StageResult
-from instrument.diagnosis.forward import largest_intermediate, memory_note, part_stages
+from instrument.diagnosis.forward import part_stages
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.stages import Stage, StageContext, select_stages
@@ -96,5 +96,4 @@ def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, lo
     device = context.device
     with closing(Meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
         results = measure(stages, context, plan, meter, log)
-    notes = memory_note(largest_intermediate(context))
-    return DiagnosisReport(tuple(results), build_diagnosis(results, context.config, notes))
+    return DiagnosisReport(tuple(results), build_diagnosis(results, context.config))

@@ -98,22 +98,21 @@ ON_A_CPU = (
 )
 
 
-def build_diagnosis(results: Sequence[StageResult], config: Config, notes: Sequence[str] = ()) -> Diagnosis:
+def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis:
     """Return the diagnosis of measured stages.
 
     Args:
         results: the selected stages, measured or not.
         config: the configuration of the run, with its device.
-        notes: further observations, one sentence each.
     """
-    notes = (*notes, ON_A_CPU) if config.training.device == "cpu" else notes
+    notes = (ON_A_CPU,) if config.training.device == "cpu" else ()
     times = StageTimes.from_results(results, config)
     if times is None:
-        return replace(_missing_stages(results, config), notes=tuple(notes))
+        return replace(_missing_stages(results, config), notes=notes)
     noise = _noise_reason(times)
     if noise is not None:
         why = "run it again with twice the --iterations, or on an otherwise idle machine"
-        return replace(_unknown(f"too noisy: {noise}", why, config), notes=tuple(notes))
+        return replace(_unknown(f"too noisy: {noise}", why, config), notes=notes)
     largest = _largest_cost(times)
     return Diagnosis(
         largest.bound,

@@ -30,7 +30,6 @@ from instrument.logging import LogFunction
 
 COMPLETE = ".metadata"  # torch writes it last, so a folder without it is incomplete
 RUN = "run.json"
-BEST_NAME = "best"  # a file with the name of a checkpoint
 TENSORS = ("model", "optimizer")  # the parts that are sharded; each rank keeps the others for itself
 
 
@@ -38,9 +37,8 @@ class ShardedCheckpoints(Checkpoints):
     """`Checkpoints` in which every rank writes its own shards, in a folder for each checkpoint: `step-00000300/`.
 
     The weights are copied to the host, and written while the run continues. A run with another number of ranks can
-    load them. The file `best` names the best checkpoint, which is never removed. After an error on one rank none is
-    written, because all must write. Every rank must make the same calls. Load only checkpoints that you trust: torch
-    unpickles their metadata.
+    load them. No best one is kept. After an error on one rank none is written, because all must write. Every rank must
+    make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
 
     Args:
         folder: folder that all ranks can access.
@@ -49,7 +47,7 @@ class ShardedCheckpoints(Checkpoints):
     """
 
     def __init__(self, folder: Path, *, world: World, **about: Any) -> None:
-        super().__init__(folder, **about)
+        super().__init__(folder, **{**about, "best": False})
         self._world, self._manages = world, world.first
         self._writing: Future[Any] | None = None
         self._good: list[int] = []  # steps that are confirmed while they are written
@@ -134,10 +132,7 @@ class ShardedCheckpoints(Checkpoints):
 
     def _chosen(self, where: str | Path) -> Path:
         if where == "best":
-            best = self._best_path()
-            if best is None:
-                raise InstrumentError(f"{self.folder} contains no best sharded checkpoint; use --resume latest")
-            return best
+            raise InstrumentError("of sharded checkpoints no best one is kept; use --resume latest or a path")
         if where != "latest" and (Path(where) / RUN).exists():
             return Path(where)
         folder = self.folder if where == "latest" else Path(where)
@@ -149,28 +144,8 @@ class ShardedCheckpoints(Checkpoints):
     def _history(self) -> list[Path]:
         return _complete(self.folder)
 
-    def _best_path(self) -> Path | None:
-        """Return the checkpoint that the file `best` names, if it is complete."""
-        pointer = self.folder / BEST_NAME
-        named = self.folder / pointer.read_text().strip() if pointer.is_file() else None
-        return named if named in _complete(self.folder) else None
-
-    def _best_loss(self) -> float | None:
-        best = self._best_path()
-        loss: float | None = None if best is None else _run(best).get("loss")
-        return loss
-
-    def _mark_best(self, path: Path) -> None:
-        """Name the checkpoint in the file `best`, which is replaced in one step."""
-        if path not in _complete(self.folder):  # its write failed
-            return
-        temporary = self.folder / f".{BEST_NAME}"
-        temporary.write_text(path.name + "\n")
-        temporary.replace(self.folder / BEST_NAME)
-
     def _delete(self, path: Path) -> None:
-        if path != self._best_path():
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _complete(folder: Path) -> list[Path]:

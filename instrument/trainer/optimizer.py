@@ -160,12 +160,11 @@ class LearningRateSchedule:
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state for a checkpoint."""
         plateau = [self._best, self._waited, self._halvings]
-        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs), "plateau": plateau}
+        return {"step_count": self.step_count, "plateau": plateau}
 
     def load_state_dict(self, state_dict: Any, /) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state of a checkpoint; the rates are those of this run."""
         self.step_count = int(state_dict["step_count"])
-        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
         best, waited, halvings = state_dict.get("plateau", (math.inf, 0, 0))  # older checkpoints lack it
         self._best, self._waited, self._halvings = float(best), int(waited), int(halvings)
         self._set_rates()

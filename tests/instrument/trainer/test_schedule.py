@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -92,3 +93,10 @@ def test_resumed_run_has_the_same_rates(shape: str) -> None:
         found.append(of.param_groups[0]["lr"])
         second.step()
     assert found == rates(shape, 12, 3)[5:]
+
+
+def test_resumed_run_uses_its_own_rate() -> None:
+    first, faster = LearningRateSchedule(optimizer(), training("constant"), 12), optimizer()
+    second = LearningRateSchedule(faster, replace(training("constant"), learning_rate=2.0), 12)
+    second.load_state_dict(first.state_dict())
+    assert faster.param_groups[0]["lr"] == 2.0

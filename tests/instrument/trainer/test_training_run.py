@@ -137,7 +137,6 @@ def test_workers_draw_different_reproducible_numbers() -> None:
 @pytest.mark.parametrize(
     ("entry", "value", "reason"),
     [
-        ("step", -5, "its step is -5 and must be an integer of at least 0"),
         ("extra", {}, "contains no data position"),
         ("extra", {"position": [0]}, r"contains the data position [0], not [epoch, batch]"),
         ("extra", {"position": [0, -1]}, r"contains the data position [0, -1], not [epoch, batch]"),
