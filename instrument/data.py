@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from instrument.config.schema import Config
 from instrument.config.training import Data, Model
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
@@ -244,67 +242,6 @@ class Synthetic(Dataset[Sample]):
         return _sample(torch.randn(size, generator=generator), self.model)
 
 
-class MappedFile:
-    """A .npy file as a read-only array. Pickling sends the path, so a DataLoader worker maps the file itself.
-
-    Args:
-        path: the file.
-
-    Raises:
-        ConfigError: the file cannot be read, is empty, or does not contain numbers.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self.array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except OSError as error:
-            raise ConfigError(f"data {path}: {error.strerror or error}: give a readable file") from error
-        except (ValueError, EOFError) as error:
-            raise ConfigError(
-                f"data {path}: {error}: give an array of numbers (.npy); other data needs a model of your own"
-            ) from error
-        if self.array.dtype.kind not in "fiub" or not self.array.size:
-            raise ConfigError(
-                f"data {path}: not trainable: {self.array.size} values of {self.array.dtype}; use numbers"
-            )
-
-    def __reduce__(self) -> tuple[type[MappedFile], tuple[Path]]:
-        return MappedFile, (self.path,)
-
-
-class ArrayWindows(Dataset[Sample]):
-    """Windows of `data.sequence` rows of a .npy file of shape (rows, features).
-
-    Raises:
-        ConfigError: the file cannot be read, has another shape, or has too few rows.
-    """
-
-    def __init__(self, model: Model, data: Data) -> None:
-        assert data.path is not None
-        self.file, self.model, self.sequence = MappedFile(data.path), model, data.sequence
-        shape = self.file.array.shape
-        if len(shape) != 2 or shape[1] != model.features:
-            raise ConfigError(
-                f"data {data.path}: the model needs an array of shape (rows, {model.features}), and this is an array "
-                f"of shape {shape}: give its second size as features"
-            )
-        if not len(self):
-            raise ConfigError(
-                f"data {data.path}: {shape[0]} rows are less than one sequence of {data.sequence}: "
-                "use a longer file or a shorter sequence"
-            )
-
-    def __len__(self) -> int:
-        return len(self.file.array) // self.sequence
-
-    def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
-        rows = self.file.array[index * self.sequence : (index + 1) * self.sequence]
-        return _sample(torch.from_numpy(rows.astype("float32")), self.model)
-
-
 class Loader:
     """A deterministic iterable of host batches that can start at any position.
 
@@ -372,17 +309,6 @@ class _CountedBatches(Iterator[Any]):
 
     def _advance(self) -> None:
         self._loader.position = self._loader.position.after(1, len(self._loader))
-
-
-def package_samples(config: Config) -> Dataset[Sample]:
-    """Return the samples of the package's model: those of the file `data.path`, or synthetic ones.
-
-    Raises:
-        ConfigError: the file does not fit.
-    """
-    if config.data.path is not None:
-        return ArrayWindows(config.model, config.data)
-    return Synthetic(config.model, config.data, config.training.seed)
 
 
 def map_style_loader(

@@ -17,7 +17,7 @@ from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
 from instrument.config.settings import is_reference
 from instrument.config.training import Precision, Training
-from instrument.data import Loader, Position, map_style_loader, package_samples
+from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.models import Transformer, check, tune
@@ -203,12 +203,21 @@ def named_after(config: Config, model: Any, data: Any, validation: Any = None) -
 
 
 def _package_workload(config: Config) -> Workload:
-    """Return the workload of the package's model, on synthetic data or a file."""
+    """Return the workload of the package's model, on synthetic data.
+
+    Raises:
+        ConfigError: the configuration names data.
+    """
+    if named := config.data.path or config.data.validation:
+        raise ConfigError(f"--data {named} needs a model of your own: --model MODULE:FUNCTION")
 
     def make_model(config: Config) -> nn.Module:
         return Transformer(config.model, config.data)
 
-    return Workload(config, make_model, package_samples(config), call_model, package_samples)
+    def samples(config: Config) -> Synthetic:
+        return Synthetic(config.model, config.data, config.training.seed)
+
+    return Workload(config, make_model, samples(config), call_model, samples)
 
 
 def _named_workload(config: Config) -> Workload:

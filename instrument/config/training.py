@@ -146,10 +146,9 @@ class Data:
 
     path: Path | None = setting(
         None,
-        "array (.npy); none: synthetic data from the seed; "
-        "for a model of your own: a Dataset or a DataLoader, or a function that returns it",
+        "for a model of your own: a Dataset or a DataLoader, or a function that returns it; none: synthetic data",
         flag="data",
-        metavar="PATH|MODULE:NAME",
+        metavar="MODULE:NAME",
     )
     batch: int = setting(
         128,
@@ -184,7 +183,7 @@ class Data:
         None, "whether batches are in pinned memory; the strategy decides, and must agree"
     )
     validation: Path | None = setting(
-        None, "data for --validate-every, like --data; none: synthetic data of another seed", metavar="PATH|MODULE:NAME"
+        None, "data for --validate-every, like --data; none: synthetic data of another seed", metavar="MODULE:NAME"
     )
     validation_batches: int = setting(8, "number of batches of each rank in a validation, at most", low=1)
 

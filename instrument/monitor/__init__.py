@@ -11,15 +11,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from instrument.config.schema import Config
-from instrument.monitor import jsonl, progress, tensorboard, wandb
-from instrument.monitor.metrics import Figures
-from instrument.monitor.sink import Sink
+from instrument.monitor import jsonl, progress, services
+from instrument.monitor.metrics import Figures, Sink
 
 __all__ = ["SINKS", "Figures", "Sink", "Sinks", "open_sinks"]
 
 Opener = Callable[[Config, int | None, int], Sink | None]
 
-SINKS: tuple[Opener, ...] = (jsonl.open_sink, tensorboard.open_sink, wandb.open_sink, progress.open_sink)
+SINKS: tuple[Opener, ...] = (jsonl.open_sink, services.open_tensorboard, services.open_wandb, progress.open_sink)
 
 _log = logging.getLogger(__name__)
 

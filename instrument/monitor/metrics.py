@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol
 
 Number = float | int
 Figures = dict[str, float | int | None]
@@ -70,6 +71,21 @@ class StepFigures:
     pinned_bytes: int | None = None
     host_rss_bytes: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """A destination for metrics: a file, a server, the terminal."""
+
+    def write(self, step: int, figures: Figures) -> None:
+        """Write one record: name -> value, None if not measured.
+
+        Args:
+            step: last optimizer step of the record, counted from 0.
+            figures: the result of `figures`.
+        """
+
+    def close(self) -> None:
+        """Write buffered records and release all resources."""
 
 
 def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> Figures:

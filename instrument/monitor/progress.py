@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any, TextIO
 
 from instrument.config.schema import Config
-from instrument.monitor.metrics import LOSS, Figures
-from instrument.monitor.sink import Sink
+from instrument.monitor.metrics import LOSS, Figures, Sink
 
 SHOWN_FIGURES = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("perf/samples_per_s", "{:.0f} samples/s"))
 

@@ -24,7 +24,8 @@ from instrument.data import (  # noqa: E402
 )
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
-from tests.instrument.loaders import build_loader  # noqa: E402
+from instrument.workload import Workload, call_model  # noqa: E402
+from tests.instrument import loaders  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -32,6 +33,30 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU
 MODEL = Model(name="transformer", features=3, vocabulary=10, width=16, heads=2)
 DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0, workers=0)
 CONFIG = Config(training=Training(seed=3), model=MODEL, data=DATA)
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Windows of four rows of an array in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = torch.from_numpy(np.load(path))
+
+    def __len__(self) -> int:
+        return len(self.rows) // 4
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return _sample(self.rows[4 * index : 4 * index + 4], MODEL)
+
+
+def build_loader(config: Config, **given: Any) -> Any:
+    """Return the loader of a run on a user's data set, if the configuration names a file, or on synthetic data."""
+    if config.data.path is None:
+        return loaders.build_loader(config, **given)
+    return Workload(config, torch.nn.Module, Rows(config.data.path), call_model, lambda _config: None).build_loader(
+        **given
+    )
 
 
 def with_data(**changed: Any) -> Config:

@@ -13,7 +13,7 @@ from instrument import monitor
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
 from instrument.monitor import Figures, Sink, Sinks, open_sinks
-from instrument.monitor.sink import import_optional
+from instrument.monitor.services import import_optional
 
 
 class Recorder:

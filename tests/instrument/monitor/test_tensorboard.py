@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
-from instrument.monitor.tensorboard import TensorBoard, open_sink
+from instrument.monitor.services import TensorBoard, open_tensorboard
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -29,7 +29,7 @@ def write(folder: Path, numbers: range, *, resumed_at: int | None = None, offset
 
 
 def test_tensorboard_shows_every_measured_value(tmp_path: Path) -> None:
-    sink = open_sink(Config(monitor=Monitor(tensorboard=tmp_path / "a" / "events")), None)
+    sink = open_tensorboard(Config(monitor=Monitor(tensorboard=tmp_path / "a" / "events")), None)
     assert sink is not None
     sink.write(9, {"loss": 2.5, "perf/step_ms": 8.0, "perf/power_w": None})
     sink.write(19, {"loss": 1.5, "perf/step_ms": None, "perf/memory_peak_bytes": 1 << 30})
@@ -65,7 +65,7 @@ def test_new_run_in_the_same_folder_is_shown_alone(tmp_path: Path) -> None:
 
 
 def test_no_sink_without_a_folder() -> None:
-    assert open_sink(Config(), None) is None
+    assert open_tensorboard(Config(), None) is None
 
 
 def test_unwritable_folder_is_one_line(tmp_path: Path) -> None:

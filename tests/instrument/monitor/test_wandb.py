@@ -10,7 +10,7 @@ import pytest
 
 from instrument.config.schema import Config, Monitor, to_dict
 from instrument.errors import ConfigError
-from instrument.monitor.wandb import open_sink
+from instrument.monitor.services import open_wandb
 
 
 class RefusedError(Exception):
@@ -48,7 +48,7 @@ def config() -> Config:
 
 
 def test_run_is_started_logged_and_finished(library: Library) -> None:
-    sink = open_sink(config(), None)
+    sink = open_wandb(config(), None)
     assert sink is not None
     sink.write(9, {"loss": 2.5, "perf/power_w": None})
     sink.close()
@@ -60,14 +60,14 @@ def test_run_is_started_logged_and_finished(library: Library) -> None:
 def test_failed_start_is_one_line_with_a_remedy(library: Library) -> None:
     library.refuses = "api_key not configured\n(no-tty)."
     with pytest.raises(ConfigError) as refused:
-        open_sink(config(), None)
+        open_wandb(config(), None)
     assert str(refused.value) == (
         "monitor.wandb: api_key not configured (no-tty).; WANDB_MODE=offline logs to this machine instead"
     )
 
 
 def test_no_sink_without_a_project(library: Library) -> None:
-    assert open_sink(Config(), None) is None
+    assert open_wandb(Config(), None) is None
     assert library.begun == []
 
 
@@ -76,7 +76,7 @@ def test_real_library_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("wandb")
     for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "CONSOLE": "off"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    sink = open_sink(config(), None)
+    sink = open_wandb(config(), None)
     assert sink is not None
     sink.write(9, {"loss": 2.5, "perf/power_w": None})
     sink.close()
