@@ -1,23 +1,25 @@
-"""The batches of an epoch of a Trainer, and their throughput in samples and tokens per second."""
+"""The batches of an epoch of a Trainer, their throughput in samples and tokens per second, and the ranges of steps."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from time import perf_counter
+from statistics import median
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
 
 from instrument.prefetch import PrefetchLoader
-from instrument.ranges import DATA_LOAD, phase
+from instrument.ranges import DATA_LOAD, annotate, iteration_name, phase
 from instrument.streams import Stream
 
 TOKENS_PER_S = "perf/tokens_per_s"
 SAMPLES_PER_S = "perf/samples_per_s"
+STEP_MS = "perf/step_ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,47 @@ class Throughput:
                     rates[TOKENS_PER_S] = int(self._tokens) / self._seconds
             self._samples, self._tokens, self._seconds = 0, None, 0.0
         return rates
+
+
+class StepRanges:
+    """The open range `iteration N` of a loop, with at most one phase inside it, and the times of the steps."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._iteration, self._phase = ExitStack(), ExitStack()
+        self._began_at = 0
+        self._durations: list[int] = []
+
+    def begin(self, step: int) -> None:
+        """Start a step, which ends the one before. Do nothing if `step` has begun already."""
+        if step == self._step:
+            return
+        now = perf_counter_ns()
+        if self._step is not None:
+            self._durations.append(now - self._began_at)
+        self.close()
+        self._step, self._began_at = step, now
+        self._iteration.enter_context(annotate(iteration_name(step)))
+
+    def enter(self, name: str) -> None:
+        """Open a phase, and close the open one."""
+        self.leave()
+        self._phase.enter_context(phase(name))
+
+    def leave(self) -> None:
+        """Close the open phase, if there is one."""
+        self._phase.close()
+
+    def close(self) -> None:
+        """Close all ranges."""
+        self.leave()
+        self._iteration.close()
+        self._step = None
+
+    def figures(self) -> dict[str, float]:
+        """Return perf/step_ms, the median host time of the steps since the last call; empty if none has ended."""
+        durations, self._durations = self._durations, []
+        return {STEP_MS: median(durations) / 1e6} if durations else {}
 
 
 class StockBatches:

@@ -14,8 +14,7 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument.hf.batches import AsyncBatches, StockBatches, Throughput
-from instrument.hf.step_ranges import StepRanges
+from instrument.hf.batches import AsyncBatches, StepRanges, StockBatches, Throughput
 from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, phase
 from instrument.streams import Stream
 

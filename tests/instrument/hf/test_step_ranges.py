@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from instrument.hf.step_ranges import StepRanges
+from instrument.hf.batches import StepRanges
 from tests.instrument.test_ranges import Recorder, assert_nested
 
 
