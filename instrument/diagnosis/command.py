@@ -9,7 +9,6 @@ import torch
 
 from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
 from instrument.config.schema import Config
-from instrument.diagnosis.forward import part_stages
 from instrument.diagnosis.measure import ROUNDS, Plan
 from instrument.diagnosis.output import check_writable, json_document, write_json
 from instrument.diagnosis.own import report_stages
@@ -33,12 +32,6 @@ from instrument.diagnosis.stages import STAGES, StageContext, select_stages
     "--stages", metavar="A,B,...", help=f"Measure only these stages: {', '.join(stage.name for stage in STAGES)} [all]"
 )
 @click.option(
-    "--without",
-    multiple=True,
-    metavar="MODULE",
-    help="Also measure a step without this submodule, such as head or blocks.*.mlp; may be repeated.",
-)
-@click.option(
     "--json",
     "json_path",
     metavar="PATH",
@@ -51,7 +44,6 @@ def command(
     iterations: int | None,
     warm_up: int | None,
     stages: str | None,
-    without: tuple[str, ...],
     json_path: Path | None,
 ) -> None:
     """Measure the parts of a training run, and report where time is lost and what to capture next."""
@@ -60,7 +52,6 @@ def command(
         check_writable(json_path)
     context = StageContext.from_config(config)
     plan = Plan.of_device(context.device, iterations, warm_up)
-    selected += part_stages(context, without, search=stages is None)
     report = report_stages(context, selected, plan, print_message)
     click.echo(report, nl=False)
     if json_path is not None:

@@ -17,7 +17,7 @@ from typing import Literal
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES, Capabilities
 
-Bound = Literal["loader", "copy", "synchronisation", "launch", "precision", "module", "compute", "unknown"]
+Bound = Literal["loader", "copy", "synchronisation", "launch", "precision", "compute", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,6 @@ class StageResult:
         gpu_ms: GPU time if the complete iteration is launched ahead; in the rest of `ms` the GPU is idle.
         data_load_ms: time the host waited for the loader, mean of the iterations.
         copy_ms: time of the copies to the GPU on their stream, hidden or not, mean of the iterations.
-        loop: for a stage that leaves out a part of the model: the loop in that part, as text; "" for none.
         not_measured: attribute -> why it is None.
     """
 
@@ -49,7 +48,6 @@ class StageResult:
     gpu_ms: float | None = None
     data_load_ms: float | None = None
     copy_ms: float | None = None
-    loop: str = ""
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -131,7 +129,6 @@ class StageTimes:
         training: the training stage in fp32; None if not measured.
         loader: the loader stage; None if not measured.
         plain: the plain stage; None if not measured.
-        loops: the stages that leave out a part of the model with a loop.
     """
 
     config: Config
@@ -140,7 +137,6 @@ class StageTimes:
     training: StageResult | None = None
     loader: StageResult | None = None
     plain: StageResult | None = None
-    loops: tuple[StageResult, ...] = ()
 
     @classmethod
     def from_results(cls, results: Iterable[StageResult], config: Config) -> StageTimes | None:
@@ -153,8 +149,7 @@ class StageTimes:
         others: Mapping[str, StageResult | None] = {
             name: measured.get(name) for name in ("training", "loader", "plain")
         }
-        loops = tuple(result for result in measured.values() if result.loop)
-        return cls(config, pipeline, compute, loops=loops, **others)
+        return cls(config, pipeline, compute, **others)
 
     @property
     def total_ms(self) -> float:
@@ -220,7 +215,7 @@ class StageTimes:
 
 
 def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
-    """Return the costs of loading, copying, waiting, launching, mixed precision and loops, the largest first.
+    """Return the costs of loading, copying, waiting, launching and mixed precision, the largest first.
 
     A cost is at most the time of an iteration of the pipeline.
     """
@@ -238,7 +233,6 @@ def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
         Cost("synchronisation", "pipeline", waiting, rest, noise),
         _launch_cost(times),
         _precision_cost(times),
-        *(_loop_cost(times, result) for result in times.loops),
     )
     capped = (replace(cost, ms=min(cost.ms, times.total_ms)) for cost in costs)
     return tuple(sorted(capped, key=lambda cost: -cost.ms))
@@ -307,21 +301,12 @@ def _copy_text(times: StageTimes) -> str:
 
 
 def _launch_cost(times: StageTimes) -> Cost:
-    in_loops = sum(_loop_cost(times, result).ms for result in times.loops)
-    lost = 0.0 if times.replays else max(times.launching_ms - in_loops, 0.0)
+    lost = 0.0 if times.replays else max(times.launching_ms, 0.0)
     because = (
         f"a step takes {measured_ms(times.compute):.2f} ms, of which the GPU works {times.gpu_ms:.2f} ms; "
         "in the rest it waits for the host to launch kernels"
     )
     return Cost("launch", times.compute.stage, lost, because, round_spread_ms(times.compute))
-
-
-def _loop_cost(times: StageTimes, result: StageResult) -> Cost:
-    """Return what the part of the model costs that `result` leaves out."""
-    whole, rest = measured_ms(times.compute), measured_ms(result)
-    part = result.stage.removeprefix("without ")
-    because = f"a step takes {whole:.2f} ms, and {rest:.2f} ms without {part}; {result.loop}"
-    return Cost("module", result.stage, max(whole - rest, 0.0), because, round_spread_ms(times.compute, result))
 
 
 def _precision_cost(times: StageTimes) -> Cost:

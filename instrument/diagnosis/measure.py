@@ -148,7 +148,6 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
         tuple(measurement.rounds_ms),
         **values,
         not_measured=missing | measurement.missing,
-        loop=measurement.stage.loop,
     )
 
 

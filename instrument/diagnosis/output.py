@@ -40,7 +40,6 @@ BOUND_TITLES = {
     "synchronisation": "waiting for the GPU",
     "launch": "launching kernels",
     "precision": "mixed precision",
-    "module": "a Python loop in a module",
 }
 HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'power W':>9}{'GPU %':>7}"
 

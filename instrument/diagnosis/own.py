@@ -12,7 +12,6 @@ from torch import nn
 from instrument.config.schema import Config
 from instrument.config.training import Precision, Training
 from instrument.diagnosis.costs import Diagnosis, StageResult
-from instrument.diagnosis.forward import part_stages
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.stages import Stage, StageContext, select_stages
@@ -51,7 +50,6 @@ def diagnose(
     iterations: int | None = None,
     warm_up: int | None = None,
     stages: str | None = None,
-    without: Sequence[str] = (),
     log: LogFunction = lambda _line: None,
 ) -> DiagnosisReport:
     """Measure the parts of a training step, and return where it loses time and what to change.
@@ -72,8 +70,6 @@ def diagnose(
         iterations: timed iterations of each stage in each of five rounds; None for 10, on a CPU as many as 15 s allow.
         warm_up: iterations before them; None for 5.
         stages: names of stages, "training,loader,pipeline"; None for all.
-        without: submodules to measure the step without, such as "head" or "blocks.*.mlp". Submodules with a Python
-            loop are found without it.
         log: receives a line before each round.
 
     Raises:
@@ -85,7 +81,6 @@ def diagnose(
     config = named_after(config, model, loader)
     selected = select_stages(stages)
     context = StageContext.from_config(config, lambda ready: own_workload(ready, model, loader, loss))
-    selected += part_stages(context, without, search=stages is None)
     report = report_stages(context, selected, Plan.of_device(context.device, iterations, warm_up), log)
     capture = capture_commands(report.diagnosis.bound, context.config, ["python", "your_program.py"])
     return replace(report, diagnosis=replace(report.diagnosis, capture=capture))

@@ -136,13 +136,11 @@ class Stage:
         name: name in `--stages`, in JSON and in the diagnosis.
         title: returns the title for a configuration, at most 28 characters.
         open: builds the stage; raises InstrumentError if it cannot be measured.
-        loop: the loop in the part of the model that the stage leaves out, as text; "" for none.
     """
 
     name: str
     title: Callable[[Config], str]
     open: Callable[[StageContext], StageRun]
-    loop: str = ""
 
 
 class InferenceStage(StageRun):

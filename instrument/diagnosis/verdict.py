@@ -30,7 +30,7 @@ FIRST_STEP, LAST_STEP = 20, 30
 # Settings that do not affect the speed, or that the command sets itself.
 OMITTED_SETTINGS = ("training.steps", "training.epochs", "training.warmup", "training.annotate_modules")
 OMITTED_SECTIONS = ("checkpoint", "monitor", "capture")
-MODULE_LEVEL_BOUNDS = ("launch", "precision", "module", "compute")
+MODULE_LEVEL_BOUNDS = ("launch", "precision", "compute")
 
 
 def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis
         largest.ms,
         100 * largest.ms / times.total_ms if times.total_ms else 0.0,
         largest.because,
-        _module_remedy(largest) if largest.bound == "module" else REMEDIES[largest.bound](times),
+        REMEDIES[largest.bound](times),
         (*notes, *_notes(times, largest, results)),
         capture_commands(largest.bound, config),
         measured_ms(times.compute),
@@ -253,15 +253,6 @@ def _launch_remedy(times: StageTimes) -> Remedy:
 def _precision_remedy(times: StageTimes) -> Remedy:
     precision = times.config.training.precision
     return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
-
-
-def _module_remedy(cost: Cost) -> Remedy:
-    part = cost.stage.removeprefix("without ")
-    why = (
-        f"replace the Python loop in {part} by operations on whole tensors (indexing, scatter, stack, one batched "
-        "matrix product), or call torch.compile on this module"
-    )
-    return Remedy("", why)
 
 
 def _compute_remedy(times: StageTimes) -> Remedy:
