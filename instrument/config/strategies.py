@@ -36,7 +36,7 @@ class Capabilities:
 STRATEGIES: Mapping[str, Capabilities] = {
     "serial": Capabilities("base.Serial", blocks_host=True, sync_interval=1),
     "pinned": Capabilities("base.Pinned", pins="all"),
-    "prefetch": Capabilities("prefetch.Prefetch", pins="kept", copies_ahead=True),
+    "prefetch": Capabilities("base.Prefetch", pins="kept", copies_ahead=True),
     # A step of staged joins the thread that calls backward.
     "staged": Capabilities(
         "staged.Staged",

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
-from instrument.distributed.parts import gather_values
-from instrument.distributed.world import World, any_rank
+from instrument.distributed.world import World, any_rank, gather_values
 from instrument.distributed.wrap import is_sharded, unwrap
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate

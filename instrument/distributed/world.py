@@ -202,3 +202,12 @@ def mean_over_ranks(values: Mapping[str, float | None], world: World) -> dict[st
     dist.all_reduce(table)
     sums, counts = table.tolist()
     return {name: total / count if count else None for name, total, count in zip(names, sums, counts, strict=True)}
+
+
+def gather_values(value: Any, world: World) -> list[Any]:
+    """Return the values of all ranks on every rank, exchanged between the hosts."""
+    if world.size == 1:
+        return [value]
+    values: list[Any] = [None] * world.size
+    dist.all_gather_object(values, value)
+    return values

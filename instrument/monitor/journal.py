@@ -1,4 +1,4 @@
-"""Combines losses and times, which arrive late, into one record per step, and writes windows and epochs to sinks."""
+"""Combines losses and times, which arrive late, into one record per step, and writes windows of steps to sinks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
+
+from instrument.memory import resident_bytes
 from instrument.monitor import Sinks
-from instrument.monitor.metrics import EPOCH, LOSS, Figures, StepFigures, figures, totals
+from instrument.monitor.metrics import LOSS, Figures, StepFigures, figures
+from instrument.workload import Workload
 
 MAX_RECENT_STEPS = 1000
 
@@ -22,7 +27,6 @@ class Journal:
     Attributes:
         sinks: destinations of the metrics.
         every: steps per record.
-        epoch: steps per epoch.
         peak: peak FLOP/s of the GPU, for MFU; None if unknown.
         enrich: adds FLOPs, memory and power to the record of a step.
         first: first step of this run.
@@ -33,7 +37,6 @@ class Journal:
 
     sinks: Sinks
     every: int
-    epoch: int
     peak: float | None
     enrich: Enrich
     first: int = 0
@@ -42,7 +45,6 @@ class Journal:
     recent: deque[StepFigures] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_STEPS))
     _metrics: deque[Mapping[str, float]] = field(default_factory=deque)
     _window: list[StepFigures] = field(default_factory=list)
-    _epoch: list[StepFigures] = field(default_factory=list)
     _waiting: list[StepFigures] = field(default_factory=list)
 
     def add(self, arrived: Sequence[tuple[int, Mapping[str, float]]], steps: Iterable[StepFigures]) -> None:
@@ -70,28 +72,56 @@ class Journal:
         return figures(self.recent, peak=self.peak)
 
     def finish(self) -> None:
-        """Write the incomplete last window and epoch."""
+        """Write the incomplete last window."""
         if self._window:
             self._write_window()
-        if self._epoch:
-            self._write_epoch()
 
     def _add_step(self, step: StepFigures) -> None:
         self.recent.append(step)
         self._window.append(step)
-        self._epoch.append(step)
         if (step.step + 1) % self.every == 0:
             self._write_window()
-        if (step.step + 1) % self.epoch == 0:
-            self._write_epoch()
 
     def _write_window(self) -> None:
         self.latest = figures(self._window, peak=self.peak)
         self.sinks.write(self._window[-1].step, self.latest)
         self._window = []
 
-    def _write_epoch(self) -> None:
-        last = self._epoch[-1].step
-        values = figures(self._epoch, peak=self.peak, scope=EPOCH) | totals(self._epoch)
-        self.sinks.write(last, values | {"epoch": last // self.epoch})
-        self._epoch = []
+
+class StepEnricher:
+    """Adds FLOPs to the record of each step, and memory to that of each step at which a record is written.
+
+    Args:
+        workload: what the run trains; its configuration says how often records are written.
+        device: device of the run.
+
+    Attributes:
+        flops: floating-point operations of one step; None if they are not known.
+    """
+
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        self._device, self._every = device, workload.config.monitor.every
+        self.flops = workload.flops()
+
+    def __call__(self, step: StepFigures) -> StepFigures:
+        """Return the record of a step with the additional values."""
+        memory = memory_figures(self._device) if (step.step + 1) % self._every == 0 else {}
+        return replace(step, flops=self.flops, **memory)
+
+
+def memory_figures(device: torch.device) -> dict[str, Any]:
+    """Return the memory in use on the host and, for a GPU, there and in torch's pool of pinned memory.
+
+    The keys are attributes of `StepFigures`.
+    """
+    values = {"host_rss_bytes": resident_bytes()}
+    if device.type != "cuda":
+        return values
+    values |= {
+        "memory_allocated_bytes": torch.cuda.memory_allocated(device),
+        "memory_peak_bytes": torch.cuda.max_memory_allocated(device),
+        "memory_reserved_bytes": torch.cuda.memory_reserved(device),
+    }
+    if hasattr(torch.cuda, "host_memory_stats"):  # since torch 2.8
+        values["pinned_bytes"] = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    return values

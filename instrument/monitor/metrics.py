@@ -23,8 +23,6 @@ Figures = dict[str, float | int | None]
 
 LOSS = "loss"
 PHASES = ("forward", "backward", "optimizer", "data_load", "copy", "sync")
-EPOCH = "epoch/"
-TOTAL_SECONDS = ("data_load", "copy", "sync")  # phases whose sums over an epoch are reported: what training waits for
 LAST_VALUES = ("memory_allocated_bytes", "memory_reserved_bytes", "pinned_bytes", "host_rss_bytes")
 
 
@@ -88,36 +86,20 @@ class Sink(Protocol):
         """Write buffered records and release all resources."""
 
 
-def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> Figures:
-    """Return the loss and the perf/* metrics of one or several steps, or of an epoch.
+def figures(steps: Sequence[StepFigures], *, peak: float | None = None) -> Figures:
+    """Return the loss and the perf/* metrics of one or several steps.
 
     Args:
         steps: the records, in order.
         peak: peak FLOP/s of the GPU (`instrument.monitor.peaks.peak_flops`); None if unknown.
-        scope: "" for steps, `EPOCH` for an epoch, as in "perf/epoch/step_ms".
 
     Returns:
-        Name -> value, with every name present. The loss ("loss", "epoch/loss") and metrics are means over the steps.
+        Name -> value, with every name present. The loss and metrics are means over the steps.
     """
     own: Figures = {LOSS: _mean(_measured(steps, "loss"))}
     for name in dict.fromkeys(name for step in steps for name in step.metrics):
         own[name] = _mean(step.metrics[name] for step in steps if name in step.metrics)
-    own = {f"{scope}{name}": value for name, value in own.items()}
-    return own | {f"perf/{scope}{name}": value for name, value in _perf(steps, peak).items()}
-
-
-def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
-    """Return the sums over an epoch: perf/epoch/steps, samples, tokens, flops, seconds, and seconds of waiting phases.
-
-    `seconds` is the time of the steps; data_load_seconds, copy_seconds and sync_seconds are parts of it. A sum covers
-    the measured steps; it is None if no step was measured.
-    """
-    sums: Figures = {name: _total(_measured(steps, name)) for name in ("samples", "tokens", "flops")}
-    sums["steps"] = len(steps)
-    for name, total in [("step_ms", "seconds"), *((f"{phase}_ms", f"{phase}_seconds") for phase in TOTAL_SECONDS)]:
-        elapsed = _total(_measured(steps, name))
-        sums[total] = None if elapsed is None else elapsed / 1000
-    return {f"perf/{scope}{name}": value for name, value in sums.items()}
+    return own | {f"perf/{name}": value for name, value in _perf(steps, peak).items()}
 
 
 def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
@@ -143,11 +125,6 @@ def _mean(values: Iterable[Number]) -> float | None:
 def _median(values: Iterable[Number]) -> float | None:
     numbers = list(values)
     return median(numbers) if numbers else None
-
-
-def _total(values: Iterable[Number]) -> Number | None:
-    numbers = list(values)
-    return sum(numbers) if numbers else None
 
 
 def _last(values: Iterable[Number]) -> Number | None:

@@ -41,7 +41,7 @@ class Bar:
         self._bar = bar
 
     def write(self, step: int, figures: Figures) -> None:
-        """Move the bar to this step. A record without the shown values, such as an epoch's, keeps the last ones."""
+        """Move the bar to this step. A record without the shown values, such as a validation's, keeps the last ones."""
         text = figures_text(figures)
         if text:
             self._bar.set_postfix_str(text, refresh=False)
@@ -94,11 +94,7 @@ class LogLines:
 
 def figures_text(figures: Figures) -> str:
     """Return the text of a record for the terminal, without values that were not measured."""
-    own = [
-        (f"{name} {{:.4g}}", value)
-        for name, value in figures.items()
-        if "/" not in name and name not in ("loss", "epoch")
-    ]
+    own = [(f"{name} {{:.4g}}", value) for name, value in figures.items() if "/" not in name and name != LOSS]
     (first, *rest) = [(form, figures.get(name)) for name, form in SHOWN_FIGURES]
     measured = [first, *own, *rest]
     return "  ".join(form.format(value) for form, value in measured if value is not None)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from instrument.errors import ConfigError
 from instrument.ranges import REPLAY, phase
-from instrument.strategies.prefetch import Prefetch
+from instrument.strategies.base import Prefetch
 from instrument.streams import Stream, record_stream
 from instrument.trainer.learner import Batch
 from instrument.trees import map_tensors, tensors

@@ -37,8 +37,7 @@ from instrument.config.training import Model
 from instrument.devices import current_device
 from instrument.errors import ConfigError
 from instrument.models import compile_model
-from instrument.strategies.base import mean
-from instrument.strategies.prefetch import Prefetch
+from instrument.strategies.base import Prefetch, mean
 from instrument.streams import Event, Stream, Streams, record_stream
 from instrument.trainer.learner import Batch, Learner, Weight
 from instrument.trainer.recover import shares

@@ -17,8 +17,7 @@ from instrument.checkpoint.states import random_state_kept, seed_generators
 from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data import Loader, Position
-from instrument.distributed.checkpoints import open_checkpoints
-from instrument.distributed.parts import checkpoint_parts
+from instrument.distributed.checkpoints import checkpoint_parts, open_checkpoints
 from instrument.distributed.scaling import calibrate, gather_times, report_lines
 from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
@@ -26,8 +25,7 @@ from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import LogFunction
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
-from instrument.monitor.enrich import StepEnricher
-from instrument.monitor.journal import Journal
+from instrument.monitor.journal import Journal, StepEnricher
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
 from instrument.own import StreamLoader, report_equal_batches
@@ -301,9 +299,8 @@ class _TrainingRun:
     def _journal(self, sinks: Sinks, enricher: StepEnricher, span: StepRange) -> Journal:
         training = self.config.training
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
-        epoch = max(span.per_epoch // training.accumulation, 1)
         peak = peak_flops(name, training.precision)
-        return Journal(sinks, self.config.monitor.every, epoch, peak, enricher, first=span.first)
+        return Journal(sinks, self.config.monitor.every, peak, enricher, first=span.first)
 
 
 def _step_count(config: Config, per_epoch: int) -> int:

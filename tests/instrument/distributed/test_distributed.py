@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
-from instrument.distributed.parts import checkpoint_parts  # noqa: E402
+from instrument.distributed.checkpoints import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
 from instrument.distributed.wrap import gradient_reduction, unwrap, wrap  # noqa: E402
 from instrument.models import build  # noqa: E402

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
 from instrument.data import Position  # noqa: E402
-from instrument.distributed.checkpoints import shared_checkpoints  # noqa: E402
-from instrument.distributed.parts import checkpoint_parts  # noqa: E402
+from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoints  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
 from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402

@@ -26,8 +26,8 @@ class Kept:
         """Nothing is open."""
 
 
-def journal(kept: Kept, *, every: int = 10, epoch: int = 1000, first: int = 0, peak: float | None = None) -> Journal:
-    return Journal(Sinks([kept]), every, epoch, peak, lambda step: step, first=first)
+def journal(kept: Kept, *, every: int = 10, first: int = 0, peak: float | None = None) -> Journal:
+    return Journal(Sinks([kept]), every, peak, lambda step: step, first=first)
 
 
 def step(number: int) -> StepFigures:
@@ -51,12 +51,10 @@ def test_record_covers_its_window() -> None:
     assert one.latest == figures
 
 
-@given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.integers(1, 12), st.data())
-def test_every_step_is_in_exactly_one_record(
-    steps: int, first: int, every: int, epoch: int, data: st.DataObject
-) -> None:
+@given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.data())
+def test_every_step_is_in_exactly_one_record(steps: int, first: int, every: int, data: st.DataObject) -> None:
     kept = Kept()
-    one = journal(kept, every=every, epoch=epoch, first=first)
+    one = journal(kept, every=every, first=first)
     losses = [loss(number) for number in range(first, first + steps)]
     times = [step(number) for number in range(first, first + steps)]
     while losses or times:
@@ -71,29 +69,16 @@ def test_every_step_is_in_exactly_one_record(
     for number in numbers:
         expected.setdefault(min((number // every + 1) * every, first + steps) - 1, []).append(number)
     assert windows == {at: sum(within) / len(within) for at, within in expected.items()}
-    epochs = [found for _, found in kept.records if "epoch" in found]
-    assert sum(int(found["perf/epoch/steps"] or 0) for found in epochs) == steps
     assert one.losses.tolist() == [float(number) for number in numbers]
-
-
-def test_epoch_record_has_number_and_sums() -> None:
-    kept = Kept()
-    one = journal(kept, every=100, epoch=2)
-    for number in range(5):
-        one.add([loss(number)], [step(number)])
-    one.finish()
-    epochs = [(at, found["epoch"], found["perf/epoch/samples"]) for at, found in kept.records if "epoch" in found]
-    assert epochs == [(1, 0, 8), (3, 1, 8), (4, 2, 4)]
 
 
 def test_metrics_of_a_loss_function_are_means() -> None:
     kept = Kept()
-    one = journal(kept, every=2, epoch=2)
+    one = journal(kept, every=2)
     one.add([(number, {"loss": 1.0, "accuracy": number / 2}) for number in range(2)], [step(0), step(1)])
     one.add([(2, {"loss": 1.0})], [step(2)])
     one.finish()
-    values = [figures.get("accuracy", figures.get("epoch/accuracy")) for _step, figures in kept.records]
-    assert values == [0.25, 0.25, None, None]
+    assert [figures.get("accuracy") for _step, figures in kept.records] == [0.25, None]
 
 
 def test_failed_step_is_in_no_record() -> None:
@@ -107,7 +92,7 @@ def test_failed_step_is_in_no_record() -> None:
 
 def test_enriched_values_are_in_the_record() -> None:
     kept = Kept()
-    one = Journal(Sinks([kept]), 1, 10, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
+    one = Journal(Sinks([kept]), 1, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
     one.add([loss(0)], [step(0)])
     ((_, figures),) = kept.records
     assert (figures["perf/flops_per_s"], figures["perf/mfu"], figures["perf/memory_peak_bytes"]) == (500, 0.25, 7)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instrument.monitor.metrics import EPOCH, StepFigures, figures, totals
+from instrument.monitor.metrics import StepFigures, figures
 from instrument.monitor.peaks import PEAKS, peak_flops
 
 WHOLE = StepFigures(
@@ -100,25 +100,6 @@ def test_memory_peak_and_last_value() -> None:
 
 def test_step_of_zero_length_has_no_rate() -> None:
     assert figures([replace(WHOLE, step_ms=0.0)])["perf/samples_per_s"] is None
-
-
-def test_epoch_has_its_own_names_and_totals() -> None:
-    steps = [replace(WHOLE, loss=1.0), replace(WHOLE, loss=2.0, tokens=None), replace(WHOLE, loss=None, step_ms=None)]
-    found = figures(steps, scope=EPOCH)
-    assert found["epoch/loss"] == 1.5
-    assert found["perf/epoch/step_ms"] == 20.0
-    assert totals(steps) == {
-        "perf/epoch/samples": 96,
-        "perf/epoch/tokens": 16384,
-        "perf/epoch/flops": 1.5e13,
-        "perf/epoch/data_load_seconds": 0.006,
-        "perf/epoch/copy_seconds": 0.03,
-        "perf/epoch/sync_seconds": 0.009,
-        "perf/epoch/steps": 3,
-        "perf/epoch/seconds": 0.04,
-    }
-    assert totals([])["perf/epoch/steps"] == 0
-    assert {value for name, value in totals([]).items() if name != "perf/epoch/steps"} == {None}
 
 
 @given(st.lists(st.tuples(st.none() | st.floats(0.1, 1e3), st.none() | st.integers(1, 100)), max_size=12))

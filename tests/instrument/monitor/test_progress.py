@@ -52,7 +52,7 @@ def test_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(bar, Bar)
     bar.write(9, RECORD)
     bar.write(19, RECORD)
-    bar.write(19, {"perf/epoch/step_ms": 9.9})
+    bar.write(19, {"validation/loss": 9.9})
     bar.close()
     last = terminal.getvalue().rstrip("\n").split("\r")[-1]
     assert "20/40" in last
@@ -86,7 +86,7 @@ def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyP
     lines._clock = lambda: next(seconds)
     for step in (9, 49, 99, 149, 199):
         lines.write(step, RECORD)
-    lines.write(199, {"perf/epoch/step_ms": 9.9})
+    lines.write(199, {"validation/loss": 9.9})
     # 90 steps take 60 s, so 300 take 200 s; 190 take 120 s, so 200 take 126 s.
     assert printed.getvalue().splitlines() == [
         f"instrument: step 100/400  {SHOWN}  0:03:20 left",
@@ -105,4 +105,4 @@ def test_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_unmeasured_figures_are_not_shown() -> None:
     assert figures_text({"loss": None, "perf/step_ms": 2.0}) == "2.0 ms/step"
-    assert figures_text({"perf/epoch/step_ms": 2.0}) == ""
+    assert figures_text({"validation/loss": 2.0}) == ""
