@@ -13,7 +13,6 @@ import torch
 
 RandomState = dict[str, Any]
 
-ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 _IMPLEMENTATION_OPTIONS = ("capturable", "fused", "foreach", "differentiable")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 
@@ -88,14 +87,7 @@ def fit_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
 
     These options depend on the device and the strategy, so a saved value may not fit this run. A CUDA graph needs the
     learning rate as a tensor on the GPU: each rate becomes a tensor or a number, as in `optimizer`.
-
-    Raises:
-        KeyError: a parameter's state has no value that Adam needs. torch itself fails only at the next step.
     """
-    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        for name in ADAM_STATE:
-            for values in state["state"].values():
-                values[name]
     groups = state.get("param_groups", [])
     if len(groups) != len(optimizer.param_groups):
         return dict(state)  # load_state_dict reports this

@@ -117,7 +117,9 @@ def _measure_round(
         _iterate(run, plan.warm_up + context.steps_ahead, limit)
         run.begin()
         measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device, limit))
-        for name, value in {"gpu_ms": _gpu_ms(run, context.device), **run.figures()}.items():
+        on_gpu = run.launches_only and context.device.type == "cuda"
+        gpu_ms = launched_ahead_ms(run.iterate, context.device) if on_gpu else None
+        for name, value in {"gpu_ms": gpu_ms, **run.figures()}.items():
             if value is not None:
                 measurement.figures[name].append(value)
         if meter is not None:
@@ -170,10 +172,6 @@ def _round_ms(run: StageRun, iterations: int, device: torch.device, limit: float
     return (time.perf_counter() - start) * 1000 / done
 
 
-def _gpu_ms(run: StageRun, device: torch.device) -> float | None:
-    return launched_ahead_ms(run.iterate, device) if run.launches_only and device.type == "cuda" else None
-
-
 def launched_ahead_ms(iterate: Callable[[], None], device: torch.device) -> float:
     """Return the GPU time in ms of one iteration that the host launches while the GPU is busy: without idle gaps.
 
@@ -184,7 +182,11 @@ def launched_ahead_ms(iterate: Callable[[], None], device: torch.device) -> floa
         iterate: launches one iteration without waiting.
         device: a CUDA device.
     """
-    launch_ms = _launch_ms(iterate, device)
+    torch.cuda.synchronize(device)
+    begun = time.perf_counter()
+    iterate()
+    launch_ms = (time.perf_counter() - begun) * 1000
+    torch.cuda.synchronize(device)
     start, end = (Event(device, timing=True) for _ in range(2))
     torch.cuda._sleep(int(min(2 * launch_ms, MAX_SLEEP_MS) * SLEEP_CYCLES_PER_MS))  # type: ignore[no-untyped-call]
     start.record()
@@ -192,12 +194,3 @@ def launched_ahead_ms(iterate: Callable[[], None], device: torch.device) -> floa
     end.record()
     torch.cuda.synchronize(device)
     return end.milliseconds_since(start)
-
-
-def _launch_ms(iterate: Callable[[], None], device: torch.device) -> float:
-    torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    iterate()
-    elapsed = (time.perf_counter() - start) * 1000
-    torch.cuda.synchronize(device)
-    return elapsed
