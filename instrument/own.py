@@ -89,19 +89,19 @@ def call_reference(setting: str, text: str, function: Any, config: Config) -> An
         ConfigError: the factory raised an exception.
     """
     try:
-        return function(config=config) if takes_config(function) else function()
+        return function(config=config) if "config" in _parameters(function) else function()
     except InstrumentError:
         raise
     except Exception as error:
         raise ConfigError(f"{setting} {text}: calling it fails with {error_line(error)}") from error
 
 
-def takes_config(function: Any) -> bool:
-    """Return whether a factory has a parameter called `config`."""
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's parameters; some built-in functions do not have them."""
     try:
-        return "config" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return False
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
 
 
 def error_line(error: BaseException) -> str:
@@ -143,7 +143,7 @@ class OwnLoss:
         self.count: Callable[[Any], Any] | None = getattr(made, "count", None)
         self.metrics: Mapping[str, Tensor] = {}
         self._worked = False
-        self._takes_model = made is not None and _first_parameter(made) == "model"
+        self._takes_model = made is not None and _parameters(made)[:1] == ("model",)
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss.
@@ -200,13 +200,6 @@ def _own_loss(output: Any) -> Any:
     if isinstance(output, Mapping):
         return output.get("loss")
     return getattr(output, "loss", output)
-
-
-def _first_parameter(function: Loss) -> str | None:
-    try:
-        return next(iter(inspect.signature(function).parameters), None)
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return None
 
 
 UNKNOWN_LENGTH = 1 << 40  # batches per epoch of a stream without a length: more than a run reads

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, repeat
 from typing import Any
 
@@ -26,41 +27,28 @@ from instrument.ranges import COPY, DATA_LOAD, annotate, phase
 from instrument.streams import Event, Stream, record_stream
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
 
+State = Callable[[], Any]
 
-class LoaderState:
-    """A copy of a loader's `state_dict()`, or the error that it raised.
 
-    A loader whose state cannot be taken still yields its batches. `value` raises the error when the state is needed.
+def loader_state(loader: Any) -> State | None:
+    """Return a function that returns the current state of `loader`, or None if it has no `state_dict()`.
+
+    A loader whose `state_dict()` raises an exception still yields its batches; the function raises InstrumentError.
     """
-
-    __slots__ = ("_error", "_loader", "_value")
-
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._value = type(loader).__name__, None
-        self._error: Exception | None = None
-        try:
-            self._value = copy.deepcopy(loader.state_dict())  # a loader can return its own mutable objects
-        except Exception as error:
-            self._error = error
-
-    def value(self) -> Any:
-        """Return a copy of the state.
-
-        Raises:
-            InstrumentError: `state_dict()` raised an exception.
-        """
-        if self._error is not None:
-            raise InstrumentError(
-                f"the state of {self._loader} after the last batch is unknown: its state_dict() raised "
-                f"{type(self._error).__name__}: {self._error}; resume with `position`, or iterate over the loader "
-                "directly"
-            ) from self._error
-        return copy.deepcopy(self._value)
+    if not hasattr(loader, "state_dict"):
+        return None
+    try:
+        state = copy.deepcopy(loader.state_dict())  # a loader can return its own mutable objects
+    except Exception as raised:
+        return partial(_raise_unknown_state, type(loader).__name__, raised)
+    return partial(copy.deepcopy, state)
 
 
-def loader_state(loader: Any) -> LoaderState | None:
-    """Return the current state of `loader`, or None if it has no `state_dict()`."""
-    return LoaderState(loader) if hasattr(loader, "state_dict") else None
+def _raise_unknown_state(loader: str, error: Exception) -> None:
+    raise InstrumentError(
+        f"the state of {loader} after the last batch is unknown: its state_dict() raised {type(error).__name__}: "
+        f"{error}; resume with `position`, or iterate over the loader directly"
+    ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,7 @@ class LoaderPosition:
     """A loader's `position` and state after a batch; each is None if the loader has none."""
 
     position: Any
-    state: LoaderState | None
+    state: State | None
 
     @classmethod
     def current(cls, loader: Any) -> LoaderPosition:
@@ -253,7 +241,7 @@ class PrefetchLoader:
         self._open: weakref.WeakSet[_PrefetchIterator | _DirectIterator] = weakref.WeakSet()
         self._readers: weakref.WeakSet[BackgroundThread[Any, Any]] = weakref.WeakSet()
         self._position: Any = None
-        self._state: LoaderState | None = None  # None while nothing is loaded ahead: the loader's own state is right
+        self._state: State | None = None  # None while nothing is loaded ahead: the loader's own state is right
 
     def __iter__(self) -> Iterator[Any]:
         _warn_if_unprepared(self.loader)
@@ -290,7 +278,7 @@ class PrefetchLoader:
         if the loader has none.
         """
         own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
-        return own if self._state is None else self._state.value
+        return own if self._state is None else self._state
 
     @property
     def load_state_dict(self) -> Callable[[Any], None]:
