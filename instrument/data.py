@@ -16,7 +16,7 @@ from instrument.config.training import Data, Model
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
 from instrument.pinned import PinnedCollator
-from instrument.trees import map_tensors, nbytes, tensors
+from instrument.trees import nbytes, tensors
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -167,25 +167,6 @@ class KeptBatches:
         return (self._batches[batch[0] // self._stride % len(self._batches)] for batch in indices)
 
 
-class InMemorySamples(Dataset[Any]):
-    """A data set that is read into memory once, with `data.workers` workers.
-
-    Raises:
-        ConfigError: the samples do not fit into memory.
-    """
-
-    def __init__(self, samples: Dataset[Any], count: int, data: Data, *, seed: int) -> None:
-        _check_memory(samples, count, data)
-        batches_of_one = LoaderBatches(samples, data, pinned=False, seed=seed)([index] for index in range(count))
-        self._batches_of_one = list(batches_of_one)
-
-    def __len__(self) -> int:
-        return len(self._batches_of_one)
-
-    def __getitem__(self, index: int) -> Any:
-        return map_tensors(self._batches_of_one[index], lambda tensor: tensor[0])
-
-
 class _CurrentIndices:
     """The DataLoader's batch sampler; its indices are replaced before each iteration."""
 
@@ -327,16 +308,12 @@ def map_style_loader(
     Synthetic samples repeat their first `data.distinct_batches` batches, unless that is 0 or `data.preload` is set.
     """
     order = Order(len(samples), data.batch, rank, world, seed, shuffle=data.path is not None)
-    return Loader(order, _batch_maker(samples, order, data, pinned, seed), start=start, endless=endless)
-
-
-def _batch_maker(samples: Any, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
-    if not data.kept:
-        return LoaderBatches(samples, data, pinned=pinned, seed=seed)
-    if not order.shuffle:
-        return KeptBatches(samples, order, data, pinned=pinned, seed=seed)
-    in_memory = InMemorySamples(samples, len(samples), data, seed=seed)
-    return LoaderBatches(in_memory, data.on_demand(), pinned=pinned, seed=seed)
+    make: MakeBatches
+    if data.kept:
+        make = KeptBatches(samples, order, data, pinned=pinned, seed=seed)
+    else:
+        make = LoaderBatches(samples, data, pinned=pinned, seed=seed)
+    return Loader(order, make, start=start, endless=endless)
 
 
 def _sample(inputs: Tensor, model: Model) -> Sample:

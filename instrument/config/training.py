@@ -176,7 +176,7 @@ class Data:
     )
     prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the loader processes between epochs")
-    preload: bool = setting(False, "generate or read all samples before the first step and keep them in memory")
+    preload: bool = setting(False, "generate all synthetic samples before the first step and keep them in memory")
     depth: int = setting(1, "number of batches copied ahead (prefetch, staged, graph)", low=1)
     pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
     pin_memory: bool | None = setting(
@@ -189,6 +189,9 @@ class Data:
 
     def __post_init__(self) -> None:
         check_section(self)
+        if self.preload and self.path is not None:
+            reason = "synthetic samples are preloaded; a data set of your own can keep its samples itself"
+            raise FieldError(reason, "data.preload", "data.path")
         for name in ("prefetch_factor", "persistent_workers"):
             if getattr(self, name) and not self.workers:
                 raise FieldError(f"{name} needs workers of at least 1", f"data.{name}", "data.workers")
@@ -198,7 +201,7 @@ class Data:
         if self.workers != AUTO_WORKERS:
             return self
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        workers = 0 if self.path is None or self.preload else max(0, min(cores - 1, most))
+        workers = 0 if self.path is None else max(0, min(cores - 1, most))
         if workers:
             return replace(self, workers=workers)
         return replace(self, workers=0, prefetch_factor=None, persistent_workers=False)

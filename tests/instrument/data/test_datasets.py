@@ -112,11 +112,10 @@ def ways(array: Path) -> dict[str, Config]:
         "preload": with_data(preload=True),
         "workers": with_data(workers=1),
         "file": with_data(path=array),
-        "file preloaded": with_data(path=array, preload=True),
     }
 
 
-@pytest.mark.parametrize("way", ["plain", "preload", "workers", "file", "file preloaded"])
+@pytest.mark.parametrize("way", ["plain", "preload", "workers", "file"])
 def test_loader_continues_at_a_position(way: str, array: Path) -> None:
     config = ways(array)[way]
     whole = list(islice(build_loader(config), 12))
@@ -131,7 +130,7 @@ def test_loader_continues_at_a_position(way: str, array: Path) -> None:
 def test_workers_preloading_and_pinning_change_no_batch(array: Path) -> None:
     for path in (None, array):
         expected = list(islice(build_loader(with_data(path=path)), 12))
-        for changed in ({"workers": 2}, {"workers": 1, "prefetch_factor": 3}, {"preload": True}):
+        for changed in ({"workers": 2}, {"workers": 1, "prefetch_factor": 3}, {"preload": path is None}):
             config = with_data(path=path, **changed)
             assert all_equal(list(islice(build_loader(config, pinned=True), 12)), expected)
     gc.collect()
@@ -243,11 +242,15 @@ def test_impossible_position_is_one_line(epoch: int, batch: int) -> None:
         build_loader(CONFIG, start=Position(epoch, batch))
 
 
-def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, array: Path) -> None:
+def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("instrument.data.available_bytes", lambda: 100)
-    for path, count in ((None, 10), (array, 11)):
-        with pytest.raises(ConfigError, match=rf"preload: {count} samples take .*, and 100 bytes are left"):
-            build_loader(with_data(path=path, preload=True))
+    with pytest.raises(ConfigError, match=r"preload: 10 samples take .*, and 100 bytes are left"):
+        build_loader(with_data(preload=True))
+
+
+def test_own_data_is_not_preloaded(array: Path) -> None:
+    with pytest.raises(ConfigError, match="a data set of your own can keep its samples itself"):
+        with_data(path=array, preload=True)
 
 
 def test_exceeded_pinned_budget_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:

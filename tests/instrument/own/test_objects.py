@@ -205,7 +205,6 @@ def test_hooks_of_a_reference_end_after_a_failure() -> None:
         ({}, 8, 4, 1),
         ({"workers": "auto"}, 4, 1, 3),
         ({"workers": "2"}, 64, 1, 2),
-        ({"preload": True}, 64, 1, 0),
         ({"data": None}, 64, 1, 0),
     ],
 )
