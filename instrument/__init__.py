@@ -35,7 +35,8 @@ from instrument.ranges import annotate, annotate_collections, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
-    from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training
+    from instrument.config.schema import Config
+    from instrument.config.sections import Capture, Checkpoint, Data, Distributed, Model, Monitor, Training
     from instrument.devices import usable_device
     from instrument.diagnosis.own import diagnose
     from instrument.memory import PinnedBudget
@@ -62,7 +63,8 @@ __all__ = [
 # The names of each module that needs torch: imported on first use, so that `import instrument` works without torch.
 _NAMES = {
     "checkpoint.folder": "Checkpoints",
-    "config.schema": "Capture Checkpoint Config Data Distributed Model Monitor Training",
+    "config.schema": "Config",
+    "config.sections": "Capture Checkpoint Data Distributed Model Monitor Training",
     "devices": "usable_device",
     "diagnosis.own": "diagnose",
     "memory": "PinnedBudget",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from instrument.config.training import Data, Model
+from instrument.config.sections import Data, Model
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
 from instrument.pinned import PinnedCollator

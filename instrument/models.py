@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.training import Attention, Checkpointing, Data, Model, Precision
+from instrument.config.sections import Attention, Checkpointing, Data, Model, Precision
 from instrument.errors import ConfigError
 
 MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import random_state_kept
 from instrument.config.schema import Config
+from instrument.config.sections import Precision, Training
 from instrument.config.settings import is_reference
-from instrument.config.training import Precision, Training
 from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget

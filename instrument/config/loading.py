@@ -74,15 +74,6 @@ def load(path: Path | None, flags: Mapping[str, object]) -> Config:
     return _build(defaults | values, sources)
 
 
-def from_sections(sections: Mapping[str, Any]) -> Config:
-    """Return the configuration of a mapping of sections, for example from a checkpoint.
-
-    Raises:
-        ConfigError: a key is unknown or a value is invalid.
-    """
-    return _build(_flatten(sections, ""), {})
-
-
 @cache
 def section_types() -> Mapping[str, type]:
     """Return the class of each section of a configuration."""

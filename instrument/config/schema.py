@@ -16,15 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from instrument.config.run import Capture as Capture
-from instrument.config.run import Checkpoint as Checkpoint
-from instrument.config.run import Distributed as Distributed
-from instrument.config.run import Monitor as Monitor
+from instrument.config.sections import Capture, Checkpoint, Data, Distributed, Model, Monitor, Training
 from instrument.config.settings import FieldError, is_reference
 from instrument.config.strategies import STRATEGIES
-from instrument.config.training import Data as Data
-from instrument.config.training import Model as Model
-from instrument.config.training import Training as Training
 
 
 @dataclass(frozen=True, slots=True)

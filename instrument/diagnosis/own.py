@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from instrument.config.schema import Config
-from instrument.config.training import Precision, Training
+from instrument.config.sections import Precision, Training
 from instrument.diagnosis.costs import Diagnosis, StageResult
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table

@@ -12,9 +12,9 @@ import torch
 
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
+from instrument.config.sections import AUTO_BATCH, Precision
 from instrument.config.settings import did_you_mean
 from instrument.config.strategies import STRATEGIES
-from instrument.config.training import AUTO_BATCH, Precision
 from instrument.data import PREFETCH_FACTOR, Loader, Position
 from instrument.distributed.world import World, select_device
 from instrument.errors import ConfigError, InstrumentError

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument.config.run import Distributed
+from instrument.config.sections import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
 from instrument.models import repeated_blocks

@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 
 from instrument.config.schema import Config
+from instrument.config.sections import Model
 from instrument.config.settings import is_reference
-from instrument.config.training import Model
 from instrument.devices import current_device
 from instrument.errors import ConfigError
 from instrument.models import compile_model

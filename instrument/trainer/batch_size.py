@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from instrument.config.training import AUTO_BATCH
+from instrument.config.sections import AUTO_BATCH
 from instrument.devices import free_memory
 from instrument.distributed.world import World, min_over_ranks
 from instrument.errors import ConfigError

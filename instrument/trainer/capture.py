@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerAction
 
-from instrument.config.run import Capture
+from instrument.config.sections import Capture
 from instrument.devices import usable_device
 from instrument.errors import ConfigError
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from instrument.config.training import Training
+from instrument.config.sections import Training
 from instrument.errors import ConfigError
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 from instrument.trainer.optimizer import MakeOptimizer, build_optimizer

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from instrument.config.training import Training
+from instrument.config.sections import Training
 from instrument.errors import ConfigError
 
 MakeOptimizer = Callable[..., Any]

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instrument.config import settings
-from instrument.config.loading import from_sections, load
+from instrument.config.loading import load
 from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
 from instrument.errors import ConfigError
+from tests.instrument.config.sections import from_sections
 
 
 def test_cpu_defaults_are_smaller() -> None:

@@ -17,7 +17,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument.config.loading import from_sections  # noqa: E402
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.diagnosis import command as command_module  # noqa: E402
 from instrument.diagnosis import measure as measure_module  # noqa: E402
@@ -41,6 +40,7 @@ from instrument.diagnosis.stages import (  # noqa: E402
 from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.monitor.nvml import Meter, Reading  # noqa: E402
+from tests.instrument.config.sections import from_sections  # noqa: E402
 
 TINY = (
     "--device cpu --precision fp32 --layers 1 --width 16 --heads 2 --features 8 --vocabulary 16 --sequence 4 --batch 2"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from instrument.config.loading import load  # noqa: E402
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.config.training import AUTO_BATCH  # noqa: E402
+from instrument.config.sections import AUTO_BATCH  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.trainer.batch_size import largest_fitting  # noqa: E402
 from instrument.trainer.training_run import train  # noqa: E402
