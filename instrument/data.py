@@ -153,7 +153,12 @@ class KeptBatches:
         count = order.batches
         if not data.preload:
             count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch_bytes(samples, data)))
-        _check_memory(samples, count * order.batch, data)
+        size, available = count * order.batch * nbytes(samples[0]), available_bytes()
+        if available is not None and size > available:
+            raise ConfigError(
+                f"{_keep_setting(data)}: {count * order.batch} samples take {format_bytes(size)}, and "
+                f"{format_bytes(available)} are left: keep fewer samples, or none"
+            )
         if pinned:
             _check_pinned(samples, count, data, f"{_keep_setting(data)}: {count} batches", "keep fewer samples")
         made = LoaderBatches(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
@@ -175,15 +180,6 @@ class _CurrentIndices:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.indices
-
-
-def _check_memory(samples: Dataset[Any], count: int, data: Data) -> None:
-    size, available = count * nbytes(samples[0]), available_bytes()
-    if available is not None and size > available:
-        raise ConfigError(
-            f"{_keep_setting(data)}: {count} samples take {format_bytes(size)}, and "
-            f"{format_bytes(available)} are left: keep fewer samples, or none"
-        )
 
 
 def _check_pinned(samples: Dataset[Any], batches: int, data: Data, what: str, remedy: str) -> None:
@@ -293,15 +289,7 @@ class _CountedBatches(Iterator[Any]):
 
 
 def map_style_loader(
-    samples: Any,
-    data: Data,
-    seed: int,
-    *,
-    rank: int,
-    world: int,
-    start: Position | None,
-    endless: bool,
-    pinned: bool,
+    samples: Any, data: Data, seed: int, *, rank: int, world: int, start: Position | None, endless: bool, pinned: bool
 ) -> Loader:
     """Return the loader of a data set with an index; see `Workload.build_loader`.
 

@@ -1,10 +1,16 @@
-"""Exceptions of this package.
+"""Exceptions of this package, and the callback that its parts report one-line messages to.
 
 InstrumentError     any problem that the user can fix
 └── ConfigError     an invalid setting, or settings that exclude each other
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+LogFunction = Callable[[str], None]
+log_warning: LogFunction = logging.getLogger("instrument").warning
 
 
 class InstrumentError(Exception):

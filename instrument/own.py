@@ -29,8 +29,7 @@ from instrument.config.schema import Config
 from instrument.config.settings import did_you_mean
 from instrument.data import Position
 from instrument.distributed.world import World, is_equal_on_ranks
-from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import LogFunction, log_warning
+from instrument.errors import ConfigError, InstrumentError, LogFunction, log_warning
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import fingerprint
 

@@ -21,8 +21,7 @@ import torch
 from instrument.checkpoint import file
 from instrument.checkpoint.resume import Parts, Resumed, Stateful, flatten, load
 from instrument.checkpoint.states import random_state
-from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import LogFunction, log_warning
+from instrument.errors import ConfigError, InstrumentError, LogFunction, log_warning
 from instrument.ranges import SYNCHRONIZE, phase
 
 if TYPE_CHECKING:

@@ -256,10 +256,7 @@ class Checkpoint:
     folder: Path | None = setting(None, "folder for checkpoints", flag="checkpoint-folder")
     every: int = setting(0, "number of steps between checkpoints; 0: only after the last step", low=0)
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
-    sharded: bool = setting(
-        False,
-        "each rank writes its shards in the background (torch.distributed.checkpoint)",
-    )
+    sharded: bool = setting(False, "each rank writes its shards in the background (torch.distributed.checkpoint)")
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
     resume: str | None = setting(
         None, "resume from a checkpoint; without a value: the latest", bare="latest", metavar="[latest|best|PATH]"

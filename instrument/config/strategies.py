@@ -39,19 +39,9 @@ STRATEGIES: Mapping[str, Capabilities] = {
     "prefetch": Capabilities("base.Prefetch", pins="kept", copies_ahead=True),
     # A step of staged joins the thread that calls backward.
     "staged": Capabilities(
-        "staged.Staged",
-        pins="kept",
-        copies_ahead=True,
-        blocks_host=True,
-        several_processes=False,
-        splits_batches=False,
+        "staged.Staged", pins="kept", copies_ahead=True, blocks_host=True, several_processes=False, splits_batches=False
     ),
     "graph": Capabilities(
-        "graph.Graph",
-        pins="kept",
-        copies_ahead=True,
-        captures_step=True,
-        several_processes=False,
-        splits_batches=False,
+        "graph.Graph", pins="kept", copies_ahead=True, captures_step=True, several_processes=False, splits_batches=False
     ),
 }

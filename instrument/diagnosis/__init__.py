@@ -7,6 +7,5 @@ what one adds to the other. A new stage is one entry in `stages.STAGES`.
     measure.py        runs the stages in rounds, and reads power
     costs.py          what is measured and what follows; splits an iteration of the pipeline into costs
     verdict.py        the largest cost, its remedy, and the capture to record next
-    forward.py        submodules that loop, and the line that fills memory
     output.py         the result as a table and as JSON
 """

@@ -23,28 +23,17 @@ from instrument.diagnosis.stages import STAGES, StageContext, select_stages
     help="Number of timed iterations in each of 5 rounds [10; without a GPU as many as 15 s allow]",
 )
 @click.option(
-    "--warm-up",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Number of untimed iterations before each round [5]",
+    "--warm-up", metavar="N", type=click.IntRange(min=0), help="Number of untimed iterations before each round [5]"
 )
 @click.option(
     "--stages", metavar="A,B,...", help=f"Measure only these stages: {', '.join(stage.name for stage in STAGES)} [all]"
 )
 @click.option(
-    "--json",
-    "json_path",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Write all values to this JSON file.",
+    "--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Write all values to this JSON file."
 )
 @config_options
 def command(
-    config: Config,
-    iterations: int | None,
-    warm_up: int | None,
-    stages: str | None,
-    json_path: Path | None,
+    config: Config, iterations: int | None, warm_up: int | None, stages: str | None, json_path: Path | None
 ) -> None:
     """Measure the parts of a training run, and report where time is lost and what to capture next."""
     selected = select_stages(stages)

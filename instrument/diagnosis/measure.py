@@ -16,8 +16,7 @@ import torch
 from instrument.devices import free_memory, synchronize
 from instrument.diagnosis.costs import StageResult
 from instrument.diagnosis.stages import Stage, StageContext, StageRun
-from instrument.errors import InstrumentError
-from instrument.logging import LogFunction
+from instrument.errors import InstrumentError, LogFunction
 from instrument.monitor.nvml import NAMES as POWER
 from instrument.monitor.nvml import Meter
 from instrument.ranges import annotate
@@ -144,12 +143,7 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
     values["samples_per_s"] = samples * 1000 / ms if ms else None
     values |= measurement.power
     return StageResult(
-        name,
-        title,
-        ms,
-        tuple(measurement.rounds_ms),
-        **values,
-        not_measured=missing | measurement.missing,
+        name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing | measurement.missing
     )
 
 

@@ -11,8 +11,8 @@ iterations     timed iterations in each round
 warm_up        untimed iterations before each round
 rounds         number of rounds
 config         the complete configuration, section -> setting -> value
-stages         list of `records.StageResult`; times in ms per iteration, null means not measured
-verdict        `records.Diagnosis`; its remedy is {"flags", "why"}
+stages         list of `costs.StageResult`; times in ms per iteration, null means not measured
+verdict        `costs.Diagnosis`; its remedy is {"flags", "why"}
 """
 
 from __future__ import annotations

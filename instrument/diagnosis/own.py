@@ -16,7 +16,7 @@ from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.stages import Stage, StageContext, select_stages
 from instrument.diagnosis.verdict import build_diagnosis, capture_commands
-from instrument.logging import LogFunction
+from instrument.errors import LogFunction
 from instrument.monitor.nvml import Meter, device_uuid
 from instrument.own import Loss
 from instrument.workload import named_after, own_workload
@@ -76,7 +76,7 @@ def diagnose(
         InstrumentError: a setting is invalid, or the batch does not fit the loss.
     """
     config = Config(
-        Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue"),
+        Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue")
     )
     config = named_after(config, model, loader)
     selected = select_stages(stages)

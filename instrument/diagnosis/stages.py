@@ -230,10 +230,7 @@ class PipelineStage(StageRun):
         steps = [step for step in self._measured if step.step >= self._first]
         loading = [step.data_load_ms for step in steps if step.data_load_ms is not None]
         copying = [step.copy_ms for step in steps if step.copy_ms is not None]
-        return {
-            "data_load_ms": fmean(loading) if loading else None,
-            "copy_ms": fmean(copying) if copying else None,
-        }
+        return {"data_load_ms": fmean(loading) if loading else None, "copy_ms": fmean(copying) if copying else None}
 
     def close(self) -> None:
         """Stop the threads and the workers."""

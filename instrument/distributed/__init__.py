@@ -2,7 +2,6 @@
 
 world.py        rank and device of this process; decisions and means over all ranks
 wrap.py         wraps a model in DDP or FSDP2, and controls when gradients are reduced
-parts.py        checkpoint state that is independent of the number of ranks
-checkpoints.py  checkpoints that rank 0 writes for all ranks, or of which each writes its shards
+checkpoints.py  checkpoints that fit any number of ranks: rank 0 writes for all, or each writes its shards
 scaling.py      speed-up over one GPU, and what limits it
 """

@@ -25,8 +25,7 @@ from instrument.checkpoint.states import fit_optimizer_state, random_state, rest
 from instrument.config.schema import Config
 from instrument.distributed.world import World, any_rank, gather_values
 from instrument.distributed.wrap import is_sharded, unwrap
-from instrument.errors import InstrumentError
-from instrument.logging import LogFunction
+from instrument.errors import InstrumentError, LogFunction
 from instrument.trainer.learner import Learner
 
 COMPLETE = ".metadata"  # torch writes it last, so a folder without it is incomplete

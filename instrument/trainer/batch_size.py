@@ -10,8 +10,7 @@ import torch
 from instrument.config.sections import AUTO_BATCH
 from instrument.devices import free_memory
 from instrument.distributed.world import World, min_over_ranks
-from instrument.errors import ConfigError
-from instrument.logging import LogFunction
+from instrument.errors import ConfigError, LogFunction
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import map_tensors, nbytes
 from instrument.workload import Workload

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import LogFunction
+from instrument.errors import ConfigError, InstrumentError, LogFunction
 
 MAX_MEMORY_EVENTS = 100_000  # allocations and frees; torch keeps the newest
 MAX_COLLECTIVES = 2000

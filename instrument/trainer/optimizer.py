@@ -112,11 +112,7 @@ class LearningRateSchedule:
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        training: Training,
-        steps: int,
-        base_lrs: Sequence[float] | None = None,
+        self, optimizer: torch.optim.Optimizer, training: Training, steps: int, base_lrs: Sequence[float] | None = None
     ) -> None:
         self._optimizer, self._training, self._steps = optimizer, training, steps
         rates = [training.learning_rate for _ in optimizer.param_groups] if base_lrs is None else base_lrs

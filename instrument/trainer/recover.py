@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from instrument.devices import free_memory
-from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import LogFunction, log_warning
+from instrument.errors import ConfigError, InstrumentError, LogFunction, log_warning
 from instrument.trees import map_tensors, tensors
 
 Item = TypeVar("Item")

@@ -21,8 +21,7 @@ from instrument.distributed.checkpoints import checkpoint_parts, open_checkpoint
 from instrument.distributed.scaling import calibrate, gather_times, report_lines
 from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
-from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import LogFunction
+from instrument.errors import ConfigError, InstrumentError, LogFunction
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.journal import Journal, StepEnricher
@@ -149,11 +148,7 @@ class _TrainingRun:
         parts = checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
-        with (
-            Interrupts() as stopping,
-            annotate_collections(),
-            self._sinks(resumed) as sinks,
-        ):
+        with Interrupts() as stopping, annotate_collections(), self._sinks(resumed) as sinks:
             enricher = StepEnricher(self.workload, self.device)
             self._report_start(resumed)
             journal = self._journal(sinks, enricher, span)
@@ -251,12 +246,7 @@ class _TrainingRun:
         training = self.config.training
         if self.world.size > 1 or not STRATEGIES[training.strategy].splits_batches:
             return None
-        return MicroBatches(
-            self.config.data.batch,
-            retries=training.retries,
-            count=self.workload.count,
-            log=self.log,
-        )
+        return MicroBatches(self.config.data.batch, retries=training.retries, count=self.workload.count, log=self.log)
 
     def _gradient_reduction(self, last: bool) -> AbstractContextManager[Any]:
         return gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
