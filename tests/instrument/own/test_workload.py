@@ -23,6 +23,7 @@ from instrument.workload import open_workload  # noqa: E402
 from tests.instrument.own import my_code  # noqa: E402
 
 CODE = "tests.instrument.own.my_code"
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 FORMS = (
     "dataset", "loader", "Stream", "dictionaries", "Augmented", "augmented_loader", "own_generator", "weighted",
 )  # fmt: skip
@@ -48,6 +49,17 @@ def losses(made: Config) -> list[float]:
 
 def form(data: str, **training: Any) -> Config:
     return config(data, None if data == "dictionaries" else "loss", **training)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [("Normed", "prefetch"), ("Normed", "staged"), ("Normed", "graph"), ("Recomputing", "prefetch"),
+     ("Recomputing", "staged")],
+)  # fmt: skip
+def test_strategies_treat_buffers_and_random_numbers_alike(model: str, strategy: str, device: str) -> None:
+    serial, other = (config(model=model, strategy=name, device=device) for name in ("serial", strategy))
+    assert losses(other) == losses(serial)
 
 
 @pytest.mark.parametrize("data", FORMS)
