@@ -137,26 +137,6 @@ class Transformer(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
 
 
-def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
-    """Build the model on `device`. Its forward takes a batch of `instrument.data` and returns a scalar loss.
-
-    The weights are float32 and drawn from torch's global generator on the CPU, so a seed gives the same weights on
-    every device. A compiled model keeps the names of its weights, so checkpoints fit both forms.
-
-    Args:
-        model: the sizes of the model.
-        data: the sequence length.
-        device: the device of the model.
-        precision: the autocast precision; None skips the checks that depend on it.
-
-    Raises:
-        ConfigError: the device has no kernel for the attention.
-    """
-    device = torch.device(device)
-    check(model, device, precision)
-    return tune(Transformer(model, data).to(device), model, device)
-
-
 def check(model: Model, device: torch.device, precision: Precision | None = None) -> None:
     """Raise ConfigError if the device has no kernel for the attention of the model."""
     name, head = f"attention {model.attention}", model.width // model.heads

@@ -34,8 +34,6 @@ HABITS = (
 COMMENT_HABIT = re.compile(r"^of ")
 NAMES = {"of", "one", "found", "told"}
 HELPERS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_language.py"]
-# A user imports each from the package that it is for: instrument.hf or instrument.lightning.
-SHARED_NAMES = {"RangeCallback"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # A test's name states a subject and its behaviour. It has no article, no question word and no "said".
@@ -141,5 +139,5 @@ def test_habits_are_recognised() -> None:
 def test_every_class_name_is_unique() -> None:
     classes = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
     names = [name for name in classes if not name.startswith("_")]  # a private one is used in its module alone
-    twice = {name for name in names if names.count(name) > 1} - SHARED_NAMES
+    twice = {name for name in names if names.count(name) > 1}
     assert not twice, f"two public classes have one of these names, so rename one of them: {twice}"

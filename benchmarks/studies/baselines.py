@@ -33,7 +33,7 @@ from instrument.config.loading import load
 from instrument.config.schema import Config
 from instrument.data import Synthetic
 from instrument.distributed.world import World, select_device
-from instrument.models import build
+from instrument.models import Transformer, tune
 from instrument.trainer.learner import Learner
 
 WORKERS = 4
@@ -75,7 +75,9 @@ class Clock:
 def loader(config: Config, device: torch.device, steps: int) -> float:
     """Train with a plain loop; return ms per step."""
     torch.manual_seed(config.training.seed)
-    learner = Learner(build(config.model, config.data, device), config.training, steps, device)
+    learner = Learner(
+        tune(Transformer(config.model, config.data).to(device), config.model, device), config.training, steps, device
+    )
     batches = torch.utils.data.DataLoader(
         RepeatedSamples(config, steps * config.data.batch),
         batch_size=config.data.batch,
@@ -124,7 +126,7 @@ def hf_trainer(config: Config, device: torch.device, steps: int) -> float:
             optim="adamw_torch_fused" if device.type == "cuda" else "adamw_torch",
         )  # fmt: skip
         transformers.Trainer(
-            ReturnsLoss(build(config.model, config.data, "cpu")),
+            ReturnsLoss(Transformer(config.model, config.data)),
             arguments,
             train_dataset=RepeatedSamples(config, steps * config.data.batch),
             callbacks=[Timed()],

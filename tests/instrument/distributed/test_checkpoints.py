@@ -20,10 +20,10 @@ from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoi
 from instrument.distributed.world import World  # noqa: E402
 from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
-from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.loaders import build_loader  # noqa: E402
+from tests.instrument.models.tiny import build  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

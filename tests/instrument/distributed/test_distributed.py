@@ -15,10 +15,10 @@ from instrument.config.schema import Config, Data, Distributed, Model, Training 
 from instrument.distributed.checkpoints import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
 from instrument.distributed.wrap import gradient_reduction, unwrap, wrap  # noqa: E402
-from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.loaders import build_loader  # noqa: E402
+from tests.instrument.models.tiny import build  # noqa: E402
 
 CPU = torch.device("cpu")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -7,8 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.models import build, check  # noqa: E402
-from tests.instrument.models.tiny import DATA, tiny  # noqa: E402
+from instrument.models import check  # noqa: E402
+from tests.instrument.models.tiny import (  # noqa: E402
+    DATA,
+    build,
+    tiny,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from instrument.models import build  # noqa: E402
 from tests.instrument.models.tiny import (  # noqa: E402
     DATA,
     NAMES,
     WITHOUT_DRAWS,
     awakened,
     batch,
+    build,
     built,
     gradients,
     tiny,

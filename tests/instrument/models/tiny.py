@@ -11,11 +11,19 @@ from torch.utils.data import Dataset, default_collate
 
 from docs.examples import diffusion, masked_language
 from instrument.config.schema import Config, Data, Model
+from instrument.config.sections import Precision
 from instrument.data import Synthetic
-from instrument.models import build
+from instrument.models import Transformer, check, tune
 from instrument.trainer.learner import call_model
 
 DATA = Data(sequence=20)
+
+
+def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
+    """Return the package's model on a device, as a run of the trainer builds it."""
+    device = torch.device(device)
+    check(model, device, precision)
+    return tune(Transformer(model, data).to(device), model, device)
 
 
 class Example(NamedTuple):

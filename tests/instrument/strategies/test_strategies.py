@@ -8,11 +8,11 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.models import build  # noqa: E402
 from instrument.monitor.meter import StepMeter  # noqa: E402
 from instrument.strategies import strategy_class  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument.loaders import build_loader  # noqa: E402
+from tests.instrument.models.tiny import build  # noqa: E402
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 MODEL = Model(layers=2, width=32, heads=4, vocabulary=64, features=16)
