@@ -177,19 +177,19 @@ def test_search_agrees_with_importlib(folder: Path) -> None:
 
 
 def test_command_lists_and_explains(traceview: Command, folder: Path) -> None:
-    listed = traceview("rules")
+    listed = traceview("help", "rules")
     assert re.search(
         r"^  event_polling +The program polls CUDA events\. \[traceview_example 1\.0\]$", listed.out, re.MULTILINE
     )
     assert re.search(r"^  short_kernels +Short kernels \[traceview_example 1\.0\]$", listed.out, re.MULTILINE)
     assert "failed (AttributeError) and is left out" in listed.out
-    explained = traceview("rules", "launch_bound", "event_polling")
+    explained = traceview("help", "rules", "launch_bound", "event_polling")
     assert explained.out.count("Remedy: ") == 2
-    rows: list[dict[str, Any]] = json.loads(traceview("rules", "--json", "-").out)["rules"]
+    rows: list[dict[str, Any]] = json.loads(traceview("help", "rules", "--json", "-").out)["rules"]
     own = [row for row in rows if row["package"].startswith("traceview 0")]
     assert [row["name"] for row in own if None in (row["symptom"], row["cause"], row["remedy"])] == []
     assert rows[-len(own) :] == own
-    unknown = traceview("rules", "nothing")
+    unknown = traceview("help", "rules", "nothing")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1) and "no rule is called 'nothing'" in unknown.err
 
 

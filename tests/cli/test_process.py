@@ -56,7 +56,7 @@ def test_module_runs_the_command(report: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(traceview: Command, shell: str) -> None:
-    code, out, _ = traceview("completion", shell)
+    code, out, _ = traceview("help", "completion", shell)
     assert code == 0
     assert "_TRACEVIEW_COMPLETE" in out and f"{shell}_complete" in out
 

@@ -73,7 +73,7 @@ class _Capture(click.Path):
             value = baseline_path(name)
             if not value.is_file():
                 raise RequestError(
-                    f"{name[:40]}: no such baseline in {BASELINES}; `traceview baseline list` lists them"
+                    f"{name[:40]}: no such baseline in {BASELINES}; `traceview compare --baselines` lists them"
                 )
         path = super().convert(value, param, ctx)
         if ctx is not None:
@@ -84,7 +84,7 @@ class _Capture(click.Path):
 
 
 def _command_before(context: click.Context, capture: click.Parameter | None) -> str:
-    """Return the command up to the capture: `traceview baseline save NAME`, with the given name."""
+    """Return the command up to the capture: `traceview compare`, with the values of the arguments before it."""
     words = []
     for parameter in context.command.params:
         if parameter is capture:
@@ -139,8 +139,7 @@ CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
 _JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
-JSON = click.option("--json", "-o", "json_path", type=OUTPUT, help=_JSON_HELP)
-JSON_BESIDE_OUTPUT = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)  # where -o is another file
+JSON = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(
@@ -174,7 +173,7 @@ def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
         "conditions",
         multiple=True,
         metavar="EXPR",
-        help=f"Exit with code 1 when EXPR holds, for example '{example}'. Repeatable.",
+        help=f"Exit with code 1 when EXPR holds, for example '{example}': `traceview help fail-if`. Repeatable.",
     )
 
 
@@ -220,7 +219,7 @@ CALIBRATION = click.option(
     "--calibration",
     type=FILE,
     metavar="FILE",
-    help="What nsys adds to calls: a file of `traceview calibrate`.  [default: the one beside the report]",
+    help="What nsys adds to calls: a file of `traceview doctor --calibrate`.  [default: the one beside the report]",
 )
 _UNPROFILED = click.option(
     "--unprofiled-ms",
@@ -248,7 +247,11 @@ def given_ns(unprofiled_ms: float | None) -> int | None:
 
 
 _FROM = click.option(
-    "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
+    "--from",
+    "start",
+    metavar="TIME",
+    help="Start of the window: 120ms or 1.5s after the first GPU work, or a time on the capture's clock: whole ns, or "
+    "@8.25s.  [default: first GPU work]",
 )
 _TO = click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
 _RANGE = click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.options import (
     ITERATION,
     JSON,
@@ -27,7 +27,11 @@ from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
 
 
-@click.command()
+@command(
+    "traceview whatif report.sqlite",
+    "traceview whatif report.sqlite --faster gemm=1.5",
+    "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
+)
 @REPORT
 @JSON
 @click.option(
@@ -52,11 +56,6 @@ from traceview.report.files import is_stdout, write_text
 @reading_options
 @VERBOSE
 @QUIET
-@examples(
-    "traceview whatif report.sqlite",
-    "traceview whatif report.sqlite --faster gemm=1.5",
-    "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
-)
 def whatif(
     report: Path,
     json_path: Path | None,
