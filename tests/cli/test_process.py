@@ -208,3 +208,12 @@ def test_public_names() -> None:
         assert callable(getattr(package, name)), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("120", 120), ("40", 80), ("many", 100)])
+def test_piped_output_obeys_columns(
+    traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, columns: str, most: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = traceview("analyze", report, "--no-html").out
+    assert most - 20 < max(map(width, out.splitlines())) <= most

@@ -24,5 +24,6 @@ def info(report: Path, json_path: Path | None, verbose: bool) -> None:
     contents = describe(report)
     if write_document(json_path, contents):
         return
-    parts = [list((lines if verbose else brief_lines)(contents))]
-    print_out(screen().text(parts) if verbose else screen().brief(parts, MORE))
+    page = screen()
+    parts = [list((lines if verbose else brief_lines)(contents, page.columns))]
+    print_out(page.text(parts) if verbose else page.brief(parts, MORE))

@@ -108,6 +108,7 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     """Return the iterations of a report after the warm-up, and print their number."""
     from traceview.captures.record import SteadyIterations
     from traceview.model.analysis import Iterations
+    from traceview.model.units import quantity
     from traceview.pipeline import analyze
 
     steady = SteadyIterations(0, None)
@@ -117,7 +118,11 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
         if isinstance(iterations, Iterations):
             steady = SteadyIterations(iterations.count - iterations.skipped, iterations.time_ns)
     if not quiet:
-        text = "no GPU work yet" if steady.time_ns is None else f"{steady.iterations} iterations after the warm-up"
+        text = (
+            "no GPU work yet"
+            if steady.time_ns is None
+            else f"{quantity(steady.iterations, 'iteration')} after the warm-up"
+        )
         print_error(f"traceview: {text}")
     return steady
 

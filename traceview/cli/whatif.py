@@ -88,7 +88,7 @@ def whatif(
     from traceview.engine.run import AnalysisOptions
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
-    from traceview.report.whatif import render, render_brief, to_json
+    from traceview.report.whatif import render, render_bounds, render_brief, to_json
     from traceview.whatif.changes import ranks as data_parallel
     from traceview.whatif.prediction import whatif as run
 
@@ -104,7 +104,11 @@ def whatif(
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
         result = run(analysis, faster_kernels=faster_kernels or None, more=more)
     if isinstance(result, NotMeasured):
-        raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
+        if html_path is not None or json_path is not None or faster or more:
+            raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
+        if not quiet:
+            print_out(render_bounds(analysis, result, screen()))
+        return
     if html_path is not None:
         from traceview.engine.page import page_inputs
         from traceview.report.analysis.page import render as render_page
