@@ -156,7 +156,7 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
     assert "names no traceview.pricing.base.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
     assert "another name than 'copies'" in notes["package_taken"]
-    assert "package_" in terminal.render_brief(extended)
+    assert "of the package faulty 1.0" in " ".join(terminal.render_brief(extended).split())
     assert [note for note in extended.notes if note.id not in notes] == list(plain.notes)
     assert [device.gaps.causes for device in extended.devices] == [device.gaps.causes for device in plain.devices]
     assert {finding.id for finding in extended.findings} == {"event_polling", *(item.id for item in plain.findings)}

@@ -99,9 +99,7 @@ def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], 
         shown = "".join(f"\n  {line}" for line in examples)
         text = f"{cleandoc(function.__doc__ or '')}\n\n\b\nExamples:{shown}"
         made = click.command(cls=Command, help=text, **settings)(function)
-        rare = {name for names in GROUPS.values() for name in names.partition("/")[2].split()}
-        if any(param.name in rare for param in made.params):
-            made.params.append(HELP_ALL)
+        made.params.append(HELP_ALL)
         return made
 
     return make
@@ -158,7 +156,7 @@ def cli(context: click.Context) -> None:
     else:
         context.default_map = default_map(folder := Path.cwd())
         arguments = context.meta[ARGUMENTS]
-        if context.default_map and not {"-q", "--quiet", "-h", "--help"}.intersection(arguments):
+        if context.default_map and not {"-q", "--quiet", "-h", "--help", "--help-all"}.intersection(arguments):
             from traceview.cli.outputs import print_error
 
             if line := said_defaults(folder, context.default_map, context.invoked_subcommand, *arguments):

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from traceview.rules.catalogue import ExplainedRule
 
 SHELLS = ("bash", "zsh", "fish")
-# Documents of --json by the word that `help schema` takes.
-DOCUMENTS = (
-    *("analyze", "baseline", "calibrate", "compare", "doctor", "export", "fleet", "info", "optimize", "record"),
-    *("redact", "rules", "whatif"),
-)
 
 
 @command(
@@ -61,7 +56,7 @@ def help(topic: str | None, words: tuple[str, ...], json_path: Path | None) -> N
         from traceview.cli.schemas import SCHEMAS
         from traceview.report.json import indented_text
 
-        print_out(indented_text(SCHEMAS[_one_of(topic, words, DOCUMENTS)]()))
+        print_out(indented_text(SCHEMAS[_one_of(topic, words, tuple(SCHEMAS))]()))
     else:
         raise RequestError(f"no help on {topic[:40]!r}; use a command, fail-if, rules, schema or completion")
 

@@ -79,20 +79,8 @@ class _Capture(click.Path):
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
             if isinstance(path, Path) and path.is_dir():
-                _refuse_folder_of_captures(path, _command_before(ctx, param))
+                _refuse_folder_of_captures(path, ctx.command_path)
         return path
-
-
-def _command_before(context: click.Context, capture: click.Parameter | None) -> str:
-    """Return the command up to the capture: `traceview compare`, with the values of the arguments before it."""
-    words = []
-    for parameter in context.command.params:
-        if parameter is capture:
-            break
-        if isinstance(parameter, click.Argument):
-            given = context.params.get(parameter.name or "")
-            words.append(given if isinstance(given, str) else (parameter.name or "").upper())
-    return " ".join([context.command_path, *words])
 
 
 def _refuse_folder_of_captures(folder: Path, command: str) -> None:

@@ -14,10 +14,23 @@ from typing import Any, NamedTuple
 
 from traceview.model.catalogue import read_toml
 from traceview.model.columns import Unit
-from traceview.model.units import RATES, SIZES, TIMES, Scales, count, durations, in_one_unit, operations, ratio, share
+from traceview.model.units import (
+    RATES,
+    SIZES,
+    TIMES,
+    Scales,
+    count,
+    durations,
+    in_one_unit,
+    operations,
+    quantity,
+    ratio,
+    share,
+)
 
 WIDTH = 80
 MAX_LINES = 30  # length of a summary without --verbose
+MAX_DOUBTS = 5  # notes on figures in doubt that a summary has in words
 PAGE_LINES = 2  # an empty line and the path of the page, which follow it
 # The classes of the page by their character in a bar, and the severities; assets/core/palette.css has the same values.
 CLASS_COLOURS = {"█": "#0072b2", "▓": "#aa4499", "▒": "#8c6d46", "░": "#a8a8a8"}
@@ -105,14 +118,21 @@ def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> li
     return [*lines, line.rstrip()]
 
 
+def bulleted(texts: Iterable[str], columns: int) -> list[str]:
+    """Return the lines of a list of texts."""
+    return [line for text in texts for line in wrap(text, "  - ", "    ", columns)]
+
+
 def note_lines(texts: Iterable[str], columns: int) -> list[str]:
     """Return the lines of notes below the tables of a summary."""
     return [line for text in texts for line in wrap(f"Note: {text}", "  ", "    ", columns)]
 
 
 def fitting_notes(doubts: Sequence[str], others: Iterable[str], free: int, columns: int) -> list[str]:
-    """Return the notes of a summary: all doubts, and others as far as they fit into `free` lines."""
-    chosen = list(doubts)
+    """Return the notes of a summary: MAX_DOUBTS doubts, and others as far as they fit into `free` lines."""
+    chosen, more = list(doubts[:MAX_DOUBTS]), len(doubts) - MAX_DOUBTS
+    if more > 0:
+        chosen.append(f"{quantity(more, 'more note')} on figures in doubt: -v")
     for text in others:
         if len(note_lines([*chosen, text], columns)) <= free:
             chosen.append(text)

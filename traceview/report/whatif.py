@@ -9,7 +9,18 @@ from traceview.model.units import duration, durations, plain, quantity, share, t
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import base_line, gain_words, unprofiled_words
 from traceview.report.json import UNPROFILED, Document, Shapes, names, rounded
-from traceview.report.screen import PLAIN, WORDS, Screen, confidence_word, left, part_lines, short_names, width, wrap
+from traceview.report.screen import (
+    PLAIN,
+    WORDS,
+    Screen,
+    bulleted,
+    confidence_word,
+    left,
+    part_lines,
+    short_names,
+    width,
+    wrap,
+)
 
 ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
 FIGURES_WIDTH = 37  # columns of the table of changes beside their names
@@ -63,8 +74,7 @@ def render_bounds(analysis: Analysis, missing: NotMeasured, screen: Screen = PLA
     """Return why a capture has no model, and what the findings bound, as text."""
     columns = screen.columns
     first = wrap(f"{plain(analysis.info.file, 60)} · no model predicts changes: {missing.reason}", columns=columns)
-    texts = [f"{plain(finding.title, 600)}: {gain_words(finding.gain)}" for finding in analysis.findings]
-    rows = [line for text in texts for line in wrap(text, "  - ", "    ", columns)]
+    rows = bulleted((f"{plain(row.title, 600)}: {gain_words(row.gain)}" for row in analysis.findings), columns)
     title = wrap(f"What the findings of analyze bound. {base_line(analysis)}", "", "  ", columns)
     return screen.text((first, [*title, *rows] if rows else ["No findings bound a gain."]))
 
@@ -87,18 +97,13 @@ def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
     if result.together:
         last = result.together[-1]
         then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
-        yield [
-            *wrap(f"Critical path of an iteration with {then}", columns=columns),
-            *_path(last.path, last.iteration_ns),
-        ]
+        title = wrap(f"Critical path of an iteration with {then}", columns=columns)
+        yield [*title, *_path(last.path, last.iteration_ns)]
     if result.left_out:
         omitted = (f"{change.title}: {plain(change.reason, 300)}" for change in result.left_out)
         yield ["Not applicable", *(line for text in omitted for line in wrap(text, "  ", "    ", columns))]
     if result.notes:
-        yield [
-            "Notes",
-            *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    ", columns)),
-        ]
+        yield ["Notes", *bulleted((plain(note.text, 400) for note in result.notes), columns)]
 
 
 def _time(result: WhatIf) -> str:

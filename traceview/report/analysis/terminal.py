@@ -27,6 +27,7 @@ from traceview.report.screen import (
     PLAIN,
     WIDTH,
     Screen,
+    bulleted,
     code_lines,
     confidence_word,
     figures,
@@ -142,7 +143,7 @@ def _notes(analysis: Analysis, columns: int, top: int) -> Iterator[list[str]]:
     """Yield the first sentence of each note, and the WHOLE ones; the page has all texts whole."""
     notes = [note for note in analysis.notes if note.id not in OUTSIDE]
     if notes:
-        lines = [line for note in notes[:top] for line in wrap(first_sentence(note), "  - ", "    ", columns)]
+        lines = bulleted(map(first_sentence, notes[:top]), columns)
         more = [f"  and {len(notes) - top} more in the page and the JSON"] if len(notes) > top else []
         yield ["About this capture", *lines, *more]
 

@@ -15,6 +15,7 @@ from traceview.report.screen import (
     PLAIN,
     WIDTH,
     Screen,
+    bulleted,
     fitting_notes,
     left,
     room,
@@ -302,7 +303,7 @@ def _notes(fleet: Fleet, columns: int) -> list[str]:
     texts += [plain(note.text, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
-    return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    ", columns))] if texts else []
+    return ["Notes", *bulleted(texts, columns)] if texts else []
 
 
 def _covered_time(fleet: Fleet) -> str:
