@@ -23,7 +23,7 @@ from traceview.read.raw import RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
 from traceview.read.sqlite.reader import SqliteReader, read_tables_with_gaps
-from traceview.report.screen import middle, short_names, wrap
+from traceview.report.screen import WIDTH, middle, short_names, wrap
 
 SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
 TEXTS = {"text": pl.String, "textId": pl.Int64}
@@ -185,27 +185,24 @@ def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, p
         yield f"NVTX ranges: {lost_ranges or nsys}" if profiler == "nsys" else f"ranges: {other}"
 
 
-def brief_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
-    """Yield what the capture holds, lacks and loses: the largest tables, the most frequent ranges, doubts."""
+def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator[str]:
+    """Yield what the capture holds, lacks and loses, names shortened and control codes removed.
+
+    Without `verbose`: the largest tables, the most frequent ranges, and of the health doubts alone.
+    """
     yield from _first_lines(contents, columns)
-    yield from _labelled("streams", f"{len(contents.streams)} with GPU work", columns)
-    yield from list(_table_lines(contents, columns))[: 1 + min(BRIEF_TABLES, len(contents.tables))]
-    yield from list(_range_lines(contents, columns))[: 1 + min(BRIEF_RANGES, len(contents.ranges))]
-    yield from _missing_lines(contents, columns)
+    yield from list(_stream_lines(contents))[: None if verbose else 1]
+    yield from list(_table_lines(contents, columns))[: None if verbose else 1 + min(BRIEF_TABLES, len(contents.tables))]
+    yield from list(_range_lines(contents, columns))[: None if verbose else 1 + min(BRIEF_RANGES, len(contents.ranges))]
+    for line in contents.missing:
+        yield from _labelled("MISSING", line, columns)
+    if verbose:
+        yield from _health_lines(contents, columns)
+        return
     doubts = replace(contents, health=tuple(note for note in contents.health if note.affects), passed=())
     yield from list(_health_lines(doubts, columns))[1:]
     if contents.passed:
         yield from _labelled("ok", f"{quantity(len(contents.passed), 'check')} of the capture's health", columns)
-
-
-def lines(contents: CaptureContents, columns: int) -> Iterator[str]:
-    """Yield all lines that `traceview info --verbose` prints, names shortened and control codes removed."""
-    yield from _first_lines(contents, columns)
-    yield from _stream_lines(contents, columns)
-    yield from _table_lines(contents, columns)
-    yield from _range_lines(contents, columns)
-    yield from _missing_lines(contents, columns)
-    yield from _health_lines(contents, columns)
 
 
 def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
@@ -217,11 +214,6 @@ def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     if contents.span_ns:
         start, end = contents.span_ns
         yield from _labelled("GPU work", f"{duration(end - start)}, from {start} to {end} ns", columns)
-
-
-def _missing_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
-    for line in contents.missing:
-        yield from _labelled("MISSING", line, columns)
 
 
 def _labelled(label: str, text: str, columns: int) -> list[str]:
@@ -240,8 +232,8 @@ def _processes(contents: CaptureContents) -> str:
     return ", ".join([*map(str, known), "not recorded for some GPU work"]) if known else "not recorded"
 
 
-def _stream_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
-    yield from _labelled("streams", f"{len(contents.streams)} with GPU work", columns)
+def _stream_lines(contents: CaptureContents) -> Iterator[str]:
+    yield from _labelled("streams", f"{len(contents.streams)} with GPU work", WIDTH)
     for used in contents.streams[:MAX_LISTED_STREAMS]:
         process, device, context, stream = ("?" if value is None else value for value in astuple(used))
         yield f"    stream {stream} of process {process} on device {device}, context {context}"

@@ -18,12 +18,12 @@ MORE = "every stream, table, range and check of the capture's health"
 @VERBOSE
 def info(report: Path, json_path: Path | None, verbose: bool) -> None:
     """List what REPORT contains and what is missing. Measures nothing."""
-    from traceview.captures.info import brief_lines, describe, lines
+    from traceview.captures.info import describe, lines
 
     check_outputs((report,), (json_path,))
     contents = describe(report)
     if write_document(json_path, contents):
         return
     page = screen()
-    parts = [list((lines if verbose else brief_lines)(contents, page.columns))]
+    parts = [list(lines(contents, page.columns, verbose=verbose))]
     print_out(page.text(parts) if verbose else page.brief(parts, MORE))

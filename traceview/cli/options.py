@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -165,26 +166,28 @@ def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-def _choose_nsys(context: click.Context, _option: click.Parameter, name: str | None) -> None:
-    """Set the nsys program that this command calls."""
-    if name is not None:
-        from traceview.read.nsys_rep import CHOSEN
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds several options."""
 
-        context.call_on_close(partial(CHOSEN.reset, CHOSEN.set(name)))
+    def add(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def _limit_decoded(context: click.Context, _option: click.Parameter, limit: int | None) -> None:
-    """Set the limit on decoded data for this command."""
-    if limit is not None:
-        from traceview.read.source import MAX_DECODED
-
-        context.call_on_close(partial(MAX_DECODED.reset, MAX_DECODED.set(limit)))
+def _set_for_command(module: str, variable: str, context: click.Context, _option: click.Parameter, given: Any) -> None:
+    """Set a context variable of a module for this command, if the option is given."""
+    if given is not None:
+        chosen = getattr(import_module(module), variable)
+        context.call_on_close(partial(chosen.reset, chosen.set(given)))
 
 
 _NSYS = click.option(
     "--nsys",
     expose_value=False,
-    callback=_choose_nsys,
+    callback=partial(_set_for_command, "traceview.read.nsys_rep", "CHOSEN"),
     metavar="PROGRAM",
     help="The nsys program that converts .nsys-rep files.  [default: nsys on PATH]",
 )
@@ -192,17 +195,13 @@ _MAX_DECODED = click.option(
     "--max-decoded",
     type=parse_size,
     expose_value=False,
-    callback=_limit_decoded,
+    callback=partial(_set_for_command, "traceview.read.source", "MAX_DECODED"),
     metavar="SIZE",
     help="Refuse a capture that takes more bytes after unpacking.  [default: 4GB]",
 )
 
 
-def reading_options(command: Decorated) -> Decorated:
-    """Add the options of every command that reads a capture."""
-    return _NSYS(_MAX_DECODED(command))
-
-
+reading_options = together(_NSYS, _MAX_DECODED)  # of every command that reads a capture
 CALIBRATION = click.option(
     "--calibration",
     type=FILE,
@@ -217,9 +216,7 @@ _UNPROFILED = click.option(
 )
 
 
-def profiler_options(command: Decorated) -> Decorated:
-    """Add the options on what the profiler costs."""
-    return CALIBRATION(_UNPROFILED(command))
+profiler_options = together(CALIBRATION, _UNPROFILED)
 
 
 def profiler_costs(report: Path, calibration: Path | None) -> ProfilerCosts:
@@ -274,11 +271,7 @@ def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> 
     return None if no_html else html or default
 
 
-def window_options(command: Decorated) -> Decorated:
-    """Add the options that narrow the time window."""
-    return _FROM(_TO(_RANGE(command)))
-
-
+window_options = together(_FROM, _TO, _RANGE)
 _WHOLE = click.option(
     "--whole",
     is_flag=True,
@@ -299,19 +292,7 @@ _MEMORY = click.option(
 _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 
-def analysis_options(command: Decorated) -> Decorated:
-    """Add the options that change the figures of an analysis."""
-    for option in (
-        reading_options,
-        profiler_options,
-        _MEMORY,
-        _TOP,
-        _FLOPS,
-        _WHOLE,
-        SKIP,
-        ITERATION,
-        DEVICE,
-        window_options,
-    ):
-        command = option(command)
-    return command
+# What changes the figures of an analysis.
+analysis_options = together(
+    window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, _MEMORY, profiler_options, reading_options
+)
