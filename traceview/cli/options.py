@@ -201,7 +201,7 @@ _MAX_DECODED = click.option(
 )
 
 
-reading_options = together(_NSYS, _MAX_DECODED)  # of every command that reads a capture
+reading_options = together(_NSYS, _MAX_DECODED)  # options of every command that reads a capture
 CALIBRATION = click.option(
     "--calibration",
     type=FILE,

@@ -25,6 +25,7 @@ def comparison_notes(
 ) -> tuple[Note, ...]:
     """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
     texts = {
+        "left_out": _left_out_notes(files, analyses),
         "period": _period_notes(files, analyses) if cut != "whole" else (),
         "hardware": _hardware_notes(files, analyses),
         "profiler": _profiler_notes(files, analyses),
@@ -61,6 +62,11 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
         )
     elif abs(work.launches_after / work.launches_before - 1) > MIN_LAUNCH_CHANGE:
         yield f"{launches}: other kernels, treated as the same step"
+
+
+def _left_out_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    for file, analysis in zip(files, analyses, strict=True):
+        yield from (f"{file}: {note.text}" for note in analysis.info.left_out if note.affects)
 
 
 def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from traceview.model.analysis import Analysis, NotMeasured, kinds_words
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import base_line, gain_words, unprofiled_words
+from traceview.report.analysis.terminal import first_sentence, is_doubt
 from traceview.report.json import UNPROFILED, Document, Shapes, names, rounded
 from traceview.report.screen import (
     PLAIN,
@@ -15,6 +16,7 @@ from traceview.report.screen import (
     Screen,
     bulleted,
     confidence_word,
+    fitting_notes,
     left,
     part_lines,
     short_names,
@@ -66,8 +68,9 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
     )
     omitted = [f"{quantity(len(result.left_out), 'change')} that cannot be predicted"] if result.left_out else []
     more = ["what each prediction rests on", *omitted, quantity(len(result.notes), "note")]
-    doubts = [plain(note.text, 400) for note in result.notes if note.affects]
-    return screen.brief(parts, ", ".join(more), notes=doubts)
+    doubts = filter(is_doubt, (*result.info.left_out, *result.info.health, *result.notes))
+    notes = fitting_notes([first_sentence(note) for note in doubts], (), 0, screen.columns)
+    return screen.brief(parts, ", ".join(more), notes=notes)
 
 
 def render_bounds(analysis: Analysis, missing: NotMeasured, screen: Screen = PLAIN) -> str:
