@@ -1,4 +1,4 @@
-"""Measure `traceview serve`: how long it takes to start, and to answer any zoom of the timeline.
+"""Measure `traceview analyze --serve`: how long it takes to start, and to answer any zoom of the timeline.
 
     python benchmarks/serve_windows.py [--memory 4GB] [--windows 200] [--rows 12] REPORT.sqlite
 
@@ -31,7 +31,8 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=200)
     parser.add_argument("--rows", type=int, default=12, help="rows of the timeline in each request")
     given = parser.parse_args()
-    command = [sys.executable, "-m", "traceview", "serve", str(given.report), "--quiet", "--memory", given.memory]
+    options = ["--serve", "--quiet", "--memory", given.memory]
+    command = [sys.executable, "-m", "traceview", "analyze", str(given.report), *options]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         try:

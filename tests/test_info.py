@@ -27,10 +27,10 @@ def test_contents_of_a_capture(traceview: Command, report: Path) -> None:
 def test_real_captures(traceview: Command, name: str) -> None:
     code, out, err = traceview("info", shared(name), "-v")
     assert (code, err) == (0, "")
-    assert all(width(line) <= 80 for line in out.splitlines())
+    assert all(width(line) <= 100 for line in out.splitlines())
     assert f"{shared(name).name}\n  version " in out and "StringIds" in out
     brief = traceview("info", shared(name)).out.splitlines()
-    assert len(brief) <= MAX_LINES and all(width(line) <= 80 for line in brief)
+    assert len(brief) <= MAX_LINES and all(width(line) <= 100 for line in brief)
     missing = [line for line in out.splitlines() if "MISSING" in line or "DOUBT" in line]
     assert [line for line in missing if line not in brief] == [], "what is missing or doubtful is always shown"
 
@@ -59,7 +59,7 @@ def test_invalid_rows(traceview: Command, tmp_path: Path) -> None:
     code, out, err = traceview("info", path, "-v")
     assert (code, err) == (0, "")
     assert "(unnamed)" in out and "\033" not in out
-    assert all(width(line) <= 80 for line in out.splitlines())
+    assert all(width(line) <= 100 for line in out.splitlines())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])

@@ -34,7 +34,7 @@ COMMANDS = {
     "fleet": ("fleet", ".", "--workers", "2", "--no-html"),
     "export": ("export", "rank*.sqlite", "--format", "perfetto"),
     "doctor": ("doctor",),
-    "calibrate": ("calibrate", "--rounds", "1"),
+    "calibrate": ("doctor", "--calibrate", "--rounds", "1"),
     "record": ("record", "--no-html", "--", "true"),
     "optimize": ("optimize", "--run", "true"),
 }

@@ -171,5 +171,5 @@ def test_file_that_is_not_a_calibration_is_an_error(traceview: Command, report: 
     code, out, err = traceview("analyze", report, "--no-html", "--calibration", report)
     assert (code, out) == (2, "")
     assert err == (
-        f"traceview: error: {report.name}: no calibration of this version; write it again with `traceview calibrate`\n"
+        f"traceview: error: {report.name}: no calibration of this version; run `traceview doctor --calibrate` again\n"
     )

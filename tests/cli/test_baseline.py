@@ -14,19 +14,17 @@ from traceview.pipeline import analyze
 
 def test_stored_and_compared(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = traceview("baseline")
-    assert (code, err) == (0, "") and out.startswith("Usage: traceview baseline")
-    assert traceview("baseline", "list").out == "no baseline in .traceview/baselines\n"
+    assert traceview("compare", "--baselines").out == "no baseline in .traceview/baselines\n"
     stored = Path(".traceview") / "baselines" / "main.sqlite.gz"
-    assert traceview("baseline", "save", "main", sample("cudagraph.sqlite")) == (0, f"{stored}\n", "")
+    assert traceview("compare", "--save", "main", sample("cudagraph.sqlite")) == (0, f"{stored}\n", "")
     first = stored.read_bytes()
-    assert traceview("baseline", "save", "main", sample("cudagraph.sqlite"), "-q").code == 0
+    assert traceview("compare", "--save", "main", sample("cudagraph.sqlite"), "-q").code == 0
     assert stored.read_bytes() == first
     true = analyze(sample("cudagraph.sqlite"))
-    document = json.loads(traceview("baseline", "list", "--json", "-").out)
+    document = json.loads(traceview("compare", "--baselines", "--json", "-").out)
     (row,) = document["baselines"]
     assert row["time_ns"] == true.iterations.time_ns and row["bytes"] == len(first)  # type: ignore[union-attr]
-    assert traceview("baseline", "list").out.startswith("main  718 µs per iteration, NVIDIA H200")
+    assert traceview("compare", "--baselines").out.startswith("main  718 µs per iteration, NVIDIA H200")
     code, out, error = traceview("compare", "baseline:main", sample("cudagraph.sqlite"), "--json", "-")
     against = json.loads(out)["against"][0]
     assert (code, error, against["time"]["difference_ns"], against["verdict"]) == (0, "", 0, "noise")
@@ -36,8 +34,11 @@ def test_stored_and_compared(tmp_path: Path, traceview: Command, monkeypatch: py
     ("words", "reason"),
     [
         (("compare", "baseline:mian", "x.sqlite"), "mian: no such baseline"),
-        (("baseline", "save", "../main", "x.sqlite"), "a baseline's name has letters"),
-        (("baseline", "save", "main", "x.sqlite"), "x.sqlite"),
+        (("compare", "--save", "../main", "x.sqlite"), "a baseline's name has letters"),
+        (("compare", "--save", "main", "x.sqlite"), "x.sqlite"),
+        (("compare", "--save", "main", "x.sqlite", "y.sqlite"), "--save NAME takes one capture"),
+        (("compare", "--baselines", "x.sqlite"), "--baselines none"),
+        (("compare", "x.sqlite"), "compare takes BEFORE and AFTER"),
     ],
 )
 def test_errors(

@@ -9,7 +9,10 @@ from itertools import takewhile
 import click
 import pytest
 
-from traceview.cli import COMMANDS, cli
+from tests.cli.command import Command
+from traceview.cli import COMMANDS, GROUPS, REPLACED, cli
+
+MOST_LINES = 50
 
 
 def command_named(name: str) -> click.Command:
@@ -22,9 +25,9 @@ def command_named(name: str) -> click.Command:
 def test_examples_parse(name: str) -> None:
     command = command_named(name)
     text = command.get_help(click.Context(command, info_name=f"traceview {name}"))
-    assert all(len(line) <= 80 for line in text.splitlines())
+    assert all(len(line) <= 80 for line in text.splitlines()) and text.count("\n") < MOST_LINES
     lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
-    assert len(lines) >= 2 or name == "completion"
+    assert len(lines) >= 2
     for line in lines:
         inner = line.partition('"$(')[2].partition(')"')[0]  # eval "$(COMMAND)"
         words = list(takewhile(lambda word: word not in (">", ">>", "|"), shlex.split(inner or line, comments=True)))
@@ -33,8 +36,37 @@ def test_examples_parse(name: str) -> None:
 
 
 def test_short_options_do_not_clash() -> None:
+    meanings: dict[str, set[str]] = {}
     for name in COMMANDS:
-        short = [
-            option for param in command_named(name).params for option in param.opts if re.fullmatch("-[a-z]", option)
-        ]
-        assert len(short) == len(set(short)), name
+        params = command_named(name).params
+        short = [(option, param) for param in params for option in param.opts if re.fullmatch("-[a-z]", option)]
+        assert len(short) == len(dict(short)), name
+        for option, param in short:
+            meanings.setdefault(option, set()).add(param.opts[0])
+    assert meanings == {"-o": {"--output"}, "-q": {"--quiet"}, "-v": {"--verbose"}}
+
+
+def test_every_option_is_in_one_group(traceview: Command) -> None:
+    listed = [name for names in GROUPS.values() for name in names.replace("/", " ").split()]
+    options = {
+        param.name for name in COMMANDS for param in command_named(name).params if param.param_type_name == "option"
+    }
+    assert sorted(listed) == sorted({*options, "help"})
+    common, every = traceview("analyze", "--help").out, traceview("analyze", "--help-all").out
+    assert "--max-decoded" in every and "--max-decoded" not in common and "--help " in common
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_former_commands_name_the_new_one(traceview: Command, name: str) -> None:
+    code, out, err = traceview(name, "--json", "-")
+    assert (code, out, err.count("\n")) == (2, "", 1) and f"`traceview {name}` is now: traceview " in err
+    assert REPLACED[name].split()[0] in COMMANDS and len(COMMANDS) <= 12
+
+
+def test_topics(traceview: Command) -> None:
+    assert traceview("help").out == traceview("--help").out
+    assert traceview("help", "info").out == traceview("info", "--help").out
+    assert "exposed_KIND" in traceview("help", "fail-if").out
+    for words in (("schema",), ("completion", "ksh"), ("nothing",), ("fail-if", "--json", "-")):
+        code, out, err = traceview("help", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)

@@ -59,8 +59,8 @@ def test_folder_of_captures_is_listed(traceview: Command, tmp_path: Path) -> Non
         ["39", "B", "torch.profiler", "trace", "trace.json"],
     ]
     assert err.count("\n") == 1 and f"name one: traceview whatif {folder}/dual.sqlite" in err
-    err = traceview("baseline", "save", "main", folder).err
-    assert f"name one: traceview baseline save main {folder}/dual.sqlite" in err
+    err = traceview("compare", "--save", "main", folder).err
+    assert f"name one: traceview compare {folder}/dual.sqlite" in err
     for number in range(MAX_LISTED):
         (folder / f"{number}.json").write_text('{"traceEvents": []}')
     assert traceview("analyze", folder).out.endswith("  and 3 more\n")

@@ -56,7 +56,7 @@ def test_module_runs_the_command(report: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(traceview: Command, shell: str) -> None:
-    code, out, _ = traceview("completion", shell)
+    code, out, _ = traceview("help", "completion", shell)
     assert code == 0
     assert "_TRACEVIEW_COMPLETE" in out and f"{shell}_complete" in out
 
@@ -208,3 +208,12 @@ def test_public_names() -> None:
         assert callable(getattr(package, name)), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("120", 120), ("40", 80), ("many", 100)])
+def test_piped_output_obeys_columns(
+    traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, columns: str, most: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = traceview("analyze", report, "--no-html").out
+    assert most - 20 < max(map(width, out.splitlines())) <= most

@@ -1,4 +1,4 @@
-"""`traceview serve`, and the page options of `analyze`."""
+"""`traceview analyze --serve`, and the page options of `analyze`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traceview.model.units import size
 
 
 def test_serves_until_interrupted(report: Path) -> None:
-    command = [sys.executable, "-c", HEARS_CTRL_C, "serve", str(report), "--quiet"]
+    command = [sys.executable, "-c", HEARS_CTRL_C, "analyze", str(report), "--serve", "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -31,7 +31,7 @@ def test_serves_until_interrupted(report: Path) -> None:
 
 
 def test_missing_capture_is_not_served(traceview: Command, tmp_path: Path) -> None:
-    result = traceview("serve", tmp_path / "none.sqlite")
+    result = traceview("analyze", "--serve", tmp_path / "none.sqlite")
     assert result.code == 2 and result.err.startswith("traceview: error: none.sqlite: ")
 
 
@@ -63,7 +63,7 @@ def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pyte
     assert opened == [page.resolve().as_uri()]
 
 
-@pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"]])
+@pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"], ["--serve"]])
 def test_page_options_need_a_page(traceview: Command, report: Path, option: list[str]) -> None:
     result = traceview("analyze", report, "--no-html", *option)
     assert result.code == 2 and "--no-html" in result.err

@@ -23,7 +23,7 @@ def test_nearest_file_counts(tmp_path: Path) -> None:
     (tmp_path / "a" / "traceview.toml").write_text("iteration = 'step'\nredaction = 'hash'\n")
     found = default_map(inner)
     assert found["whatif"] == {"iteration": "step"} and found["redact"] == {"names": "hash"}
-    assert found["baseline"]["save"] == {"names": "hash", "iteration": "step"}
+    assert found["compare"] == {"names": "hash", "iteration": "step", "conditions": ()}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_output_names_the_file_and_its_defaults(
     assert traceview("analyze", capture, "--no-html", "--quiet").err.count("defaults from") == 0
     assert traceview("whatif", capture).err.startswith(f"{skip}\n")
     assert traceview("redact", capture, out).err == "traceview: defaults from ../traceview.toml: redaction = 'hash'\n"
-    assert traceview("info", capture).err == traceview("baseline", "list").err == ""
+    assert traceview("info", capture).err == traceview("compare", "--baselines", "--quiet").err == ""
 
 
 def test_budgets_and_flags(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from tests.cli.command import Command
-from traceview.cli.compare import EPILOG
+from tests.cli.command import Command, conditions_of
 from traceview.cli.conditions.comparison import QUANTITIES
+from traceview.model.analysis import CAUSES
 
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
 
@@ -65,7 +65,7 @@ def test_fail_if(traceview: Command, tmp_path: Path) -> None:
         ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),
         ((DUAL, "--device", "GPU 9"), "no device is called 'GPU 9'"),
         ((DUAL, "--skip", "99"), "leaves none of 20 iterations"),
-        ((), "Missing argument 'AFTER'"),
+        ((), "compare takes BEFORE and AFTER"),
     ],
 )
 def test_user_errors_are_one_line(traceview: Command, arguments: tuple[object, ...], message: str) -> None:
@@ -75,8 +75,8 @@ def test_user_errors_are_one_line(traceview: Command, arguments: tuple[object, .
 
 
 def test_help_names_every_quantity() -> None:
-    words = set(EPILOG.replace("...", "").split())
+    words = conditions_of("compare")
     for name in QUANTITIES:
         stem, _, last = name.rpartition(".")
-        general = "idle.CAUSE" if stem == "idle" and last in words else name
+        general = "idle.CAUSE" if stem == "idle" and last in CAUSES else name
         assert general in words or f".{last}" in words, name

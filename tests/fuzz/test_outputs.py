@@ -20,7 +20,7 @@ COSTS = {"format": FORMAT, "version": VERSION, "scale": 1, "scale_range": [1, 1]
 TRACE = '{"traceEvents": [], "schemaVersion": 1}'
 # {r} is a report, {o} the drawn output.
 COMMANDS = (
-    "analyze {r} --no-html -o {o}",
+    "analyze {r} --no-html --json {o}",
     "analyze {r} --html {o}",
     "compare {r} a.sqlite --json {o}",
     "compare {r} a.sqlite --markdown {o}",
@@ -28,11 +28,11 @@ COMMANDS = (
     "export {r} --format chrome -o {o}",
     "export {r} --format csv -o {o}",
     "export {r} --format csv -o tables.out --json {o}",
-    "fleet runs --workers 1 --no-html -o {o}",
-    "info {r} -o {o}",
+    "fleet runs --workers 1 --no-html --json {o}",
+    "info {r} --json {o}",
     "redact {r} {o}",
     "redact {r} copy.sqlite --json {o}",
-    "rules -o {o}",
+    "help rules --json {o}",
 )
 REPORTS = ("a.sqlite", "tables", "link.sqlite")
 DEFAULTS = {
@@ -41,13 +41,13 @@ DEFAULTS = {
     "fleet runs --workers 1": "runs/fleet.overlap.html",
     "export a.sqlite --format chrome": "a.trace.json",
     "export a.sqlite --format csv": "a.csv-tables",
-    "calibrate": CALIBRATION,
+    "doctor --calibrate": CALIBRATION,
     "record --no-html -- true": "report.nsys-rep",
     "optimize --run true": "optimize",
     "optimize --run true --folder o": "o/ledger.json",
-    "baseline save main a.sqlite": ".traceview/baselines/main.sqlite.gz",
-    "baseline save other a.sqlite": ".traceview/baselines/other.json",
-    "baseline save third a.sqlite": ".traceview",
+    "compare --save main a.sqlite": ".traceview/baselines/main.sqlite.gz",
+    "compare --save other a.sqlite": ".traceview/baselines/other.json",
+    "compare --save third a.sqlite": ".traceview",
 }
 
 
@@ -130,9 +130,9 @@ def test_copy_is_never_part_of_an_input(world: World, report: str) -> None:
 
 def test_baseline_does_not_replace_its_report(world: World) -> None:
     stored = ".traceview/baselines/main.sqlite.gz"
-    assert world.run("baseline save main a.sqlite").code == 0
+    assert world.run("compare --save main a.sqlite").code == 0
     before = (world.folder / stored).read_bytes()
-    ended = world.run(f"baseline save main {stored} --names hash")
+    ended = world.run(f"compare --save main {stored} --names hash")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended
     assert (world.folder / stored).read_bytes() == before
 
@@ -171,18 +171,18 @@ def test_link_that_appears_later_is_replaced(world: World, monkeypatch: pytest.M
 def test_named_link_stays(world: World) -> None:
     """The user names it, and its target is written."""
     (world.folder / "out.json").symlink_to(world.outside / "new.json")
-    assert world.run("analyze a.sqlite --quiet --no-html -o out.json").code == 0
+    assert world.run("analyze a.sqlite --quiet --no-html --json out.json").code == 0
     assert (world.folder / "out.json").is_symlink() and json.loads((world.outside / "new.json").read_text())
 
 
 def test_outputs_of_the_last_run_are_replaced(world: World) -> None:
     for command in (
-        "analyze a.sqlite --quiet -o out.json",
+        "analyze a.sqlite --quiet --json out.json",
         "export a.sqlite --quiet --format chrome",
         "export a.sqlite --quiet --format chrome -o trace.json.gz",
         "export tables --quiet --format parquet",
-        "fleet runs --workers 1 --quiet -o fleet.json",
-        "info tables -o info.json",
+        "fleet runs --workers 1 --quiet --json fleet.json",
+        "info tables --json info.json",
     ):
         for _ in range(2):
             ended = world.run(command)

@@ -23,17 +23,15 @@ LIMIT, MEMORY = "50MB", 3 << 30
 # What follows the name of a command that reads a capture. A new command needs an entry here, or in OTHER_CAPTURES.
 ARGUMENTS: dict[str, Sequence[str]] = {
     "analyze": ("BOMB", "--no-html"),
-    "baseline save": ("main", "BOMB"),
     "compare": ("BOMB", "BOMB"),
     "export": ("BOMB", "--format", "csv"),
     "fleet": ("BOMB", "--no-html", "--workers", "1"),
     "info": ("BOMB",),
     "redact": ("BOMB", "out.sqlite"),
-    "serve": ("BOMB",),
     "whatif": ("BOMB",),
 }
 # These read what they record themselves; the test of `mcp` is below.
-OTHER_CAPTURES = {"calibrate", "doctor", "mcp", "optimize", "record"}
+OTHER_CAPTURES = {"doctor", "mcp", "optimize", "record"}
 
 
 def leaf_commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:

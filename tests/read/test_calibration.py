@@ -49,7 +49,7 @@ def test_costs_of_a_calibration(tmp_path: Path) -> None:
     ],
 )
 def test_other_content_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ReportError, match="write it again with `traceview calibrate`"):
+    with pytest.raises(ReportError, match="run `traceview doctor --calibrate` again"):
         read_calibration(written(tmp_path, **changes))
 
 

@@ -28,7 +28,7 @@ NVTX = {name: pl.String() for name in ("Timestamp", "EndTimestamp", "Text")}
 @pytest.mark.parametrize(
     ("content", "kind"), [(HDF5, "HDF5"), (JSON, "JSON"), (JSON_LINES, "JSON"), (gzip.compress(JSON), "JSON")]
 )
-@pytest.mark.parametrize("command", ["analyze", "info", "compare", "whatif", "redact", "export", "fleet", "serve"])
+@pytest.mark.parametrize("command", ["analyze", "info", "compare", "whatif", "redact", "export", "fleet"])
 def test_unsupported_exports_are_refused(
     tmp_path: Path, traceview: Command, command: str, content: bytes, kind: str
 ) -> None:

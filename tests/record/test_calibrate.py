@@ -1,4 +1,4 @@
-"""`traceview calibrate`: what nsys adds to calls, from runs of the microbenchmark."""
+"""`traceview doctor --calibrate`: what nsys adds to calls, from runs of the microbenchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from traceview.captures import calibrate as module
 from traceview.captures.microbenchmark import Nvtx
-from traceview.cli.record import calibrate as command
+from traceview.cli.record import doctor as command
 from traceview.cli.schemas import SCHEMAS
 from traceview.errors import TraceviewError
 from traceview.read import nsys_rep
@@ -69,7 +69,7 @@ def test_written_calibration_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nsys_rep, "installed_nsys", lambda: "/bin/true")
     monkeypatch.setattr(module, "_run", lambda _folder, _before: next(runs))
     output = tmp_path / "calibration.json"
-    result = CliRunner().invoke(command, ["--output", str(output), "--rounds", "1"])
+    result = CliRunner().invoke(command, ["--calibrate", "--output", str(output), "--rounds", "1"])
     assert result.exit_code == 0, result.output
     assert "calibration.json: nsys costs 1.0 times" in result.output
     costs = read_calibration(output)

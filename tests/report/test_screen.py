@@ -19,7 +19,6 @@ from traceview.report.screen import (
     SEVERITY_COLOURS,
     Screen,
     code_lines,
-    cut,
     left,
     middle,
     short_names,
@@ -63,7 +62,7 @@ def test_brief_is_bounded_and_keeps_its_last_line() -> None:
     text = Screen().brief([[f"line {number}" for number in range(40)], ["end"]], "tables")
     lines = text.splitlines()
     assert len(lines) == MAX_LINES
-    assert lines[-4:] == ["line 21", "  and 20 more lines", "", "  More with -v: tables"]
+    assert lines[-4:] == ["line 26", "  and 15 more lines with -v", "", "  More with -v: tables"]
     assert Screen().brief([["a"], [], ["b"]], "tables") == "a\n\nb\n\n  More with -v: tables\n"
 
 
@@ -71,11 +70,18 @@ def test_width_counts_columns() -> None:
     assert [width(text) for text in ("", "abc", "核心", "e\u0301", "…")] == [0, 3, 4, 1, 1]
 
 
-@given(VISIBLE, st.integers(1, 90))
-def test_cut_fits_and_keeps_what_fits(text: str, columns: int) -> None:
-    short = cut(text, columns)
-    assert width(short) <= columns
-    assert short == text if width(text) <= columns else short.endswith("…")
+def test_brief_has_all_notes() -> None:
+    notes = ["1 row is left out " + "because of its time " * 8, "a figure is unsure"]
+    lines = Screen().brief([[f"line {number}" for number in range(40)]], "tables", notes=notes).splitlines()
+    assert len(lines) == MAX_LINES and lines[-7:-6] == [""] and lines[-6].startswith("  Note: 1 row is left out")
+    assert lines[-3:] == ["  Note: a figure is unsure", "", "  More with -v: tables"]
+
+
+@given(WORDS, st.integers(20, 90), st.integers(0, 8))
+def test_no_line_is_cut(text: str, columns: int, margin: int) -> None:
+    lines = Screen(columns).text([[" " * margin + text]]).splitlines()
+    assert all(width(line) <= columns for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 @given(VISIBLE, st.integers(1, 90))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.captures import sample
@@ -81,3 +82,9 @@ def test_errors_are_one_line(traceview: Command, tmp_path: Path) -> None:
     ):
         code, out, err = traceview("whatif", *arguments)
         assert code == 2 and out == "" and err.count("\n") == 1 and message in err
+
+
+def test_base_and_changes_without_a_gain(traceview: Command) -> None:
+    out = traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=1.0001").out
+    assert re.search(r"^  Percentages are of [\d.]+ ms, without the profiler$", out, re.MULTILINE)
+    assert "  No gain: Kernel 1" in out and not re.search(r"[-+]0% ", out)

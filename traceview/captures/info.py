@@ -23,7 +23,7 @@ from traceview.read.raw import RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
 from traceview.read.sqlite.reader import SqliteReader, read_tables_with_gaps
-from traceview.report.screen import cut, short_names, wrap
+from traceview.report.screen import WIDTH, middle, short_names, wrap
 
 SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
 TEXTS = {"text": pl.String, "textId": pl.Int64}
@@ -31,6 +31,7 @@ INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
+LABEL = 13  # columns beside the texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,51 +185,39 @@ def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, p
         yield f"NVTX ranges: {lost_ranges or nsys}" if profiler == "nsys" else f"ranges: {other}"
 
 
-def brief_lines(contents: CaptureContents) -> Iterator[str]:
-    """Yield what the capture holds, lacks and loses: the largest tables, the most frequent ranges, doubts."""
-    yield from _first_lines(contents)
-    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
-    yield from list(_table_lines(contents))[: 1 + min(BRIEF_TABLES, len(contents.tables))]
-    yield from list(_range_lines(contents))[: 1 + min(BRIEF_RANGES, len(contents.ranges))]
-    yield from _missing_lines(contents)
+def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator[str]:
+    """Yield what the capture holds, lacks and loses, names shortened and control codes removed.
+
+    Without `verbose`: the largest tables, the most frequent ranges, and of the health doubts alone.
+    """
+    yield from _first_lines(contents, columns)
+    yield from list(_stream_lines(contents))[: None if verbose else 1]
+    yield from list(_table_lines(contents, columns))[: None if verbose else 1 + min(BRIEF_TABLES, len(contents.tables))]
+    yield from list(_range_lines(contents, columns))[: None if verbose else 1 + min(BRIEF_RANGES, len(contents.ranges))]
+    for line in contents.missing:
+        yield from _labelled("MISSING", line, columns)
+    if verbose:
+        yield from _health_lines(contents, columns)
+        return
     doubts = replace(contents, health=tuple(note for note in contents.health if note.affects), passed=())
-    yield from list(_health_lines(doubts))[1:]
+    yield from list(_health_lines(doubts, columns))[1:]
     if contents.passed:
-        yield f"  ok         {quantity(len(contents.passed), 'check')} of the capture's health"
+        yield from _labelled("ok", f"{quantity(len(contents.passed), 'check')} of the capture's health", columns)
 
 
-def lines(contents: CaptureContents) -> Iterator[str]:
-    """Yield all lines that `traceview info --verbose` prints, names shortened and control codes removed."""
-    yield from _first_lines(contents)
-    yield from _stream_lines(contents)
-    yield from _table_lines(contents)
-    yield from _range_lines(contents)
-    yield from _missing_lines(contents)
-    yield from _health_lines(contents)
-
-
-def _first_lines(contents: CaptureContents) -> Iterator[str]:
-    yield cut(plain(contents.file, 200), 76)
+def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
+    yield middle(plain(contents.file, 200), columns)
     version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
-    yield _labelled_line("version", version if contents.profiler == "nsys" else contents.profiler)
-    yield from _labelled_lines("GPUs seen", _gpu_names(contents))
-    yield from _labelled_lines("processes", _processes(contents))
+    yield from _labelled("version", version if contents.profiler == "nsys" else contents.profiler, columns)
+    yield from _labelled("GPUs seen", _gpu_names(contents), columns)
+    yield from _labelled("processes", _processes(contents), columns)
     if contents.span_ns:
         start, end = contents.span_ns
-        yield _labelled_line("GPU work", f"{duration(end - start)}, from {start} to {end} ns")
+        yield from _labelled("GPU work", f"{duration(end - start)}, from {start} to {end} ns", columns)
 
 
-def _missing_lines(contents: CaptureContents) -> Iterator[str]:
-    for line in contents.missing:
-        yield from wrap(plain(line, 1000), "  MISSING    ", " " * 13)
-
-
-def _labelled_line(label: str, text: str) -> str:
-    return cut(f"  {label:<11}{plain(text, 500)}", 80)
-
-
-def _labelled_lines(label: str, text: str) -> list[str]:
-    return wrap(plain(text, 2000), f"  {label:<11}", " " * 13)
+def _labelled(label: str, text: str, columns: int) -> list[str]:
+    return wrap(plain(text, 2000), f"  {label:<{LABEL - 2}}", " " * LABEL, columns)
 
 
 def _gpu_names(contents: CaptureContents) -> str:
@@ -244,7 +233,7 @@ def _processes(contents: CaptureContents) -> str:
 
 
 def _stream_lines(contents: CaptureContents) -> Iterator[str]:
-    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
+    yield from _labelled("streams", f"{len(contents.streams)} with GPU work", WIDTH)
     for used in contents.streams[:MAX_LISTED_STREAMS]:
         process, device, context, stream = ("?" if value is None else value for value in astuple(used))
         yield f"    stream {stream} of process {process} on device {device}, context {context}"
@@ -252,30 +241,32 @@ def _stream_lines(contents: CaptureContents) -> Iterator[str]:
         yield f"    and {len(contents.streams) - MAX_LISTED_STREAMS} more"
 
 
-def _table_lines(contents: CaptureContents) -> Iterator[str]:
-    yield _labelled_line("tables", f"{len(contents.tables)} read by the analysis, with row counts")
+def _table_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
+    text = f"{len(contents.tables)} read by the analysis, with row counts"
+    yield from _labelled("tables", text, columns)
     for name, rows in sorted(contents.tables.items(), key=lambda pair: (-pair[1], pair[0])):
         yield f"    {rows:>12,}  {name}"
     if contents.others:
-        yield from wrap(plain("not read: " + ", ".join(contents.others), 4000), "    ", "      ")
+        yield from wrap(plain("not read: " + ", ".join(contents.others), 4000), "    ", "      ", columns)
 
 
-def _range_lines(contents: CaptureContents) -> Iterator[str]:
+def _range_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     total = sum(times for _, times in contents.ranges)
-    yield _labelled_line("NVTX", f"{total:,} ranges with {len(contents.ranges):,} names")
+    text = f"{quantity(total, 'range')} with {quantity(len(contents.ranges), 'name')}" if total else "no ranges"
+    yield from _labelled("NVTX", text, columns)
     listed = contents.ranges[:MAX_LISTED_RANGES]
-    for name, (_, times) in zip(short_names([plain(name, 200) for name, _ in listed], 60), listed, strict=True):
+    names = short_names([plain(name, 200) for name, _ in listed], columns - 20)
+    for name, (_, times) in zip(names, listed, strict=True):
         yield f"    {times:>12,}  {name}"
     if len(contents.ranges) > MAX_LISTED_RANGES:
-        yield f"    and {len(contents.ranges) - MAX_LISTED_RANGES} more names"
+        yield f"    and {quantity(len(contents.ranges) - MAX_LISTED_RANGES, 'more name')}"
 
 
-def _health_lines(contents: CaptureContents) -> Iterator[str]:
+def _health_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     """Yield what the profiler lost, each with the figures that it affects, and the checks that found nothing."""
-    yield _labelled_line("health", "" if contents.health or contents.passed else "nothing to check").rstrip()
+    yield from _labelled("health", "" if contents.health or contents.passed else "nothing to check", columns)
     for note in sorted(contents.health, key=lambda note: (not note.affects, note.id != "left_out")):
         affected = f" (affects {', '.join(note.affects)})" if note.affects else ""
-        label = "DOUBT" if note.affects else "note"
-        yield from wrap(plain(note.text + affected, 1000), f"    {label:<9}", " " * 13)
+        yield from _labelled("  DOUBT" if note.affects else "  note", note.text + affected, columns)
     for check in contents.passed:
-        yield from wrap(plain(check, 1000), "    ok       ", " " * 13)
+        yield from _labelled("  ok", check, columns)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import click
 
@@ -17,31 +17,92 @@ from traceview import __version__
 from traceview.cli.settings import CAPTURES, default_map, said_defaults
 from traceview.errors import ReportError, is_out_of_memory
 
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
-
-SHELLS = ("bash", "zsh", "fish")
 ARGUMENTS = "traceview.arguments"  # key of a click context's `meta`: the arguments of the command
 
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
-    "analyze": ("traceview.cli.analyze", "Measure one capture; write a page and a summary."),
-    "baseline": ("traceview.cli.baseline", "Store captures to compare later ones with."),
-    "calibrate": ("traceview.cli.record", "Measure what nsys adds to CUDA calls here."),
-    "compare": ("traceview.cli.compare", "Show what changed between captures."),
-    "completion": ("traceview.cli", "Print a shell completion script."),
-    "doctor": ("traceview.cli.record", "Check whether this machine can record."),
+    "analyze": ("traceview.cli.analyze", "Measure one capture; write or serve a page, print a summary."),
+    "compare": ("traceview.cli.compare", "Show what changed between captures; store baselines."),
+    "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto, Chrome, CSV or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
+    "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "mcp": ("traceview.cli.serve", "Serve tools on captures to agents (MCP)."),
     "optimize": ("traceview.cli.optimize", "Record, predict, change, record, compare; keep a ledger."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
-    "redact": ("traceview.cli.baseline", "Write a copy of a capture that is safe to share."),
-    "rules": ("traceview.cli.info", "List and explain the rules that find lost time."),
-    "schema": ("traceview.cli.info", "Print the JSON Schema of a command's output."),
-    "serve": ("traceview.cli.serve", "Serve a capture's page with every event at any zoom."),
+    "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
     "whatif": ("traceview.cli.whatif", "Predict the effect of changes from one capture."),
 }
+# Commands of earlier versions -> what replaces them.
+REPLACED = {
+    "baseline": "compare --save NAME REPORT, and `baseline list` is traceview compare --baselines",
+    "calibrate": "doctor --calibrate",
+    "completion": "help completion SHELL",
+    "rules": "help rules [NAME]...",
+    "schema": "help schema COMMAND",
+    "serve": "analyze --serve REPORT",
+}
+
+# Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
+GROUPS = {
+    "Input": "program change expect only_ledger baselines / nsys calibration unprofiled_ms max_decoded",
+    "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
+    "faster ranks gradients / range_name flops_per_iteration cut min_change margin rounds",
+    "Output": "format_name output saved names html html_path markdown json_path no_html opened served force folder "
+    "calibrated skill conditions fail_on_regression verbose quiet help help_all / top detail",
+    "Limits": "workers scheduler / memory port",
+}
+EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
+
+
+def _show_everything(context: click.Context, _option: click.Parameter, given: bool) -> None:
+    if given:
+        context.meta[EVERYTHING] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_everything,
+    help="Show this message with the options that few need.",
+)
+
+
+class Command(click.Command):
+    """A command whose help has its options in groups; those that few need are in --help-all alone."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, a section for each group."""
+        rows = {
+            "help" if "--help" in param.opts else param.name: row  # click's own option has various names
+            for param in self.get_params(context)
+            if (row := param.get_help_record(context))
+        }
+        for group, names in GROUPS.items():
+            common, _, rare = names.partition("/")
+            shown = [*common.split(), *(rare.split() if context.meta.get(EVERYTHING) else ())]
+            if group_rows := [rows[name] for name in shown if name in rows]:
+                with formatter.section(group):
+                    formatter.write_dl(group_rows)
+
+
+def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], Command]:
+    """Return a decorator that makes a function a command of its name, with examples in its help."""
+
+    def make(function: Callable[..., None]) -> Command:
+        # Click keeps the line ends of a paragraph that begins with a backspace character.
+        shown = "".join(f"\n  {line}" for line in examples)
+        text = f"{cleandoc(function.__doc__ or '')}\n\n\b\nExamples:{shown}"
+        made = click.command(cls=Command, help=text, **settings)(function)
+        made.params.append(HELP_ALL)
+        return made
+
+    return make
 
 
 class _LazyCommands(click.Group):
@@ -63,8 +124,10 @@ class _LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest `traceview analyze FILE` if the command is the name of a file."""
+        """Name what replaces a command of an earlier version, or `traceview analyze FILE` for the name of a file."""
         name = args[0]
+        if name in REPLACED:
+            ctx.fail(f"`traceview {name}` is now: traceview {REPLACED[name]}")
         if name not in COMMANDS and (name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file()):
             ctx.fail(f"{name} is not a command; did you mean: traceview analyze {name}")
         return super().resolve_command(ctx, args)
@@ -93,36 +156,8 @@ def cli(context: click.Context) -> None:
     else:
         context.default_map = default_map(folder := Path.cwd())
         arguments = context.meta[ARGUMENTS]
-        if context.default_map and not {"-q", "--quiet", "-h", "--help"}.intersection(arguments):
+        if context.default_map and not {"-q", "--quiet", "-h", "--help", "--help-all"}.intersection(arguments):
             from traceview.cli.outputs import print_error
 
             if line := said_defaults(folder, context.default_map, context.invoked_subcommand, *arguments):
                 print_error(line)
-
-
-def examples(*lines: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds examples to the help text of a command."""
-
-    def add(command: Decorated) -> Decorated:
-        # Click keeps the line ends of a paragraph that begins with a backspace character.
-        shown = "".join(f"\n  {line}" for line in lines)
-        command.__doc__ = f"{cleandoc(command.__doc__ or '')}\n\n\b\nExamples:{shown}"
-        return command
-
-    return add
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
-@examples(
-    'eval "$(traceview completion bash)"     # in ~/.bashrc',
-    'eval "$(traceview completion zsh)"      # in ~/.zshrc',
-    "traceview completion fish > ~/.config/fish/completions/traceview.fish",
-)
-def completion(shell: str) -> None:
-    """Print the completion script for SHELL."""
-    from click.shell_completion import get_completion_class
-
-    completer = get_completion_class(shell)
-    assert completer is not None, "click supports every shell in SHELLS"
-    click.echo(completer(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())

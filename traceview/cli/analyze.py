@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.options import (
     JSON,
     NO_HTML,
@@ -31,51 +33,23 @@ from traceview.cli.options import (
 )
 from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
 from traceview.errors import RequestError
-from traceview.report.files import refuse_link
+from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
     from traceview.engine.limited import LimitedCapture
     from traceview.engine.run import AnalyzedCapture
     from traceview.model.analysis import Analysis
-
-EPILOG = """\b
-TIME is 120ms or 1.5s after the start of the first GPU work, or a time on the
-capture's clock, as in the JSON and in nsys: whole ns, or @8.25s.
-
-\b
-EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
-and NUMBER ends with %, ns, us, ms or s.
-Devices and calls count from the first counted iteration to the last, or
-in the whole window without iterations or with --whole.
-Per device, % of this time; EXPR holds when it holds for any device:
-  busy  idle  idle.CAUSE  compute  communication  findings.cost
-  exposed_KIND  exposed_copies  exposed_communication
-Per device, % of the busy time of that kind:
-  overlap_KIND  overlap_communication
-Per device, % of the peak of its main precision, for a mean iteration:
-  mfu
-All calls together, % of the longest time of a device:
-  sync.blocked .waited .starved .refill .cost   implicit_sync.blocked ...
-Steady iterations, % of their median wall time:
-  iteration.FIGURE.median .p5 .p95
-All kernels of a short name or label, per device, % of this time:
-  kernel:"NAME" (per iteration)  kernel:"NAME".total
-  kernel:"NAME".per_call (without %)
-Counts, without a unit:
-  kernels  gaps  unmatched  sync.count  implicit_sync.count  iteration.count
-  findings.count  findings.high .medium .low  notes.count
-CAUSE: profiler queued launch sync blocking_copy memory api host unknown
-KIND: h2d d2h d2d h2h p2p um_h2d um_d2h um_d2d other
-FIGURE: wall compute communication exposed_h2d exposed_d2h
-        exposed_communication idle idle_CAUSE blocked
-
-\b
-Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
-130 interrupted. A file is written completely or not at all.
-"""
+    from traceview.serve.page import Server
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "traceview analyze report.sqlite",
+    "traceview analyze report.nsys-rep -v --open",
+    "traceview analyze report.sqlite --json out.json --no-html --quiet",
+    "traceview analyze report.sqlite --from 120ms --to 1.5s",
+    "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
+    "traceview analyze report.sqlite --serve --open",
+)
 @REPORT
 @click.option(
     "--html", type=OUTPUT, help="Write the page to this file.  [default: REPORT.overlap.html beside the report]"
@@ -88,24 +62,21 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
     help="Maximum size of the page. A larger page shows more events one by one.  [default: 15MB]",
 )
 @OPEN
+@click.option("--serve", "served", is_flag=True, help="Serve the page to this machine until Ctrl-C; write no page.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of --serve.  [default: free]")
 @JSON
 @analysis_options
 @fail_if_option("exposed_h2d > 5%")
 @VERBOSE
 @QUIET
-@examples(
-    "traceview analyze report.sqlite",
-    "traceview analyze report.nsys-rep -v --open",
-    "traceview analyze report.sqlite -o out.json --no-html --quiet",
-    "traceview analyze report.sqlite --from 120ms --to 1.5s",
-    "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
-)
 def analyze(
     report: Path,
     html: Path | None,
     no_html: bool,
     detail: int | None,
     opened: bool,
+    served: bool,
+    port: int,
     json_path: Path | None,
     conditions: tuple[str, ...],
     verbose: bool,
@@ -116,9 +87,16 @@ def analyze(
 
     REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
     torch.profiler.
+
+    With --serve, the page loads every event at any zoom from a server on this machine. Its address contains a random
+    token, and no file stays behind.
     """
     page = page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))
-    if page is None and detail is not None:
+    if served:
+        if html is not None or no_html or detail is not None or is_stdout(json_path):
+            raise RequestError("--serve does not go with --html, --no-html, --detail and --json -")
+        page = None
+    elif page is None and detail is not None:
         raise RequestError("--detail needs the page and does not go with --no-html")
     if page is not None:
         from traceview.report.assets import library
@@ -135,16 +113,37 @@ def analyze(
 
     failures = _parsed(conditions) if conditions else lambda _: ()
     with progress(quiet) as step:
-        capture = measure_report(report, step, page=page is not None, **options)
+        capture = measure_report(report, step, page=served or page is not None, **options)
         analysis = capture.analysis
         failed = tuple(failures(analysis))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
+        server = _server(capture, port) if served else None
     print_out(text)
-    if opened and page is not None:
+    if server is not None:
+        _serve(server, opened, quiet)
+    elif opened and page is not None:
         click.launch(page.resolve().as_uri())
     exit_if_any(f"--fail-if {line}" for line in failed)
+
+
+def _server(capture: AnalyzedCapture, port: int) -> Server:
+    from traceview.engine.page import page_inputs
+    from traceview.serve.page import Server
+
+    return Server(page_inputs(capture), port)
+
+
+def _serve(server: Server, opened: bool, quiet: bool) -> None:
+    """Serve the page until Ctrl-C."""
+    gc.enable()  # a server runs for days, unlike other commands
+    with server:
+        print_out(f"{'' if quiet else 'Serving to this machine only, until Ctrl-C: '}{server.address}\n")
+        if opened:
+            click.launch(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _parsed(conditions: tuple[str, ...]) -> Callable[[Analysis], Iterable[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.options import (
     CALIBRATION,
     CAPTURE,
@@ -26,39 +26,24 @@ from traceview.cli.options import (
     top_option,
 )
 from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, write_output
+from traceview.cli.redact import NAMES, list_baselines, save_baseline
 from traceview.errors import RequestError
 from traceview.report.files import STDOUT, is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
 
-EPILOG = """\b
-EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
-and NUMBER ends with %, ns, us, ms or s. It applies to the change per
-iteration, after minus before; a decrease is negative:
-'time > 3%', 'exposed_h2d > 1ms', 'sync.count > 0', 'time > -10%'.
-Mean time per iteration, % of the base's:
-  time
-Medians, % of the base's wall:
-  wall  compute  exposed_h2d  exposed_d2h  exposed_communication  other  twice
-  no_gpu  idle  idle.CAUSE
-Means, % of the base's wall, or of the base's count:
-  sync.count .blocked .starved .refill .cost   implicit_sync.count ...
-  launches  kernels  copies
-Means of kernels, by short name or label, % of the base's:
-  kernel:"NAME" (per iteration)   kernel:"NAME".per_call
-CAUSE: profiler queued launch sync blocking_copy memory api host unknown
 
-\b
-Exit codes: 0 success; 1 a --fail-if condition holds, or a capture is slower
-and --fail-on-regression is given; 2 error; 130 interrupted.
-"""
-
-
-@click.command(epilog=EPILOG)
-@click.argument("before", type=CAPTURE)
-@click.argument("after", type=CAPTURE)
-@click.argument("more", type=CAPTURE, nargs=-1)
+@command(
+    "traceview compare before.sqlite after.sqlite",
+    "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
+    "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
+    "traceview compare --save main report.sqlite",
+)
+@click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
+@click.option("--save", "saved", metavar="NAME", help="Store a redacted copy of one capture as the baseline NAME.")
+@click.option("--baselines", is_flag=True, help="List the stored baselines; compare nothing.")
+@NAMES
 @JSON
 @click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines of all captures.")
 @click.option("--markdown", type=OUTPUT, help='Write a Markdown summary for a pull request; "-" is standard output.')
@@ -98,15 +83,11 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
 @reading_options
 @VERBOSE
 @QUIET
-@examples(
-    "traceview compare before.sqlite after.sqlite",
-    "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
-    "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
-)
 def compare(
-    before: Path,
-    after: Path,
-    more: tuple[Path, ...],
+    captures: tuple[Path, ...],
+    saved: str | None,
+    baselines: bool,
+    names: str,
     json_path: Path | None,
     html: Path | None,
     markdown: Path | None,
@@ -125,21 +106,30 @@ def compare(
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
 
-    A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
-    torch.profiler.
+    A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, a Chrome trace of torch.profiler,
+    or baseline:NAME, a copy in .traceview/baselines that --save has stored.
     """
+    if baselines or saved is not None:
+        if len(captures) != (saved is not None):
+            raise RequestError("--save NAME takes one capture, and --baselines none")
+        if saved is None:
+            list_baselines(json_path)
+        else:
+            save_baseline(saved, captures[0], names, json_path, quiet, iteration=iteration, skip=skip, device=device)
+        return
+    if len(captures) < 2:
+        raise RequestError("compare takes BEFORE and AFTER, two captures or more")
     from traceview.cli.conditions.comparison import failures, parse
     from traceview.comparison import compare as run
     from traceview.read.calibration import read_calibration
 
     checks = tuple(parse(condition) for condition in conditions)
-    reports = (before, after, *more)
     if is_stdout(html):
         raise RequestError("--html needs a file name; the page cannot go to standard output")
-    _check_paths(reports, calibration, json_path, markdown, html)
+    _check_paths(captures, calibration, json_path, markdown, html)
     with progress(quiet) as step:
         comparison = run(
-            *reports,
+            *captures,
             iteration=iteration,
             skip=skip,
             device=device,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
 from traceview.cli.options import (
     CAPTURE,
-    JSON_BESIDE_OUTPUT,
+    JSON,
     OUTPUT,
     SILENT,
     check_window,
@@ -37,7 +37,12 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     return name
 
 
-@click.command()
+@command(
+    "traceview export report.sqlite --format perfetto",
+    "traceview export report.sqlite --format csv -o tables",
+    "traceview export report.sqlite --format speedscope -o idle.json",
+    "traceview export 'rank*.sqlite' --format perfetto -o all-ranks.pftrace",
+)
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @click.option(
     "--format",
@@ -61,15 +66,9 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     metavar="GPU",
     help="Export only this device ('GPU 0' or its ordinal) and its processes.  [default: all]",
 )
-@JSON_BESIDE_OUTPUT
+@JSON
 @reading_options
 @SILENT
-@examples(
-    "traceview export report.sqlite --format perfetto",
-    "traceview export report.sqlite --format csv -o tables",
-    "traceview export report.sqlite --format speedscope -o idle.json",
-    "traceview export 'rank*.sqlite' --format perfetto -o all-ranks.pftrace",
-)
 def export(
     reports: tuple[str, ...],
     format_name: str,

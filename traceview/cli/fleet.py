@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.cli.options import (
     ITERATION,
@@ -46,27 +46,12 @@ if TYPE_CHECKING:
 EXIT_SKIPPED = 3
 MAX_LISTED_SKIPPED = 10
 PAGE = "fleet.overlap.html"
-EPILOG = """\b
-EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
-and NUMBER ends with %, ns, us, ms or s.
-Per rank and iteration; EXPR holds when it holds for any rank:
-  straggler  own     % of the own time of a typical iteration
-  wait  caused  wall  compute  exposed_communication  idle     % of its wall
-Whole fleet, the largest:
-  skew.median  skew.p95  clock.uncertainty
-Counts, without a unit:
-  stragglers  ranks  reports  skipped  unmatched
-own: wall time minus exposed communication. straggler: own time minus the
-median of the other ranks. wait: lower bound of the time in collectives with
-nothing else to do. caused: wait of the other ranks for this rank.
-
-\b
-Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
-3 success, but some reports were skipped; 130 interrupted.
-"""
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "traceview fleet 'runs/rank*.sqlite'",
+    "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'",
+)
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
 @click.option("--html", type=OUTPUT, help=f"Write the page to this file.  [default: {PAGE} beside the reports]")
 @NO_HTML
@@ -103,10 +88,6 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @reading_options
 @VERBOSE
 @QUIET
-@examples(
-    "traceview fleet 'runs/rank*.sqlite'",
-    "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'",
-)
 def fleet(
     reports: tuple[str, ...],
     html: Path | None,

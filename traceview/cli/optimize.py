@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.options import FILE, JSON, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_out, screen, write_output
 from traceview.cli.record import DELAY, SECONDS, check_limits, record_program
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 NEXT = "Make the change, then run the same command again; --expect NAME,... says which change it is."
 
 
-@click.command()
+@command(
+    "traceview optimize --run 'python train.py'",
+    "traceview optimize --run 'python train.py' --expect pin,prefetch",
+    "traceview optimize --run 'python train.py' --change 'git apply pin.patch'",
+    "traceview optimize --ledger",
+)
 @click.option("--run", "program", metavar="COMMAND", help="The program to make faster, as in the shell.")
 @click.option("--change", metavar="COMMAND", help="A command that makes the change, for example an agent.")
 @click.option(
@@ -45,12 +50,6 @@ NEXT = "Make the change, then run the same command again; --expect NAME,... says
 @JSON
 @QUIET
 @reading_options
-@examples(
-    "traceview optimize --run 'python train.py'",
-    "traceview optimize --run 'python train.py' --expect pin,prefetch",
-    "traceview optimize --run 'python train.py' --change 'git apply pin.patch'",
-    "traceview optimize --ledger",
-)
 def optimize(
     program: str | None,
     change: str | None,

@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -73,26 +74,14 @@ class _Capture(click.Path):
             value = baseline_path(name)
             if not value.is_file():
                 raise RequestError(
-                    f"{name[:40]}: no such baseline in {BASELINES}; `traceview baseline list` lists them"
+                    f"{name[:40]}: no such baseline in {BASELINES}; `traceview compare --baselines` lists them"
                 )
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
             if isinstance(path, Path) and path.is_dir():
-                _refuse_folder_of_captures(path, _command_before(ctx, param))
+                _refuse_folder_of_captures(path, ctx.command_path)
         return path
-
-
-def _command_before(context: click.Context, capture: click.Parameter | None) -> str:
-    """Return the command up to the capture: `traceview baseline save NAME`, with the given name."""
-    words = []
-    for parameter in context.command.params:
-        if parameter is capture:
-            break
-        if isinstance(parameter, click.Argument):
-            given = context.params.get(parameter.name or "")
-            words.append(given if isinstance(given, str) else (parameter.name or "").upper())
-    return " ".join([context.command_path, *words])
 
 
 def _refuse_folder_of_captures(folder: Path, command: str) -> None:
@@ -139,8 +128,7 @@ CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
 _JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
-JSON = click.option("--json", "-o", "json_path", type=OUTPUT, help=_JSON_HELP)
-JSON_BESIDE_OUTPUT = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)  # where -o is another file
+JSON = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(
@@ -174,30 +162,32 @@ def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
         "conditions",
         multiple=True,
         metavar="EXPR",
-        help=f"Exit with code 1 when EXPR holds, for example '{example}'. Repeatable.",
+        help=f"Exit with code 1 when EXPR holds, for example '{example}': `traceview help fail-if`. Repeatable.",
     )
 
 
-def _choose_nsys(context: click.Context, _option: click.Parameter, name: str | None) -> None:
-    """Set the nsys program that this command calls."""
-    if name is not None:
-        from traceview.read.nsys_rep import CHOSEN
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds several options."""
 
-        context.call_on_close(partial(CHOSEN.reset, CHOSEN.set(name)))
+    def add(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def _limit_decoded(context: click.Context, _option: click.Parameter, limit: int | None) -> None:
-    """Set the limit on decoded data for this command."""
-    if limit is not None:
-        from traceview.read.source import MAX_DECODED
-
-        context.call_on_close(partial(MAX_DECODED.reset, MAX_DECODED.set(limit)))
+def _set_for_command(module: str, variable: str, context: click.Context, _option: click.Parameter, given: Any) -> None:
+    """Set a context variable of a module for this command, if the option is given."""
+    if given is not None:
+        chosen = getattr(import_module(module), variable)
+        context.call_on_close(partial(chosen.reset, chosen.set(given)))
 
 
 _NSYS = click.option(
     "--nsys",
     expose_value=False,
-    callback=_choose_nsys,
+    callback=partial(_set_for_command, "traceview.read.nsys_rep", "CHOSEN"),
     metavar="PROGRAM",
     help="The nsys program that converts .nsys-rep files.  [default: nsys on PATH]",
 )
@@ -205,22 +195,18 @@ _MAX_DECODED = click.option(
     "--max-decoded",
     type=parse_size,
     expose_value=False,
-    callback=_limit_decoded,
+    callback=partial(_set_for_command, "traceview.read.source", "MAX_DECODED"),
     metavar="SIZE",
     help="Refuse a capture that takes more bytes after unpacking.  [default: 4GB]",
 )
 
 
-def reading_options(command: Decorated) -> Decorated:
-    """Add the options of every command that reads a capture."""
-    return _NSYS(_MAX_DECODED(command))
-
-
+reading_options = together(_NSYS, _MAX_DECODED)  # options of every command that reads a capture
 CALIBRATION = click.option(
     "--calibration",
     type=FILE,
     metavar="FILE",
-    help="What nsys adds to calls: a file of `traceview calibrate`.  [default: the one beside the report]",
+    help="What nsys adds to calls: a file of `traceview doctor --calibrate`.  [default: the one beside the report]",
 )
 _UNPROFILED = click.option(
     "--unprofiled-ms",
@@ -230,9 +216,7 @@ _UNPROFILED = click.option(
 )
 
 
-def profiler_options(command: Decorated) -> Decorated:
-    """Add the options on what the profiler costs."""
-    return CALIBRATION(_UNPROFILED(command))
+profiler_options = together(CALIBRATION, _UNPROFILED)
 
 
 def profiler_costs(report: Path, calibration: Path | None) -> ProfilerCosts:
@@ -248,7 +232,11 @@ def given_ns(unprofiled_ms: float | None) -> int | None:
 
 
 _FROM = click.option(
-    "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
+    "--from",
+    "start",
+    metavar="TIME",
+    help="Start of the window: 120ms or 1.5s after the first GPU work, or a time on the capture's clock: whole ns, or "
+    "@8.25s.  [default: first GPU work]",
 )
 _TO = click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
 _RANGE = click.option(
@@ -283,11 +271,7 @@ def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> 
     return None if no_html else html or default
 
 
-def window_options(command: Decorated) -> Decorated:
-    """Add the options that narrow the time window."""
-    return _FROM(_TO(_RANGE(command)))
-
-
+window_options = together(_FROM, _TO, _RANGE)
 _WHOLE = click.option(
     "--whole",
     is_flag=True,
@@ -308,19 +292,7 @@ _MEMORY = click.option(
 _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 
-def analysis_options(command: Decorated) -> Decorated:
-    """Add the options that change the figures of an analysis."""
-    for option in (
-        reading_options,
-        profiler_options,
-        _MEMORY,
-        _TOP,
-        _FLOPS,
-        _WHOLE,
-        SKIP,
-        ITERATION,
-        DEVICE,
-        window_options,
-    ):
-        command = option(command)
-    return command
+# What changes the figures of an analysis.
+analysis_options = together(
+    window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, _MEMORY, profiler_options, reading_options
+)

@@ -43,12 +43,15 @@ def can_print(characters: str) -> bool:
 
 
 def screen() -> Screen:
-    """Return the terminal of standard output: 80 to 160 columns wide, 100 if it is not a terminal."""
+    """Return the terminal of standard output: 80 to 160 columns wide, as COLUMNS says where it is set.
+
+    Text that goes into a file or a pipe has NO_TERMINAL columns without it, and no colours.
+    """
     from traceview.report.screen import LETTERS, Screen
 
+    columns = min(max(shutil.get_terminal_size((NO_TERMINAL, 24)).columns, 80), 160)
     if not sys.stdout.isatty():
-        return Screen(NO_TERMINAL, can_print(LETTERS))
-    columns = min(max(shutil.get_terminal_size().columns, 80), 160)
+        return Screen(columns, can_print(LETTERS))
     colours = 1 << 24 if os.environ.get("COLORTERM") in ("truecolor", "24bit") else 256
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         colours = 0

@@ -1,4 +1,4 @@
-"""The `record`, `doctor` and `calibrate` commands: programs under nsys on this machine."""
+"""The `record` and `doctor` commands: programs under nsys on this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import examples
-from traceview.cli.options import FILE, JSON, JSON_BESIDE_OUTPUT, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
+from traceview.cli import command
+from traceview.cli.options import FILE, JSON, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_error, print_out, progress, write_document, write_output
 from traceview.errors import RequestError, TraceviewError
 from traceview.model.unprofiled import CALIBRATION
@@ -30,7 +30,11 @@ SECONDS = click.option(
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@command(
+    "traceview record -- python train.py",
+    "traceview record --python --iterations 20 -o first -- python train.py",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "--output", "-o", type=FILE, default=Path("report"), show_default=True, help="The report, without .nsys-rep."
@@ -51,16 +55,12 @@ SECONDS = click.option(
     metavar="N",
     help="Record until the report has N iterations after the warm-up, and end the program then.",
 )
-@JSON_BESIDE_OUTPUT
+@JSON
 @OPEN
 @NO_HTML
 @QUIET
 @reading_options
 @click.pass_context
-@examples(
-    "traceview record -- python train.py",
-    "traceview record --python --iterations 20 -o first -- python train.py",
-)
 def record(
     context: click.Context, /, json_path: Path | None, opened: bool, no_html: bool, quiet: bool, **given: Any
 ) -> None:
@@ -108,6 +108,7 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     """Return the iterations of a report after the warm-up, and print their number."""
     from traceview.captures.record import SteadyIterations
     from traceview.model.analysis import Iterations
+    from traceview.model.units import quantity
     from traceview.pipeline import analyze
 
     steady = SteadyIterations(0, None)
@@ -117,23 +118,44 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
         if isinstance(iterations, Iterations):
             steady = SteadyIterations(iterations.count - iterations.skipped, iterations.time_ns)
     if not quiet:
-        text = "no GPU work yet" if steady.time_ns is None else f"{steady.iterations} iterations after the warm-up"
+        text = (
+            "no GPU work yet"
+            if steady.time_ns is None
+            else f"{quantity(steady.iterations, 'iteration')} after the warm-up"
+        )
         print_error(f"traceview: {text}")
     return steady
 
 
-@click.command()
-@JSON
-@reading_options
-@examples(
+@command(
     "traceview doctor",
     "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
+    "traceview doctor --calibrate -o runs/traceview-calibration.json --rounds 10",
 )
-def doctor(json_path: Path | None) -> None:
+@click.option("--calibrate", "calibrated", is_flag=True, help="Time CUDA calls with and without nsys; check nothing.")
+@click.option(
+    "--output",
+    "-o",
+    type=OUTPUT,
+    help=f'What --calibrate writes, also as --json; "-" is standard output.  [default: {CALIBRATION}]',
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs of --calibrate with and without."
+)
+@JSON
+@reading_options
+@QUIET
+def doctor(calibrated: bool, output: Path | None, rounds: int, json_path: Path | None, quiet: bool) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 
-    Exit code 1 if a check failed.
+    Exit code 1 if a check failed. --calibrate writes what nsys adds to CUDA calls here. Captures in the folder of its
+    file then get the time without the profiler from it. The GPU should do nothing else meanwhile.
     """
+    if calibrated:
+        _calibrate(output or json_path, rounds, quiet)
+        return
+    if output is not None:
+        raise RequestError("--output is the file of --calibrate; --json writes the checks")
     from traceview.captures.record import FAILED, Checks, checks
 
     check_outputs((), (json_path,))
@@ -141,7 +163,7 @@ def doctor(json_path: Path | None) -> None:
     for check in checks():
         done.append(check)
         remedy = f"\n{'':10}{'':16}{check.remedy}" if check.remedy else ""
-        if json_path is None or not is_stdout(json_path):
+        if not quiet and not is_stdout(json_path):
             print_out(f"{check.status:<10}{check.name:<16}{check.text}{remedy}\n")
     can_record = all(check.status != FAILED for check in done)
     write_document(json_path, Checks(can_record, tuple(done)))
@@ -149,28 +171,7 @@ def doctor(json_path: Path | None) -> None:
         sys.exit(1)
 
 
-@click.command()
-@click.option(
-    "--output",
-    "-o",
-    "--json",
-    "output",
-    type=OUTPUT,
-    help=f'The file to write; "-" is standard output.  [default: {CALIBRATION}]',
-)
-@click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs with and without nsys.")
-@reading_options
-@QUIET
-@examples(
-    "traceview calibrate",
-    "traceview calibrate -o runs/traceview-calibration.json --rounds 10",
-)
-def calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
-    """Time CUDA calls with and without nsys, and write what it adds to them.
-
-    Captures in the folder of the file then get the time without the profiler from it. The GPU should do nothing else
-    meanwhile.
-    """
+def _calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
     from traceview.captures.calibrate import calibrate as run
 
     if output is None:

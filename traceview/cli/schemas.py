@@ -172,7 +172,7 @@ def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Sch
 
 
 def calibrate_schema() -> Schema:
-    """Return the schema of the file of `traceview calibrate`, which has a version of its own."""
+    """Return the schema of the file of `traceview doctor --calibrate`, which has a version of its own."""
     kinds = {
         **dict.fromkeys(("gpu", "cpu", "nsys"), str | None),
         "cuda": int | None,

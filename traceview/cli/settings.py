@@ -34,19 +34,18 @@ def default_map(folder: Path) -> dict[str, Any]:
     budgets = settings.get("budgets", {})
     # Click ignores a default that a command has no option for.
     commands = {name: {**general, "conditions": budgets.get(name, ())} for name in CHECKED}
-    commands |= {name: dict(general) for name in ("whatif", "serve", "record")}
+    commands |= {name: dict(general) for name in ("whatif", "record")}
     if "redaction" in settings:
         commands["redact"] = {"names": settings["redaction"]}
-        commands["baseline"] = {"save": {"names": settings["redaction"]}}
-    commands.setdefault("baseline", {}).setdefault("save", {}).update(general)
+        commands["compare"]["names"] = settings["redaction"]
     return commands
 
 
 def said_defaults(folder: Path, defaults: Mapping[str, Any], command: str, *arguments: str) -> str:
     """Return the line that names the file with settings and what it sets for a command; "" if it sets nothing."""
-    own = defaults.get(command, {})
-    if command == "baseline":
-        own = own["save"] if "save" in arguments else {}
+    own = dict(defaults.get(command, {}))
+    if command == "compare":
+        own.pop("conditions" if "--save" in arguments else "names", None)
     words = {"conditions": "budgets", "names": "redaction"}
     given = [f"{words.get(name, name)} = {_shown(value)}" for name, value in own.items() if value not in (None, ())]
     return f"traceview: defaults from {read_settings(folder)[0]}: {', '.join(given)}" if given else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli import examples
+from traceview.cli import command
 from traceview.cli.options import (
     ITERATION,
     JSON,
@@ -27,7 +27,11 @@ from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
 
 
-@click.command()
+@command(
+    "traceview whatif report.sqlite",
+    "traceview whatif report.sqlite --faster gemm=1.5",
+    "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
+)
 @REPORT
 @JSON
 @click.option(
@@ -52,11 +56,6 @@ from traceview.report.files import is_stdout, write_text
 @reading_options
 @VERBOSE
 @QUIET
-@examples(
-    "traceview whatif report.sqlite",
-    "traceview whatif report.sqlite --faster gemm=1.5",
-    "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
-)
 def whatif(
     report: Path,
     json_path: Path | None,
@@ -89,7 +88,7 @@ def whatif(
     from traceview.engine.run import AnalysisOptions
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
-    from traceview.report.whatif import render, render_brief, to_json
+    from traceview.report.whatif import render, render_bounds, render_brief, to_json
     from traceview.whatif.changes import ranks as data_parallel
     from traceview.whatif.prediction import whatif as run
 
@@ -105,7 +104,11 @@ def whatif(
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
         result = run(analysis, faster_kernels=faster_kernels or None, more=more)
     if isinstance(result, NotMeasured):
-        raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
+        if html_path is not None or json_path is not None or faster or more:
+            raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
+        if not quiet:
+            print_out(render_bounds(analysis, result, screen()))
+        return
     if html_path is not None:
         from traceview.engine.page import page_inputs
         from traceview.report.analysis.page import render as render_page

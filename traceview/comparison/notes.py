@@ -10,7 +10,7 @@ from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
-from traceview.model.units import share
+from traceview.model.units import quantity, share
 from traceview.report.screen import confidence_word
 
 # A note is written if at least this share of the time lies between iterations.
@@ -25,6 +25,7 @@ def comparison_notes(
 ) -> tuple[Note, ...]:
     """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
     texts = {
+        "left_out": _left_out_notes(files, analyses),
         "period": _period_notes(files, analyses) if cut != "whole" else (),
         "hardware": _hardware_notes(files, analyses),
         "profiler": _profiler_notes(files, analyses),
@@ -46,8 +47,9 @@ def difference_notes(base: ComparedCapture, against: CaptureDifference) -> tuple
 
 def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[str]:
     work, file = against.work, against.capture.file
-    before, after = (f"{count:,.0f}" for count in (work.launches_before, work.launches_after))
-    launches = f"{file} launches {after} kernels and graphs per iteration, {base.file} {before}"
+    before, after = round(work.launches_before), round(work.launches_after)
+    launches = f"{file} launches {quantity(after, 'kernel or graph', 'kernels and graphs')} per iteration, "
+    launches += f"{base.file} {before:,}"
     if work.multiple is not None:
         yield f"{launches}: an iteration of one is several of the other; name the same iteration with --iteration"
     elif not work.launches_before or not work.launches_after:
@@ -60,6 +62,11 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
         )
     elif abs(work.launches_after / work.launches_before - 1) > MIN_LAUNCH_CHANGE:
         yield f"{launches}: other kernels, treated as the same step"
+
+
+def _left_out_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    for file, analysis in zip(files, analyses, strict=True):
+        yield from (f"{file}: {note.text}" for note in analysis.info.left_out if note.affects)
 
 
 def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:

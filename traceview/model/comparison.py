@@ -54,7 +54,7 @@ class IterationWork:
 
 @dataclass(frozen=True, slots=True)
 class StoredBaseline:
-    """A capture that `baseline save` stored. `time_ns` is the mean time of an iteration."""
+    """A capture that `compare --save` stored. `time_ns` is the mean time of an iteration."""
 
     name: str
     gpus: tuple[str, ...]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
 RANGE_EVENT = 750  # ns that each start and end of an NVTX range takes more
 OWN_CALL = "cuKernelGetName"  # nsys makes it before each launch call of the runtime that it traces
-CALIBRATION = "traceview-calibration.json"  # the file that `traceview calibrate` writes
+CALIBRATION = "traceview-calibration.json"  # the file that `traceview doctor --calibrate` writes
 
 
 class Bounds(NamedTuple):

@@ -1,4 +1,4 @@
-"""Calibrations: the JSON files of `traceview calibrate`, which say what nsys adds to calls on a machine."""
+"""Calibrations: the JSON files of `traceview doctor --calibrate`, which say what nsys adds to calls on a machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_calibration(path: Path) -> ProfilerCosts:
         scale = Bounds(*sorted(_figure(value, MAX_SCALE) for value in (document["scale"], *document["scale_range"])))
         gap = _figure(document["kernel_gap_ns"], MAX_KERNEL_GAP)
     except (ValueError, TypeError, KeyError, RecursionError):
-        message = f"{display_name(path)}: no calibration of this version; write it again with `traceview calibrate`"
+        message = f"{display_name(path)}: no calibration of this version; run `traceview doctor --calibrate` again"
         raise ReportError(message) from None
     scale = Bounds(*(spread * value**SHARE for spread, value in zip(CALIBRATED_SCALE, scale, strict=True)))
     return ProfilerCosts("calibration", scale, GAP_SPREAD.times(gap))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from traceview.model.findings import MIN_GAIN
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.report.json import Document, Shapes, names, rounded
-from traceview.report.screen import PLAIN, Screen, cut, left, wrap
+from traceview.report.screen import PLAIN, Screen, left, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _expected_lines(step: OpenStep, shown: Sequence[ExpectedTime]) -> Iterator[s
     for row, time in zip(shown, durations([row.iteration_ns for row in shown]), strict=True):
         gain = f"{row.iteration_ns / step.iteration_ns - 1:+.0%}"
         between = time_range(row.low_ns, row.high_ns)
-        yield f"  {left(cut(plain(row.change, 100), NAME_WIDTH), NAME_WIDTH)}{time:>11}{gain:>6}{between:>20}"
+        yield f"  {left(plain(row.change, 100), NAME_WIDTH)}{time:>11}{gain:>6}{between:>20}"
 
 
 def render_entry(entry: LedgerEntry, screen: Screen = PLAIN) -> str:
@@ -147,7 +147,7 @@ def render(ledger: GainLedger, screen: Screen = PLAIN) -> str:
         return screen.text([["The ledger has no change yet."]])
     title = f"  {'change':<{NAME_WIDTH}}{'before':>10}{'predicted':>11}{'measured':>10}{'error':>8}  range"
     lines = [
-        f"  {left(cut(plain(entry.expected.change, 100), NAME_WIDTH), NAME_WIDTH)}{duration(entry.before_ns):>10}"
+        f"  {left(plain(entry.expected.change, 100), NAME_WIDTH)}{duration(entry.before_ns):>10}"
         f"{duration(entry.expected.iteration_ns):>11}{duration(entry.measured_ns):>10}{entry.error:>+8.1%}  "
         f"{'inside' if entry.is_inside else 'outside'}"
         for entry in ledger.entries

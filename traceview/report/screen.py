@@ -14,10 +14,23 @@ from typing import Any, NamedTuple
 
 from traceview.model.catalogue import read_toml
 from traceview.model.columns import Unit
-from traceview.model.units import RATES, SIZES, TIMES, Scales, count, durations, in_one_unit, operations, ratio, share
+from traceview.model.units import (
+    RATES,
+    SIZES,
+    TIMES,
+    Scales,
+    count,
+    durations,
+    in_one_unit,
+    operations,
+    quantity,
+    ratio,
+    share,
+)
 
 WIDTH = 80
-MAX_LINES = 25  # length of a summary without --verbose
+MAX_LINES = 30  # length of a summary without --verbose
+MAX_DOUBTS = 5  # notes on figures in doubt that a summary has in words
 PAGE_LINES = 2  # an empty line and the path of the page, which follow it
 # The classes of the page by their character in a bar, and the severities; assets/core/palette.css has the same values.
 CLASS_COLOURS = {"█": "#0072b2", "▓": "#aa4499", "▒": "#8c6d46", "░": "#a8a8a8"}
@@ -38,13 +51,6 @@ def _columns(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def cut(text: str, columns: int) -> str:
-    """Shorten a text to `columns`; a cut text ends with `…`."""
-    if width(text) <= columns:
-        return text
-    return _head(text, columns - 1).rstrip() + "…"
 
 
 def _head(text: str, columns: int) -> str:
@@ -89,8 +95,8 @@ def _common_length(names: Sequence[str]) -> int:
 
 
 def left(text: str, columns: int) -> str:
-    """Cut or pad a text on the right to exactly `columns`."""
-    short = cut(text, columns)
+    """Shorten a text in its middle or pad it on the right, to exactly `columns`."""
+    short = middle(text, columns)
     return short + " " * (columns - width(short))
 
 
@@ -110,6 +116,39 @@ def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> li
         line += word if empty else f" {word}"
         empty = False
     return [*lines, line.rstrip()]
+
+
+def bulleted(texts: Iterable[str], columns: int) -> list[str]:
+    """Return the lines of a list of texts."""
+    return [line for text in texts for line in wrap(text, "  - ", "    ", columns)]
+
+
+def note_lines(texts: Iterable[str], columns: int) -> list[str]:
+    """Return the lines of notes below the tables of a summary."""
+    return [line for text in texts for line in wrap(f"Note: {text}", "  ", "    ", columns)]
+
+
+def fitting_notes(doubts: Sequence[str], others: Iterable[str], free: int, columns: int) -> list[str]:
+    """Return the notes of a summary: MAX_DOUBTS doubts, and others as far as they fit into `free` lines."""
+    chosen, more = list(doubts[:MAX_DOUBTS]), len(doubts) - MAX_DOUBTS
+    if more > 0:
+        chosen.append(f"{quantity(more, 'more note')} on figures in doubt: -v")
+    for text in others:
+        if len(note_lines([*chosen, text], columns)) <= free:
+            chosen.append(text)
+    return chosen
+
+
+def _folded(line: str, columns: int) -> Iterator[str]:
+    """Yield a line in pieces of at most `columns`, with its spaces: what no layout made fit."""
+    margin = " " * min(len(line) - len(line.lstrip()) + 2, columns // 2)
+    while width(line) > columns:
+        head = _head(line, columns + 1)
+        at = head.rfind(" ")
+        at = at if head[:at].strip() else len(_head(line, columns))
+        yield line[:at].rstrip()
+        line = margin + line[at:].lstrip()
+    yield line
 
 
 def _words(text: str, longest: int) -> Iterator[str]:
@@ -157,19 +196,25 @@ class Screen(NamedTuple):
     colours: int = 0
 
     def text(self, parts: Iterable[Sequence[str]]) -> str:
-        """Return parts of lines as text, an empty line between them, each line cut to the width."""
-        return self._finished(_spaced(parts))
+        """Return parts of lines as text, an empty line between them; a line that is too long takes several."""
+        return self._finished(self._spaced(parts))
 
-    def brief(self, parts: Iterable[Sequence[str]], more: str, most: int = MAX_LINES) -> str:
-        """Return at most `most` lines of the parts; the last line says what --verbose adds."""
-        lines = _spaced(parts)
-        if len(lines) > most - 2:
-            lines = [*lines[: most - 3], f"  and {len(lines) - most + 3} more lines"]
-        return self._finished([*lines, "", f"  More with -v: {more}"])
+    def brief(self, parts: Iterable[Sequence[str]], more: str, most: int = MAX_LINES, notes: Sequence[str] = ()) -> str:
+        """Return at most `most` lines: as many of the parts as fit, all notes, and what --verbose adds."""
+        last = self._spaced(
+            [note_lines(notes, self.columns), wrap(f"More with -v: {more}", "  ", "    ", self.columns)]
+        )
+        lines, free = self._spaced(parts), most - len(last) - 1
+        if len(lines) > free:
+            lines = [*lines[: free - 1], f"  and {len(lines) - free + 1} more lines with -v"]
+        return self._finished([*lines, "", *last])
+
+    def _spaced(self, parts: Iterable[Sequence[str]]) -> list[str]:
+        spaced = [line for part in parts if part for line in (*part, "")][:-1]
+        return [piece for line in spaced for piece in _folded(line, self.columns)]
 
     def _finished(self, lines: Sequence[str]) -> str:
-        cut_lines = [cut(line, self.columns) for line in lines]
-        text = "\n".join(map(self._inked, cut_lines) if self.colours else cut_lines).rstrip() + "\n"
+        text = "\n".join(map(self._inked, lines) if self.colours else lines).rstrip() + "\n"
         return text if self.unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
 
     def _inked(self, line: str) -> str:
@@ -186,10 +231,6 @@ class Screen(NamedTuple):
         steps = [min(range(6), key=lambda step: abs(CUBE[step] - value)) for value in (red, green, blue)]
         index = 16 + 36 * steps[0] + 6 * steps[1] + steps[2]
         return f"\033[38;5;{index}m{text}\033[0m"
-
-
-def _spaced(parts: Iterable[Sequence[str]]) -> list[str]:
-    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 PLAIN = Screen()

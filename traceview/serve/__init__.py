@@ -1,4 +1,4 @@
-"""Servers of captures: the page with every event (`traceview serve`), and tools for agents (`traceview mcp`).
+"""Servers of captures: the page with every event (`traceview analyze --serve`), and tools for agents (`traceview mcp`).
 
 page.py       the HTTP server of the page, on the loopback address behind a random token, and its answers
 agents.py     the tools for agents and their server on standard input and output

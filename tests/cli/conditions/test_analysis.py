@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
+from tests.cli.command import conditions_of
 from tests.made_trace import made_trace
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
-from traceview.cli.analyze import EPILOG
 from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
 from traceview.measure.kernels.families import kernel_kind
@@ -201,7 +201,7 @@ def test_every_quantity_has_a_figure_on_a_real_capture() -> None:
 
 
 def test_help_names_every_quantity() -> None:
-    words = set(EPILOG.replace("...", "").split())
+    words = conditions_of("analyze")
     for name in QUANTITIES:
         stem, _, last = name.rpartition(".")
         general = name

@@ -15,13 +15,13 @@ from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import GAIN, MS, bare_analysis, made_analysis
 from traceview.model.findings import Answer, Gain
 from traceview.model.trace import Note
-from traceview.report.analysis.terminal import SUMMARY_LINES, render_brief
+from traceview.report.analysis.terminal import MAX_LINES, render_brief
 from traceview.report.screen import PAGE_LINES, Screen, width
 
 
 def assert_fits(text: str, columns: int = 80) -> None:
     lines = text.splitlines()
-    assert len(lines) <= SUMMARY_LINES - PAGE_LINES
+    assert len(lines) <= MAX_LINES - PAGE_LINES
     assert [line for line in lines if width(line) > columns] == []
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
@@ -22,16 +22,19 @@ from traceview.model.units import duration, durations, plain, quantity, share
 from traceview.report.analysis.answer import OUTSIDE, base_line, basis_lines, covered, gain_words, price, speed_lines
 from traceview.report.screen import (
     CAUSE_WORDS,
+    MAX_LINES,
     PAGE_LINES,
     PLAIN,
     WIDTH,
     Screen,
+    bulleted,
     code_lines,
     confidence_word,
-    cut,
     figures,
+    fitting_notes,
     left,
     middle,
+    note_lines,
     part_lines,
     short_names,
     width,
@@ -91,8 +94,8 @@ def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:
 def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
     use = analysis.part(device)
     whole = use.window.length
-    name = f" · {cut(plain(device.name, 100), 24)}" if device.name else ""
-    head = f"{cut(plain(device.id, 100), 24)}{name}"
+    name = f" · {middle(plain(device.name, 100), 24)}" if device.name else ""
+    head = f"{middle(plain(device.id, 100), 24)}{name}"
     if not whole:
         return [f"{head} · no work in the counted iterations"]
     parts = [(f"{mark} {words}", ns) for words, ns, mark in shares(use) if ns]
@@ -124,7 +127,10 @@ def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
         lines += _remedy(finding, columns) if same == number else [f"   The remedy is the same as for {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
     if more:
-        lines += ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]
+        lines.append("Further findings")
+        for finding in more:
+            title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
+            lines += wrap(title, f"  {duration(finding.cost_ns):>10}  ", " " * 14, columns)
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
@@ -137,7 +143,7 @@ def _notes(analysis: Analysis, columns: int, top: int) -> Iterator[list[str]]:
     """Yield the first sentence of each note, and the WHOLE ones; the page has all texts whole."""
     notes = [note for note in analysis.notes if note.id not in OUTSIDE]
     if notes:
-        lines = [line for note in notes[:top] for line in wrap(first_sentence(note), "  - ", "    ", columns)]
+        lines = bulleted(map(first_sentence, notes[:top]), columns)
         more = [f"  and {len(notes) - top} more in the page and the JSON"] if len(notes) > top else []
         yield ["About this capture", *lines, *more]
 
@@ -152,7 +158,7 @@ def first_sentence(note: Note) -> str:
 def device_words(finding: Finding, several: bool) -> str:
     """Return the devices of a finding if the capture has several: " [GPU 0]"."""
     device = finding.device_words
-    return f" [{cut(plain(device, 100), 24)}]" if device and several else ""
+    return f" [{middle(plain(device, 100), 24)}]" if device and several else ""
 
 
 def _heading(number: int, title: str, finding: Finding, columns: int) -> list[str]:
@@ -184,19 +190,14 @@ def _remedy(finding: Finding, columns: int) -> list[str]:
     ]
 
 
-def _short(finding: Finding, where: str, columns: int) -> str:
-    cost = duration(finding.cost_ns)
-    return f"  {cost:>10}  {cut(plain(finding.title, 600), columns - 14 - width(where))}{where}"
-
-
 def tables(analysis: Analysis, top: int | None, columns: int = WIDTH) -> Iterator[list[str]]:
     """Yield each table as lines, its heading first; `top` bounds the rows of each, by default as the table says."""
     for device in analysis.devices[: top or TOP]:
-        name = cut(plain(device.id, 100), 24)
+        name = middle(plain(device.id, 100), 24)
         part = analysis.part(device)
         for table in {**device.tables, **part.tables}.values():
             yield text_table(table, top, columns, f" on {name}")
-        yield _idle_causes(part, name)
+        yield _idle_causes(part, name, columns)
     for table in analysis.tables.values():
         yield text_table(table, top, columns)
     if not isinstance(analysis.iterations, NotMeasured):
@@ -229,19 +230,25 @@ def text_table(table: Table, chosen: int | None, screen_columns: int = WIDTH, pl
     return [f"{title}{more}", heads, *body]
 
 
-def _idle_causes(use: DeviceFigures, name: str) -> list[str]:
+def _idle_causes(use: DeviceFigures, name: str, columns: int) -> list[str]:
     if not use.idle_ns:
         return []
     causes = sorted(((cause, ns) for cause, ns in use.gaps.causes.items() if ns), key=lambda pair: -pair[1])
     lines = part_lines(causes, use.idle_ns, 14)
     return [
-        f"Idle time of {name} by cause: {duration(use.idle_ns)} in {use.gaps.count} gaps",
-        *(f"{line}  {CAUSE_WORDS[cause]}" for line, (cause, _) in zip(lines, causes, strict=True)),
-        *_host_states(use),
+        f"Idle time of {name} by cause: {duration(use.idle_ns)} in {quantity(use.gaps.count, 'gap')}",
+        *_explained(((line, CAUSE_WORDS[cause]) for line, (cause, _) in zip(lines, causes, strict=True)), columns),
+        *_host_states(use, columns),
     ]
 
 
-def _host_states(use: DeviceFigures) -> list[str]:
+def _explained(lines: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
+    """Yield the parts of a time, each with words beside it."""
+    for line, words in lines:
+        yield from wrap(words, f"{line}  ", " " * (width(line) + 2), columns)
+
+
+def _host_states(use: DeviceFigures, columns: int) -> list[str]:
     """Return the states of the host in its idle time, if they are known; system calls by name."""
     states, host = use.gaps.host_states, use.gaps.causes["host"]
     known = {name: ns for name, ns in states.ns.items() if ns}
@@ -251,7 +258,9 @@ def _host_states(use: DeviceFigures) -> list[str]:
     lines = part_lines([(f"  {name.replace('_', ' ')}", ns) for name, ns in known.items()], host, 21)
     return [
         "  of `host`:",
-        *(f"{line}  {waits}" if name == "waiting" else line for line, name in zip(lines, known, strict=True)),
+        *_explained(
+            ((line, waits if name == "waiting" else "") for line, name in zip(lines, known, strict=True)), columns
+        ),
     ]
 
 
@@ -279,7 +288,6 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
     ]
 
 
-SUMMARY_LINES = 30  # no sentence is cut, so that a summary needs more lines than others
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MAX_DEVICES = 4
 MAX_NOTES = 2
@@ -289,8 +297,8 @@ MAX_BAR = 60
 
 
 def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
-    """Return the summary as text: at most SUMMARY_LINES with the line that names the page."""
-    columns, most = screen.columns, SUMMARY_LINES - PAGE_LINES
+    """Return the summary as text: at most MAX_LINES with the line that names the page."""
+    columns, most = screen.columns, MAX_LINES - PAGE_LINES
     answer = wrap(plain(analysis.answer.text, 600), columns=columns)
     first = [*wrap(_brief_heading(analysis), columns=columns), *answer, *wrap(_basis(analysis), "  ", "  ", columns)]
     bars = _bars(analysis, columns)
@@ -298,11 +306,12 @@ def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None 
     findings = _brief_findings(analysis, columns)[: top or MAX_FINDINGS]
     least = sum(map(len, findings[:MIN_FINDINGS]))
     notes = _brief_notes(analysis, columns, free - least - 1)
-    free -= len(notes) + bool(notes)
+    used = len(note_lines(notes, columns))
+    free -= used + bool(used)
     fitting = [number for number, used in enumerate(accumulate(map(len, findings)), 1) if used <= free]
     shown = findings[: fitting[-1] if fitting else 1]
     lines = [line for finding in shown for line in finding] or _no_findings(analysis)
-    return screen.brief((first, bars, lines, notes), _rest(analysis, len(shown)), most)
+    return screen.brief((first, bars, lines), _rest(analysis, len(shown)), most, notes)
 
 
 def _brief_heading(analysis: Analysis) -> str:
@@ -318,7 +327,7 @@ def _basis(analysis: Analysis) -> str:
     if isinstance(known, NotMeasured):
         return f"{base_line(analysis)} Iterations are unknown.".strip()
     skipped = f", {known.skipped} skipped" if known.skipped else ""
-    counted = f"{known.count - known.skipped} iterations counted{skipped}"
+    counted = f"{quantity(known.count - known.skipped, 'iteration')} counted{skipped}"
     kinds = known.time_words if known.kinds else ""
     lines = (base_line(analysis), kinds, f"{counted} ({plain(known.range, 40)})", *list(speed_lines(analysis))[:1])
     return " · ".join(line.removesuffix(".") for line in lines if line)
@@ -329,7 +338,7 @@ def _bars(analysis: Analysis, columns: int) -> list[str]:
     devices = [device for device in analysis.devices if analysis.part(device).window.length]
     if not devices:
         return []
-    names = [cut(plain(device.id, 100), 16) for device in devices[:MAX_DEVICES]]
+    names = [middle(plain(device.id, 100), 16) for device in devices[:MAX_DEVICES]]
     margin = max(map(width, names))
     lines = []
     for device, name in zip(devices, names, strict=False):
@@ -385,31 +394,18 @@ def _advice(finding: Finding, same: int | None) -> str:
 
 
 def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
-    """Return the most important notes that fit whole into `free` lines, and which others put figures in doubt."""
-    notes = sorted(filter(_is_shown, analysis.notes), key=lambda note: (not note.affects, note.id not in OUTSIDE))
-    for shown in range(min(len(notes), MAX_NOTES), -1, -1):
-        texts = [f"Note: {first_sentence(note)}" for note in notes[:shown]]
-        if more := [note for note in notes[shown:] if note.affects]:
-            ids = plain(", ".join(dict.fromkeys(note.id for note in more)), 200)
-            texts.append(f"{quantity(len(more), 'more note' if shown else 'note')} on figures in doubt: {ids} (-v)")
-        lines = [line for text in texts for line in wrap(text, "  ", "    ", columns)]
-        if len(lines) <= free:
-            break
-    return lines
+    """Return all notes that put figures in doubt, and of two others those that fit into `free` lines."""
+    doubts = [first_sentence(note) for note in analysis.notes if is_doubt(note)]
+    others = [first_sentence(note) for note in analysis.notes if note.id in (*OUTSIDE, *WHOLE) and not is_doubt(note)]
+    return fitting_notes(doubts, others[: max(MAX_NOTES - len(doubts), 0)], free, columns)
 
 
 def _rest(analysis: Analysis, shown: int) -> str:
     """Return what --verbose adds to the findings that are shown."""
     counts = ((len(analysis.findings) - shown, "more finding"), (len(analysis.notes), "note"))
-    return ", ".join(
-        [
-            *(quantity(count, what) for count, what in counts if count > 0),
-            "tables of kernels, copies, streams, ranges and calls",
-        ]
-    )
+    return ", ".join([*(quantity(count, what) for count, what in counts if count > 0), "tables"])
 
 
-def _is_shown(note: Note) -> bool:
-    """Return whether a note is one of the summary: doubts about figures, time that is left out, and what computes."""
-    doubts = bool(note.affects) and not note.id.startswith("no_") and note.id != "profiler_overhead"
-    return doubts or note.id in (*OUTSIDE, *WHOLE)
+def is_doubt(note: Note) -> bool:
+    """Return whether a note says that a figure is not to be trusted: rows were left out, or the capture is cut."""
+    return bool(note.affects) and not note.id.startswith("no_") and note.id != "profiler_overhead"

@@ -19,7 +19,7 @@ from traceview.model.comparison import (
     TimeShape,
 )
 from traceview.model.rows import place_text, size_text
-from traceview.model.units import duration, durations, number, plain, share, signed_duration
+from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration
 from traceview.report.screen import WORDS
 
 MAX_NAMED_PARTS = 3
@@ -142,7 +142,7 @@ def compared(capture: ComparedCapture, cut: str) -> str:
     name = plain(capture.range or "", 40)
     kinds = kinds_words(capture.iterations.kinds)
     source = name if capture.iterations.source == "period" else f"range {name}"
-    return f"{capture.count} iterations ({source}){skipped}{f': {kinds}' if kinds else ''}"
+    return f"{quantity(capture.count, 'iteration')} ({source}){skipped}{f': {kinds}' if kinds else ''}"
 
 
 def median_words(against: CaptureDifference) -> str:

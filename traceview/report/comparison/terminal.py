@@ -38,7 +38,7 @@ from traceview.report.comparison.tables import (
     time_pairs,
     unprofiled_words,
 )
-from traceview.report.screen import PLAIN, Screen, cut, left, room, short_names, wrap
+from traceview.report.screen import PLAIN, Screen, left, room, short_names, wrap
 
 SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
 # GitHub makes links of addresses and references, escaped or not, unless a comment divides them.
@@ -108,7 +108,7 @@ def _markdown_code(name: str) -> str:
 
 NAME = 20
 NAME_OF_PART = 26
-NAME_OF_FILE = 34
+NAME_OF_FILE = 31
 NAME_OF_KERNEL = 34
 MAX_LINES = 5
 BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
@@ -126,14 +126,13 @@ def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> 
 
 
 def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = BRIEF_ROWS) -> str:
-    """Return the verdict and the largest differences as text, in 25 lines."""
+    """Return the verdict, the largest differences and the first notes as text, in 30 lines."""
     more = f"every part, line and kernel, the host's figures, {quantity(len(list(notes(comparison))), 'note')}"
     columns = screen.columns
-    doubts = [note.text for against in comparison.against for note in against.notes]
-    doubts = [*doubts, *(note.text for note in comparison.notes)][:BRIEF_NOTES]
-    lines = [cut(f"  Note: {plain(text, 400)}", columns) for text in doubts]
+    doubts = [note for against in comparison.against for note in against.notes]
+    texts = [plain(note.text, 2000) for note in (*doubts, *comparison.notes[: max(BRIEF_NOTES - len(doubts), 0)])]
     if len(comparison.against) > 1:
-        return screen.brief((_verdicts(comparison, columns), *_reasons(comparison, columns), lines), more)
+        return screen.brief((_verdicts(comparison, columns), *_reasons(comparison, columns)), more, notes=texts)
     against = comparison.against[0]
     tables = (
         _parts(against, _scope(comparison), columns, BRIEF_PARTS),
@@ -141,7 +140,7 @@ def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = B
         _kernels(against, columns, min(top, BRIEF_ROWS)),
     )
     first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, comparison.cut, columns)]
-    return screen.brief((first, *tables, lines), more)
+    return screen.brief((first, *tables), more, notes=texts)
 
 
 def _captures(comparison: Comparison, columns: int) -> list[str]:

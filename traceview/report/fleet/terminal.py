@@ -9,7 +9,20 @@ from collections.abc import Iterator, Sequence
 
 from traceview.model.fleet import Advice, Clock, CollectiveGroup, Fleet, Heat, Rank
 from traceview.model.units import duration, durations, plain, quantity, share
-from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, WIDTH, Screen, left, room, short_names, width, wrap
+from traceview.report.screen import (
+    MAX_LINES,
+    PAGE_LINES,
+    PLAIN,
+    WIDTH,
+    Screen,
+    bulleted,
+    fitting_notes,
+    left,
+    room,
+    short_names,
+    width,
+    wrap,
+)
 
 
 def headline(fleet: Fleet) -> str:
@@ -43,7 +56,7 @@ def title(fleet: Fleet) -> str:
 def verdict(fleet: Fleet) -> str:
     """Return one sentence on whether there are stragglers."""
     if fleet.stragglers:
-        return f"{quantity(len(fleet.stragglers), 'straggler')} of {len(fleet.ranks):,} ranks."
+        return f"{quantity(len(fleet.stragglers), 'straggler')} of {quantity(len(fleet.ranks), 'rank')}."
     if not any(rank.lag is not None for rank in fleet.ranks):
         return "Stragglers are unknown: this needs two ranks with three iterations in common."
     least = f"{100 * fleet.margin:g}%"
@@ -79,7 +92,7 @@ def clock_line(clock: Clock) -> str:
     if clock.method == "session start":
         return "aligned by session start time, which is as exact as the hosts' clocks"
     drift = f", drifting {clock.drift:+,} ns per second" if clock.drift else ""
-    return f"aligned by {clock.count:,} collectives, ± {duration(clock.uncertainty or 0)}{drift}"
+    return f"aligned by {quantity(clock.count, 'collective')}, ± {duration(clock.uncertainty or 0)}{drift}"
 
 
 def session_line(clock: Clock) -> str:
@@ -121,6 +134,7 @@ COLUMNS = (
 )
 MAX_RANKS = 12  # shown one by one; also bounds the notes
 BRIEF_RANKS, BRIEF_ADVICE = 8, 3  # without --verbose
+DOUBTS = ("repeated_capture", "left_out", "matching")  # notes that are always shown
 MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
 
 
@@ -140,17 +154,25 @@ def render(fleet: Fleet, screen: Screen = PLAIN, *, top: int = 10) -> str:
 
 
 def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVICE) -> str:
-    """Return the verdict, what to change first, and the slowest ranks as text, in 25 lines."""
+    """Return the verdict, what to change first, and the slowest ranks as text, in 30 lines."""
     columns = screen.columns
     advice = [f"{verdict(fleet)}"]
     for number, first in enumerate(fleet.advice[: min(top, BRIEF_ADVICE)], 1):
-        advice += [*wrap(plain(first.title, 400), f"{number}. ", "   ", columns), f"   {price(fleet, first)}"]
-        advice += wrap(_first_sentence(plain(first.text, 2000)), "   ", "   ", columns)
-    waits = quantity(fleet.pair_count, "wait between ranks", "waits between ranks")
-    notes = [quantity(len(fleet.notes), "note")] if fleet.notes else []
+        advice += wrap(plain(first.title, 400), f"{number}. ", "   ", columns)
+        for text in (price(fleet, first), _first_sentence(plain(first.text, 2000))):
+            advice += wrap(text, "   ", "   ", columns)
+    counts = ((fleet.pair_count, "wait between ranks", "waits between ranks"), (len(fleet.notes), "note", "notes"))
+    more = ", ".join(["all ranks", "collectives", "clocks", *(quantity(*words) for words in counts if words[0])])
     parts = (wrap(headline(fleet), columns=columns), advice, _ranks(fleet, columns, BRIEF_RANKS))
-    more = ", ".join(["all ranks", waits, "collectives", "clocks", *notes])
-    return screen.brief(parts, more, MAX_LINES - PAGE_LINES)
+    most = MAX_LINES - PAGE_LINES
+    free = most - sum(len(part) + 1 for part in parts) - 3
+    doubts = [_first_part(note.text) for note in fleet.notes if note.id in DOUBTS]
+    others = [_first_part(note.text) for note in fleet.notes if note.id not in DOUBTS]
+    return screen.brief(parts, more, most, fitting_notes(doubts, others, free, columns))
+
+
+def _first_part(text: str) -> str:
+    return plain(text, 2000).partition("; ")[0]
 
 
 def _first_sentence(text: str) -> str:
@@ -254,7 +276,7 @@ def _pairs(fleet: Fleet, columns: int, top: int) -> list[str]:
         _title_with_limit(f"Waits between ranks, {_covered_time(fleet)}", fleet.pair_count, top),
         *(
             f"  {left(names[pair.waiter], name)} {duration(pair.waited):>9} for {left(names[pair.last], name)} "
-            f"in {pair.count:,} collectives"
+            f"in {quantity(pair.count, 'collective')}"
             for pair in fleet.pairs[:top]
         ),
     ]
@@ -281,7 +303,7 @@ def _notes(fleet: Fleet, columns: int) -> list[str]:
     texts += [plain(note.text, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
-    return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    ", columns))] if texts else []
+    return ["Notes", *bulleted(texts, columns)] if texts else []
 
 
 def _covered_time(fleet: Fleet) -> str:

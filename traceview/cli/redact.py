@@ -1,4 +1,4 @@
-"""The `redact` and `baseline` commands: copies of captures to share, and to compare later captures with."""
+"""The `redact` command, and baselines of `compare`: copies of captures to share, and to compare later ones with."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ import re
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import examples
-from traceview.cli.options import (
-    BASELINES,
-    DEVICE,
-    FILE,
-    ITERATION,
-    JSON,
-    QUIET,
-    REPORT,
-    SILENT,
-    SKIP,
-    baseline_path,
-    reading_options,
-)
+from traceview.cli import command
+from traceview.cli.options import BASELINES, FILE, JSON, REPORT, SILENT, baseline_path, reading_options
 from traceview.cli.outputs import check_outputs, print_out, progress, write_document
 from traceview.errors import OutputError, ReportError, RequestError
 from traceview.report.files import check_different, check_file, refuse_link
@@ -38,21 +26,20 @@ NAMES = click.option(
     type=click.Choice(("keep", "hash")),
     default="keep",
     show_default=True,
-    help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
+    help="In a copy, keep or hash the names of kernels, NVTX ranges, threads and programs.",
 )
 
 
-@click.command()
+@command(
+    "traceview redact report.sqlite shared.sqlite",
+    "traceview redact report.nsys-rep shared.sqlite --names hash",
+)
 @REPORT
 @click.argument("out", type=FILE)
 @NAMES
 @JSON
 @reading_options
 @SILENT
-@examples(
-    "traceview redact report.sqlite shared.sqlite",
-    "traceview redact report.nsys-rep shared.sqlite --names hash",
-)
 def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: bool) -> None:
     """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
 
@@ -73,37 +60,8 @@ BLOCK = 1 << 20  # bytes that are compressed at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-@examples("traceview baseline save main report.sqlite", "traceview baseline list")
-def baseline(context: click.Context) -> None:
-    """Store captures to compare later ones with."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-@baseline.command()
-@click.argument("name")
-@REPORT
-@NAMES
-@ITERATION
-@SKIP
-@DEVICE
-@JSON
-@reading_options
-@QUIET
-@examples("traceview baseline save main report.sqlite", "traceview compare baseline:main after.sqlite")
-def save(
-    name: str,
-    report: Path,
-    names: str,
-    iteration: str | None,
-    skip: int | None,
-    device: str | None,
-    json_path: Path | None,
-    quiet: bool,
-) -> None:
-    """Store a redacted copy of REPORT as the baseline NAME, in .traceview/baselines. It replaces an older one."""
+def save_baseline(name: str, report: Path, names: str, json_path: Path | None, quiet: bool, **options: Any) -> None:
+    """Store a redacted copy of a report as a baseline, with the figures of its analysis. Raises TraceviewError."""
     if not NAME.fullmatch(name):
         raise RequestError(f"{name[:40]!r}: a baseline's name has letters, digits, '.', '_' and '-', at most 80")
     stored = baseline_path(name)
@@ -123,7 +81,7 @@ def save(
         from traceview.pipeline import analyze
 
         step("analyze", 0.0)
-        analysis = analyze(report, iteration=iteration, skip=skip, device=device)
+        analysis = analyze(report, **options)
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / f"{name}.sqlite"
             redact(report, copy, hash_names=names == "hash", progress=step)
@@ -141,18 +99,14 @@ def save(
         print_out(f"{stored}\n")
 
 
-@baseline.command("list")
-@JSON
-@examples("traceview baseline list", "traceview baseline list --json -")
 def list_baselines(json_path: Path | None) -> None:
     """List the stored baselines by name."""
     check_outputs((), (json_path,))
     from traceview.model.comparison import Baselines
 
     stored = tuple(_stored_baseline(path) for path in sorted(BASELINES.glob("*.json")))
-    if write_document(json_path, Baselines(stored)):
-        return
-    print_out("".join(f"{_line(row)}\n" for row in stored) or f"no baseline in {BASELINES}\n")
+    if not write_document(json_path, Baselines(stored)):
+        print_out("".join(f"{_line(row)}\n" for row in stored) or f"no baseline in {BASELINES}\n")
 
 
 def _stored_baseline(path: Path) -> StoredBaseline:
