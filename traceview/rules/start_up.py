@@ -55,7 +55,10 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
 SINGLE, COMPILING = "single calls", "compiling"
-COMPILES = re.compile(r"(?i)(?<![a-z])(?:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![a-z])")
+COMPILES = re.compile(
+    r"(?<![A-Za-z])(?i:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
+    r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
+)
 LOADS_CODE = (
     r"^(?:cu|hip)(?:Link|Module|Library)(?:Create|Add(?:Data|File)|Complete|Load(?:Data|FatBinary)?)|^nvrtcCompile"
 )
@@ -217,10 +220,13 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         few = not analysis.covers_run and device.steady.length <= FEW * analysis.run.length
         early = _early(own) if few else own.early.frame.clear()
         host = work.start - analysis.run.start - in_calls if few or analysis.covers_run else 0
+        compiles = facts.program.python or facts.program.kind == "julia"  # each function at its first call
+        if few and compiles:  # between the first work and the iterations, too
+            computing = device.use.compute_ns - device.use.steady.compute_ns
+            host += max(device.steady.start - work.start - computing - int(early["ns"].sum()), 0)
         loading = own.loading if analysis.covers_run else {}
         loads = min(sum(loading.values()), host)
         host -= loads
-        compiles = facts.program.python or facts.program.kind == "julia"  # each function at its first call
         with_host = host if compiles else min(own.idle, host)
         counts = analysis.covers_run or in_calls + early["ns"].sum() + with_host > ONE_TIME * analysis.run.length
         yield from _start_up(facts, device, own, early, with_host, counts)
@@ -249,7 +255,8 @@ def _start_up(
     ns = dict(sums.before) if counts else {}
     for name, more in pl.concat([rows.select("name", "ns") for rows in (once, early)]).iter_rows():
         ns[name] = ns.get(name, 0) + more
-    compiling = sums.compiling if counts and facts.analysis.covers_run else {}
+    mostly = sum(sums.compiling.values()) > ONE_TIME * device.steady.length
+    compiling = sums.compiling if mostly or (counts and facts.analysis.covers_run) else {}
     ns |= compiling
     total = sum(ns.values()) + host
     if total == 0:

@@ -43,6 +43,7 @@ def sequence(
         kinds=tuple(kernel_kind(name.split("<")[0].split("::")[-1], name) for name in distinct),
         full_names=pl.Series(distinct, dtype=pl.String),
         blocks=np.full(len(distinct), 4.0),
+        is_flat=np.zeros(len(distinct), np.bool_),
         **limits,  # type: ignore[arg-type]
     )
 

@@ -33,8 +33,8 @@ class KernelSequence(NamedTuple):
     """The compute kernels of one device in the order of their starts, with their kinds.
 
     `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
-    `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` is 0
-    if unknown.
+    `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown, and
+    `is_flat` holds for a grid without a third dimension. `sms` is 0 if unknown.
     """
 
     places: Rows
@@ -44,6 +44,7 @@ class KernelSequence(NamedTuple):
     kinds: tuple[KernelKind, ...]
     full_names: pl.Series
     blocks: Factors
+    is_flat: Mask
     sms: int
     gpu: str
 
@@ -67,6 +68,7 @@ class KernelSequence(NamedTuple):
             kinds=tuple(shape_kinds(trace.shapes)),
             full_names=trace.shapes["demangled"].fill_null(""),
             blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
+            is_flat=(trace.shapes["grid_z"] == 1).fill_null(value=False).to_numpy(),
             sms=gpu["sm_count"] or 0,
             gpu=gpu["name"],
         )
