@@ -74,6 +74,11 @@ def test_written_script_has_no_module_syntax(page: PageFiles) -> None:
     assert re.findall(r"^\s*(?:import|export)\b.*", text, re.MULTILINE) == []
 
 
+@PAGES
+def test_written_script_has_no_line_of_comments(page: PageFiles) -> None:
+    assert re.findall(r"^(?: +\S|//|/\*\*(?:[^*]|\*(?!/))*\*/$).*", script(page.entry), re.MULTILINE) == []
+
+
 def test_every_script_belongs_to_a_page() -> None:
     assert sorted({name for page in (ANALYSIS, COMPARISON, FLEET) for name in modules(page.entry)}) == SCRIPTS
 

@@ -37,6 +37,9 @@ NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 # three times as fast as one for the beginning of a line.
 IMPORT = re.compile(r'\nimport \{([^{}]*)\} from "([^"]+)";')
 INCLUDE = re.compile(r"\{\{> ([^{}]+)\}\}")  # a file of this folder, in a template
+# What a page does not need: indentation, empty lines and lines of comments. No template literal has two lines.
+INDENT = re.compile(r"\n +")
+COMMENT = re.compile(r"\n(?:/\*\*[^*]*(?:\*(?!/)[^*]*)*\*/|//[^\n]*)?(?=\n)")
 EXPORT = re.compile(r"\nexport (?=(?:async )?function |const )")
 
 PLOTLY_FILE = "package_data/plotly.min.js"
@@ -188,8 +191,9 @@ def script(entry: str) -> str:
 
     All modules share one scope: two modules must not declare the same name at the top level.
     """
-    body = "\n".join(plain_script(read_text(name)) for name in modules(entry))
-    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+    body = "".join(f"\n{plain_script(read_text(name))}" for name in modules(entry))
+    body = COMMENT.sub("", INDENT.sub("\n", body))
+    return f'"use strict";\n(() => {{{body}\n}})();\n'
 
 
 def plain_script(module: str) -> str:
