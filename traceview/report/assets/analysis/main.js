@@ -35,7 +35,7 @@ function showSummarised() {
     notice = byId("summarised");
   notice.hidden = whole || page.live;
   if (!whole)
-    notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview serve, or make a larger page with --detail.`;
+    notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview analyze --serve, or make a larger page with --detail.`;
 }
 
 // A link to a part of the page opens it.

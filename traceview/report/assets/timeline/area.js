@@ -88,7 +88,7 @@ function areaTitle({ from, to, exact, rows, title }) {
 function basisText({ exact, bin }) {
   return exact
     ? "exact to the nanosecond"
-    : `rounded to bins of ${duration(bin)}; traceview serve measures to the nanosecond`;
+    : `rounded to bins of ${duration(bin)}; traceview analyze --serve measures to the nanosecond`;
 }
 
 function showResult() {

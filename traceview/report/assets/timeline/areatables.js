@@ -20,7 +20,7 @@ export function areaTables(result, kept) {
   for (const table of Object.keys(HEADS)) inner.push(namesTable(table, result, kept));
   const note = result.names
     ? namesBasis(result)
-    : "Names: the area is narrower than the sums of this page. Zoom in, or use traceview serve.";
+    : "Names: the area is narrower than the sums of this page. Zoom in, or use traceview analyze --serve.";
   return el("div", { class: "area" }, ...inner, note ? el("p", { class: "soft", text: note }) : null);
 }
 

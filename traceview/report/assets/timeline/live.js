@@ -1,4 +1,4 @@
-// A page from `traceview serve` requests detail from its own server; a page from disk sends no request.
+// A page from `traceview analyze --serve` requests detail from its own server; a page from disk sends no request.
 import { decodeMarks } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
