@@ -32,6 +32,7 @@ Command = Callable[..., Result]
 @pytest.fixture
 def traceview(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Return a function that runs `traceview ARGUMENTS`."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # a runner of tests may set it for its own output
     before = {number: signal.getsignal(number) for number in SIGNAL_EXIT_CODES}
 
     def run(*arguments: object) -> Result:

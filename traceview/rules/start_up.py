@@ -54,6 +54,7 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
 ACCOUNTS: Mapping[str, tuple[str, ...]] = {"memory": ("memory",), "calls": ("launch", "api")}
 CASE = "first_work"
+JUST_IN_TIME = ("jax", "cupy", "numba", "warp", "taichi", "julia", "triton")  # kinds that compile at a first call
 SINGLE, COMPILING = "single calls", "compiling"
 COMPILES = re.compile(
     r"(?<![A-Za-z])(?i:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
@@ -221,7 +222,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         early = _early(own) if few else own.early.frame.clear()
         host = work.start - analysis.run.start - in_calls if few or analysis.covers_run else 0
         compiles = facts.program.python or facts.program.kind == "julia"  # each function at its first call
-        if few and compiles:  # between the first work and the iterations, too
+        if few and facts.program.kind in JUST_IN_TIME:  # between the first work and the iterations, too
             computing = device.use.compute_ns - device.use.steady.compute_ns
             host += max(device.steady.start - work.start - computing - int(early["ns"].sum()), 0)
         loading = own.loading if analysis.covers_run else {}

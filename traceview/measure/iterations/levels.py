@@ -185,7 +185,7 @@ MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
 # Qualities above the first rank as equal. Below the second, an anchor that covers less is tried as well.
-GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
+GOOD_QUALITY, POOR_QUALITY = 0.9, 0.4
 # See _is_step_of: repetitions of the inner level in the outer, fewer where the inner one has few launches, share of its
 # score, share that talks to the host.
 MIN_NESTED, MIN_GROUPED, MIN_NESTED_SCORE, MIN_TALKING = 10, 4, 0.8, 0.9
@@ -355,14 +355,15 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
 def _is_step_of(inner: PeriodLevel, outer: PeriodLevel) -> bool:
     """Return whether `outer` is a loop of many steps `inner`, such as an epoch, or the steps between two outputs.
 
-    The layers of a model do not talk to the host, and a pass over them also computes something that takes time.
+    The layers of a model do not talk to the host. A pass over them also computes something that takes time, or what it
+    computes shortens the last layer; an output lengthens a step.
     """
     if inner.score < MIN_NESTED_SCORE * outer.score:
         return False
     step = sum(inner.kernels.values())
     own = sum(ns for kind, ns in outer.kernels.items() if kind not in inner.kernels)
     rest = sum(outer.kernels.values()) - step * len(inner.places) // len(outer.places)
-    computes_nothing_else = max(own, rest) * STRICT <= step
+    computes_nothing_else = max(own, rest) * STRICT <= step and inner.extra > -MIN_EXTRA
     if inner.length * MIN_NESTED <= outer.length:
         return inner.talking >= MIN_TALKING or computes_nothing_else
     return computes_nothing_else and inner.length <= MAX_SHORT and inner.length * MIN_GROUPED <= outer.length
