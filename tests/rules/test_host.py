@@ -28,7 +28,7 @@ from traceview.rules.outside_iterations import outside_iterations
 from traceview.rules.profiler_overhead import profiler_overhead
 from traceview.rules.queued_work import queued_work
 from traceview.rules.slow_calls import slow_calls
-from traceview.rules.start_up import start_up
+from traceview.rules.start_up import COMPILES, start_up
 from traceview.rules.synchronize import synchronize
 from traceview.rules.unknown_launch import unknown_launch
 
@@ -241,6 +241,27 @@ def test_calls_that_occur_first_before_few_iterations_are_start_up() -> None:
         found = findings(made_trace(work, calls, ranges), start_up)
         assert [finding.id for finding in found] == expected
         assert all((finding.severity, finding.cost_ns) == ("high", 900 * MS) for finding in found)
+
+
+def test_functions_that_compile_before_few_iterations_are_start_up() -> None:
+    """CuPy and JAX compile at the first call of each function, after the first work too; C++ is compiled before."""
+    steps = range(910 * MS, 950 * MS, 4 * MS)
+    calls = [(0, 20 * US, "memory", 0), *((start, start + 20 * US, "api", 0) for start in steps)]
+    work = [(10 * US, 1 * MS, "compute", 0, 0)]
+    work += [(start + 10 * US, start + 2 * MS, "compute", 0, at + 1) for at, start in enumerate(steps)]
+    trace = made_trace(work, calls, [(start, start + 4 * MS, f"step {at}", 0) for at, start in enumerate(steps)])
+    for kind, expected in (("cupy", ["start_up"]), ("cuda", [])):
+        made = findings(replace(trace, program=Program(kind, (kind,), python=kind == "cupy")), start_up)
+        assert [finding.id for finding in made] == expected
+        assert all(finding.cost_ns > 900 * MS and "outside CUDA calls" in finding.title for finding in made)
+
+
+@pytest.mark.parametrize(
+    "name", ["XlaCompile:#module=jit_step#", "XlaPassPipeline:#name=x#", "Nvrtc::Compile", "jit_x"]
+)
+def test_range_that_compiles(name: str) -> None:
+    assert COMPILES.search(name)
+    assert not COMPILES.search("XlaModule:#hlo_module=step#") and not COMPILES.search("decompiled")
 
 
 def test_gap_in_which_a_module_is_loaded_is_compilation() -> None:

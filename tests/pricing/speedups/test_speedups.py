@@ -107,6 +107,17 @@ def test_attention_has_four_products_in_the_backward_pass() -> None:
     assert estimate.gone.tolist() == [place == 4 for place in range(9)]
 
 
+def test_softmax_between_products_of_one_batch_is_no_attention() -> None:
+    """A classifier or a policy has one product before its softmax; attention has one for each head and sample."""
+    kernels = sequence([BF16_GEMM, SOFTMAX, BF16_GEMM])
+    assert "no softmax" in str(SDPA.estimate(kernels._replace(is_flat=np.ones(2, np.bool_))))
+
+
+def test_softmax_where_attention_is_fused_selects_experts() -> None:
+    kernels = sequence([FLASH, BF16_GEMM, SOFTMAX, BF16_GEMM])
+    assert "fused kernels already" in str(SDPA.estimate(kernels))
+
+
 def test_attention_at_both_ends_of_a_capture() -> None:
     kernels = sequence([BF16_GEMM, SOFTMAX_BACKWARD, BF16_GEMM])
     assert (dense(SDPA.estimate(kernels), kernels).middle < 1).all()
