@@ -118,6 +118,12 @@ def test_xla_inside_tensorflow_is_not_jax() -> None:
     assert (told.kind, told.frameworks, told.python) == ("tensorflow", ("tensorflow",), True)
 
 
+def test_modules_of_jit_are_of_jax() -> None:
+    """XLA names its threads after TensorFlow in JAX, too."""
+    ranges = ["XlaModule:#hlo_module=jit_train_step,program_id=7#"]
+    assert program({"loop_multiply_fusion": 5}, threads=["tf_XLAEigen", "python3"], ranges=ranges).kind == "jax"
+
+
 def test_loaded_library_beside_kernels_of_another() -> None:
     """Samples of the host name the functions of every library, and a collective can come from any program."""
     symbols = ["at::native::add_kernel(at::TensorIteratorBase&)", "/opt/lib/libtorch_cpu.so"]

@@ -115,7 +115,7 @@ def _texts(texts: Iterable[str]) -> pl.Series:
 
 
 MARKS = Path(__file__).with_name("program.toml")
-OPENACC_KERNELS = "kernels of OpenACC"  # the evidence in program.toml
+OPENACC_KERNELS, JAX_RANGES = "kernels of OpenACC", "ranges of JAX"  # evidence in program.toml
 
 
 @cache
@@ -163,7 +163,8 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
     if "openmp" in signs and signs.get("openacc") == OPENACC_KERNELS:
         del signs["openacc"]  # the runtime that fills memory is the same
     if "tensorflow" in signs:
-        signs.pop("jax", None)  # TensorFlow contains XLA
+        # TensorFlow contains XLA, whose threads have TensorFlow's names in JAX too.
+        signs.pop("tensorflow" if signs.get("jax") == JAX_RANGES else "jax", None)
     strong = {name: sign for name, sign in signs.items() if name not in weak}
     kind = _main_kind(strong if set(strong) & set(KINDS) - {"mpi"} else signs, names, operations)
     training, training_evidence = _training(kind, names, kind in strong)
