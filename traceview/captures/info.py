@@ -31,7 +31,7 @@ INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
-LABEL = 13  # columns beside the texts
+LABEL = 13  # columns that the labels take
 
 
 @dataclass(frozen=True, slots=True)

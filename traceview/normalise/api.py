@@ -44,9 +44,13 @@ def without_suffix(name: str) -> str:
     return name[: -suffix.end()] if suffix else name
 
 
+def _cuda_names(names: pl.Series) -> list[str]:
+    """Return the distinct names of calls, those of HIP as CUDA's."""
+    return [HIP.sub("cuda", text) for text in categories(names)]
+
+
 def role_of(name: str) -> str:
-    """Return the role of a call by its name alone, one of ROLES."""
-    name = HIP.sub("cuda", name)
+    """Return the role of a call by its name of CUDA alone, one of ROLES."""
     for role, pattern in (("sync", SYNC), ("blocking_copy", BLOCKING_COPY), ("memory", MEMORY)):
         if pattern.fullmatch(name):
             return role
@@ -60,7 +64,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
         return empty_frame(API)
     calls = sort_by_time(calls)
     name = name_column(calls["nameId"], tables, without_suffix)
-    texts = [HIP.sub("cuda", text) for text in categories(name)]
+    texts = _cuda_names(name)
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
     implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.uint8)
@@ -79,7 +83,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
 
 def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """Mark the Async copies that block because their host memory is pageable."""
-    texts = [HIP.sub("cuda", text) for text in categories(api["name"])]
+    texts = _cuda_names(api["name"])
     is_async = np.array([bool(ASYNC_COPY.fullmatch(text)) for text in texts], np.bool_)
     if not is_async.any():
         return api

@@ -60,9 +60,8 @@ class CallPart(NamedTuple):
         links: Links | None = None,
     ) -> CallPart:
         """Count the rows `own` of Trace.api. `failed` is Trace.failed, and `links` are those of `api`."""
-        kinds = translate(api["name"].to_physical().to_numpy(), np.array(_kinds(api), np.uint8))
-        has_work, is_own = np.zeros((2, len(api)), np.bool_)
-        has_work[operations["launch"].drop_nulls().to_numpy()] = True
+        kinds = _launch_kinds(api)
+        has_work, is_own = _have_work(api, operations), np.zeros(len(api), np.bool_)
         is_own[own] = True
         rows, working = np.flatnonzero(is_own & ~has_work & (kinds > 0)), np.flatnonzero(is_own & has_work)
         calls = api[rows].select("start", "process", "correlation", kind=pl.Series(kinds[rows]), row=pl.Series(rows))
@@ -81,12 +80,26 @@ class CallPart(NamedTuple):
         )
 
 
-def _kinds(api: pl.DataFrame) -> list[int]:
-    """Return the kind of each name of calls."""
+def _have_work(api: pl.DataFrame, operations: pl.DataFrame) -> Mask:
+    has_work = np.zeros(len(api), np.bool_)
+    has_work[operations["launch"].drop_nulls().to_numpy()] = True
+    return has_work
+
+
+def _launch_kinds(api: pl.DataFrame) -> NDArray[np.uint8]:
+    """Return the kind of each call, a number in KINDS."""
     patterns = list(enumerate(LAUNCHES.values(), 1))
-    return [
+    kinds = [
         next((kind for kind, pattern in patterns if pattern.fullmatch(name)), 0) for name in categories(api["name"])
     ]
+    return translate(api["name"].to_physical().to_numpy(), np.array(kinds, np.uint8))
+
+
+def graphs_without_work(api: pl.DataFrame, operations: pl.DataFrame) -> Times:
+    """Return the calls (rows of Trace.api) that launch a CUDA graph of which the trace has no work."""
+    if not any(LAUNCHES["CUDA graph"].fullmatch(name) for name in categories(api["name"])):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero((_launch_kinds(api) == KINDS.index("CUDA graph")) & ~_have_work(api, operations))
 
 
 def _captures(calls: pl.DataFrame) -> pl.DataFrame:

@@ -144,7 +144,7 @@ def _changes(
 ) -> list[str]:
     """Return a table of changes; those whose gain rounds to nothing are named below it."""
     gains = [row for row in predictions if change_words(result, row) not in NOTHING]
-    nothing = ", ".join(plain(row.title, 100) for row in predictions if change_words(result, row) in NOTHING)
+    nothing = ", ".join(plain(row.title, 100) for row in predictions if row not in gains)
     rests = wrap(f"No gain: {nothing}", "  ", "    ", columns) if nothing else []
     rows = gains[:most]
     if not rows:

@@ -88,7 +88,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         names[at]: Counts.from_values(waits.ns[loading[first[loading] == at]]) for at in np.unique(first[loading])
     }
     waited = dict(zip(names, totals.tolist(), strict=True))
-    on_cpu = {name: waited[name] for name in ops.values() if name in waited}
+    on_cpu = {name: waited[name] for name in ops.values()}
     sums = _Sums(waited, lengths, int(waits.ns[evident].sum()), on_cpu)
     return Collected(sums, groups)
 

@@ -21,8 +21,7 @@ from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import SOURCES, Note, Trace
 from traceview.model.units import duration, quantity, share
-from traceview.normalise.codes import categories
-from traceview.normalise.lost_events import LAUNCHES
+from traceview.normalise.lost_events import graphs_without_work
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
@@ -50,15 +49,10 @@ def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
     A graph without work was launched between the launches of the operations before and after the gap, or before the
     first operation of the capture.
     """
-    kind = LAUNCHES["CUDA graph"]
-    names = [name for name in categories(trace.api["name"]) if kind.fullmatch(name)]
-    gaps: Times = np.flatnonzero(device.gap_operation >= 0)
-    if not names or len(gaps) == 0:
+    lost, gaps = graphs_without_work(trace.api, trace.operations), np.flatnonzero(device.gap_operation >= 0)
+    if len(lost) == 0 or len(gaps) == 0:
         return gaps[:0]
     launch = trace.operations["launch"].fill_null(-1).to_numpy()
-    is_lost = trace.api["name"].is_in(names).to_numpy().copy()
-    is_lost[launch[launch >= 0]] = False
-    lost = np.flatnonzero(is_lost)
     ending, before = device.gap_operation[gaps], device.operations_before(gaps)
     earlier = np.where(before == ending, -1, launch[before])
     first = np.searchsorted(lost, earlier, side="right")

@@ -92,8 +92,8 @@ def test_failed_step_is_in_no_record() -> None:
 
 def test_enriched_values_are_in_the_record() -> None:
     kept = Kept()
-    one = Journal(Sinks([kept]), 1, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
-    one.add([loss(0)], [step(0)])
+    journal = Journal(Sinks([kept]), 1, 2000.0, lambda timing: replace(timing, flops=5, memory_peak_bytes=7))
+    journal.add([loss(0)], [step(0)])
     ((_, figures),) = kept.records
     assert (figures["perf/flops_per_s"], figures["perf/mfu"], figures["perf/memory_peak_bytes"]) == (500, 0.25, 7)
 

@@ -201,7 +201,7 @@ def _attention(kernels: KernelSequence) -> Members:
     product, count = kernels.in_families("gemm"), len(softmax)
     first, last = kernels.runs(~product)
     has_softmax, has_loss = (per_run(members, first, last, np.maximum) > 0 for members in (softmax, loss))
-    # Attention multiplies once for each head and sample: one of its products at least is batched, and none is split.
+    # Attention multiplies once for each head and sample: at least one of the two products is batched, neither is split.
     batched = product & ~kernels.is_flat[kernels.shape]
     is_split = per_run(kernels.matches("(?i)split_?k"), first, last, np.maximum) > 0
     chosen = (first > 0) & (last < count) & has_softmax & ~has_loss & ~is_split

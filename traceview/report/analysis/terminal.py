@@ -243,7 +243,7 @@ def _idle_causes(use: DeviceFigures, name: str, columns: int) -> list[str]:
 
 
 def _explained(lines: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
-    """Yield the parts of a time, each with words beside it."""
+    """Yield lines with their explanations, which wrap in a column of their own."""
     for line, words in lines:
         yield from wrap(words, f"{line}  ", " " * (width(line) + 2), columns)
 

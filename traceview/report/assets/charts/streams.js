@@ -1,4 +1,4 @@
-// Which streams ran at the same time: a table of the shares in which the column's stream is busy beside the row's.
+// Which streams ran at the same time: for each stream of a row, the share of its time in which that of a column is busy.
 import { el } from "../core/dom.js";
 import { fieldName } from "../core/export.js";
 import { durationColumn, table, textColumn } from "../core/table.js";
