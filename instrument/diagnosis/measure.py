@@ -19,6 +19,7 @@ from instrument.diagnosis.stages import Stage, StageContext, StageRun
 from instrument.errors import InstrumentError, LogFunction
 from instrument.monitor.nvml import NAMES as POWER
 from instrument.monitor.nvml import Meter
+from instrument.own import error_line
 from instrument.ranges import annotate
 from instrument.streams import Event
 from instrument.trainer.loop import count_samples
@@ -102,9 +103,8 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, lim
     except InstrumentError as error:
         measurement.failure = str(error)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        measurement.failure = "out of memory; use a smaller --batch or --checkpointing"
+        out_of_memory = "out of memory; use a smaller --batch or --checkpointing"
+        measurement.failure = out_of_memory if is_out_of_memory(error) else error_line(error)
     free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 

@@ -52,7 +52,7 @@ class Live:
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Time a phase of the open step."""
-        if self._meter is None or not self._measures or (self._on_gpu and torch.cuda.is_current_stream_capturing()):
+        if self._meter is None or not self._measures or self._is_capturing():
             return nullcontext()
         if name == DATA_LOAD:
             return self._meter.loading()
@@ -60,7 +60,10 @@ class Live:
         return self._meter.part(name) if name in PARTS else nullcontext()
 
     def begin(self, step: int) -> None:
-        """Start a step, and show what is known of those before."""
+        """Start a step, and show what is known of those before. A step in a captured graph is not measured."""
+        if self._is_capturing():
+            self._measures = False
+            return
         if self._meter is None:
             self._on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             self._meter = StepMeter(f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu")
@@ -78,9 +81,13 @@ class Live:
 
     def end(self) -> None:
         """End the open step; what follows belongs to none."""
-        if self._meter is not None:
+        if self._meter is not None and not self._is_capturing():
             self._meter.end()
         self._measures = False
+
+    def _is_capturing(self) -> bool:
+        """Return whether a graph is being captured: CUDA refuses to query events, and would capture a record."""
+        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def close(self) -> None:
         """Show the last steps, when the program ends."""

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from tests.captures import ROOT
@@ -202,6 +201,7 @@ def test_nsys_records_the_ranges(nsys: str, tmp_path: Path) -> None:
     report = tmp_path / "report.nsys-rep"
     profiled(nsys, report, sys.executable, "-m", "instrument.run", tmp_path / "train.py", tmp_path / "model.pt")
     run(nsys, "export", "-t", "sqlite", "-o", report.with_suffix(".sqlite"), report)
+    pl = pytest.importorskip("polars")
     ranges = open_trace(report.with_suffix(".sqlite")).ranges.select(pl.col("name").cast(pl.String))["name"]
     counts = dict(ranges.value_counts().iter_rows())
     assert [counts[f"iteration {number}"] for number in range(12)] == [1] * 12

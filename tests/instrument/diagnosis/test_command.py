@@ -290,6 +290,7 @@ def stage(opened: Any) -> Stage:
     [
         (torch.cuda.OutOfMemoryError("CUDA out of memory."), "out of memory; use a smaller --batch"),
         (InstrumentError("pinned memory: too little"), "pinned memory: too little"),
+        (RuntimeError("this loss is unsafe to autocast"), "RuntimeError: this loss is unsafe to autocast"),
     ],
 )
 def test_failed_stage_has_a_reason_and_is_closed(failure: Exception, reason: str) -> None:
@@ -303,8 +304,8 @@ def test_failed_stage_has_a_reason_and_is_closed(failure: Exception, reason: str
 
 def test_unexpected_error_closes_the_stage() -> None:
     done: list[str] = []
-    with pytest.raises(RuntimeError, match="shapes"):
-        measure_one(stage(lambda _setting: Counted(done, RuntimeError("shapes differ"))), Plan(2, 1))
+    with pytest.raises(LookupError, match="shapes"):
+        measure_one(stage(lambda _setting: Counted(done, LookupError("shapes"))), Plan(2, 1))
     assert done == ["iterate", "close"]
 
 
