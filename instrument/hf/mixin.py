@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -80,6 +80,8 @@ class AsyncTrainerMixin:
         stock: Any = super()
         stock.create_accelerator_and_postprocess()
         _name_phases(self.accelerator, {"backward": BACKWARD, "clip_grad_norm_": OPTIMIZER})
+        if getattr(self, "is_deepspeed_enabled", False):
+            _leave_domains_of_deepspeed()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the stock Trainer does; end the thread and close all ranges afterwards."""
@@ -182,6 +184,16 @@ class AsyncTrainerMixin:
             logger.warning(
                 "logging_nan_inf_filter=True makes the host wait for the GPU after every micro-batch: set it to False"
             )
+
+
+def _leave_domains_of_deepspeed() -> None:
+    """Have DeepSpeed push its ranges without a domain: up to nvtx 0.2.11 a domain has no `push_range`, and it fails."""
+    with suppress(ImportError):
+        import nvtx
+        from deepspeed.accelerator import get_accelerator
+
+        if not hasattr(nvtx.get_domain("DeepSpeed"), "push_range"):
+            get_accelerator().supports_nvtx_domain = False
 
 
 def _name_phases(owner: Any, methods: dict[str, str]) -> None:

@@ -77,7 +77,9 @@ def _write_records(folder: Path, device: torch.device, rank: int, log: LogFuncti
 def _flight_recorder() -> bytes:
     """Return the pickled flight recorder of this process, as torch's own watchdog writes it."""
     module = torch._C._distributed_c10d
-    for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # the second one in builds of torch without NCCL
+    # NCCL's collectives are in a recorder of their own, which builds of torch for the CPU lack.
+    recorders = ("_dump_nccl_trace", "_dump_fr_trace")
+    for name in recorders if "nccl" in dist.get_backend() else recorders[::-1]:
         if hasattr(module, name):
             dumped: bytes = getattr(module, name)()
             return dumped

@@ -116,7 +116,9 @@ import torch
 def work(rank):
     model = torch.nn.Linear(2, 1)
     with torch.profiler.profile() as profile:
-        model(torch.ones(1, 2))
+        for _ in range(2):  # the second step closes the range of the first
+            model(torch.ones(1, 2)).sum().backward()
+            torch.optim.SGD(model.parameters()).step()
     print(sorted({event.name for event in profile.events()} & {"iteration 0", "forward"}))
 if __name__ == "__main__":
     torch.multiprocessing.spawn(work, nprocs=1)

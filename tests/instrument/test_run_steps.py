@@ -231,8 +231,9 @@ def test_other_threads_have_no_ranges(recorder: Recorder, patch: Patch) -> None:
 
 def test_modules_to_a_depth(recorder: Recorder, patch: Patch) -> None:
     steps = patch(depth=1)
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
-    loss_of(nn.parallel.DataParallel(model), torch.ones(1, 2)).backward()
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # where there are GPUs, DataParallel takes no other model
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())).to(device)
+    loss_of(nn.parallel.DataParallel(model), torch.ones(1, 2, device=device)).backward()
     modules = ["0", "1", "backward", "1 backward", "0 backward"]
     assert names(recorder, steps) == ["iteration 0", "forward", *modules]
 
