@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import polars as pl
 import pytest
@@ -21,6 +22,7 @@ from tests.rules.helpers import (
 from traceview.model.program import Program
 from traceview.model.stacks import SCOPES
 from traceview.model.trace import KINDS, Trace
+from traceview.pipeline import analyze
 from traceview.rules.allocation import allocation
 from traceview.rules.host_bound import host_bound
 from traceview.rules.launch_bound import launch_bound
@@ -293,6 +295,21 @@ def test_call_that_occurs_once_is_start_up() -> None:
     ]
     work = [(at * 9 * MS + 5 * US, at * 9 * MS + 1 * MS, "compute", 0, 2 * at) for at in range(10)]
     assert "start_up" not in [finding.id for finding in findings(made_trace(work, often), start_up, allocation)]
+
+
+def test_single_call_that_takes_most_of_the_iterations_comes_first() -> None:
+    """The host waits a third of each step; one call of 250 ms in the fifth is more, though a third of the run."""
+    for call, expected in ((250 * MS, ["start_up", "host_bound"]), (60 * MS, ["host_bound"])):
+        starts = [500 * MS + step * 15 * MS + (call if step > 4 else 0) for step in range(10)]
+        calls = [(start, start + 20 * US, "api", 0) for start in starts]
+        work = [(0, 1 * MS, "compute", 0, None)]
+        work += [(start + 10 * US, start + 10 * MS, "compute", 0, at) for at, start in enumerate(starts)]
+        ranges = [
+            (start, end, f"step {at}", 0) for at, (start, end) in enumerate(pairwise([*starts, starts[-1] + 15 * MS]))
+        ]
+        calls.append((starts[4] + 12 * MS, starts[4] + 12 * MS + call, "memory", 0))
+        found = analyze(made_trace(work, calls, ranges)).findings
+        assert [finding.id for finding in found][: len(expected)] == expected
 
 
 def test_profiler_is_a_note_queued_and_unknown_are_findings() -> None:

@@ -77,11 +77,14 @@ def _parts(analysis: Analysis) -> str:
 def _losses(analysis: Analysis, device: str) -> dict[str, float]:
     """Return the share of the time of a GPU that waits of one kind take, by their words."""
     losses: dict[str, float] = {}
+    iterations = analysis.iterations
     for finding in (each for first in analysis.findings for each in first.by_device):
-        of_run = finding.once and not analysis.covers_run
-        if finding.claims != "compute" and finding.device == device and not of_run:
+        if finding.claims != "compute" and finding.device == device:
             words = _entry(finding.id).get("loss", finding.id.replace("_", " "))
-            losses[words] = losses.get(words, 0.0) + finding.decisive_fraction
+            share = finding.decisive_fraction
+            if finding.once and isinstance(iterations, Iterations):  # its share is that of the run
+                share = (finding.cost_per_iteration_ns or 0) / max(iterations.time_ns, 1)
+            losses[words] = losses.get(words, 0.0) + share
     return losses
 
 

@@ -40,7 +40,9 @@ def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes
     pricing = _Gains(analysis, changes)
     gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -_unprofiled_cost(each))]
     computing = {use.id for use in analysis.devices if analysis.compute_share(use) >= NEARLY_ALL}
-    return tuple(sorted(gained, key=_rank(gained, computing)))
+    iterations = analysis.iterations
+    mean = iterations.time_ns if isinstance(iterations, Iterations) else analysis.run.length
+    return tuple(sorted(gained, key=_rank(gained, computing, mean)))
 
 
 class _Gains:
@@ -124,19 +126,22 @@ def base_ns(analysis: Analysis) -> int:
     return analysis.run.length
 
 
-def _rank(findings: Sequence[Finding], computing: Collection[str]) -> Callable[[Finding], tuple[float, float]]:
+def _rank(
+    findings: Sequence[Finding], computing: Collection[str], mean_ns: int
+) -> Callable[[Finding], tuple[float, float]]:
     """Return the key of the order: findings of one kind on one device, which split one cause, count as one.
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
     that gain less than captures of a program differ by, and after the others. What occurs once and takes most of the
-    run comes first. A kernel that takes nearly all of the time comes before what gains less than HIGH_SHARE. So do
+    run, or of the iterations, whose mean is `mean_ns`, comes first. A kernel that takes nearly all of the time comes before what gains less than HIGH_SHARE. So do
     the kernels of a device that computes nearly all of the time (`computing`), if no change of them gains MEDIUM_SHARE.
     """
     whole: dict[tuple[str, str | None], float] = {}
     faster = [each.device for each in findings if each.claims == "compute" and each.gain.fraction >= MEDIUM_SHARE]
     for finding in findings:
         key, gain = (finding.id, finding.device), finding.gain
-        behind = gain.source == "none" or (finding.once and gain.fraction <= MOSTLY)
+        is_most = gain.fraction > MOSTLY or (finding.cost_per_iteration_ns or 0) > MOSTLY * mean_ns
+        behind = gain.source == "none" or (finding.once and not is_most)
         limits = finding.claims == "compute" and finding.device in computing and finding.device not in faster
         limit = HIGH_SHARE if limits or finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
         own = min(limit, finding.decisive_fraction) * BEHIND if behind else gain.fraction
