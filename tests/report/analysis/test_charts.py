@@ -242,6 +242,41 @@ def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Pa
         assert page.complaints == []
 
 
+WATCHED = """addEventListener("DOMContentLoaded", () => {
+  const asked = requestIdleCallback;
+  window.idle = { free: 0, drawn: [] };
+  window.requestIdleCallback = (act) => asked((deadline) => { idle.free++; act(deadline); });
+  const note = ({ target }) => idle.drawn.push([idle.free, target.closest("section").id]);
+  new MutationObserver((all) => all.forEach(note))
+    .observe(document.body, { subtree: true, attributeFilter: ["data-drawn"] });
+})"""
+
+
+def test_library_runs_for_an_open_section_and_draws_a_chart_in_each_idle_moment(
+    browser: Browser, analysis: Analysis, tmp_path: Path
+) -> None:
+    """plotly.js is a script of its own, which the browser compiles beside the page; no task draws several charts."""
+    browser_page = browser.new_page()
+    browser_page.add_init_script(WATCHED)
+    path = tmp_path / "page.html"
+    path.write_text(render(inputs_of(analysis)), encoding="utf-8")
+    try:
+        browser_page.goto(path.as_uri())
+        browser_page.wait_for_selector("html[data-ready]", state="attached")
+        browser_page.wait_for_function("() => document.querySelectorAll('.chart').length > 1")
+        assert browser_page.evaluate("typeof Plotly") == "undefined"
+        assert browser_page.evaluate("document.getElementById('library').textContent.length") > 100_000
+        browser_page.set_viewport_size({"width": 1440, "height": 4000})
+        browser_page.evaluate("document.querySelector('#charts > details').open = true")
+        browser_page.wait_for_function("() => !document.querySelector('.chart:not([data-drawn])')")
+        drawn = browser_page.evaluate("idle.drawn")
+        assert [free for free, _ in drawn] == [1, 2] and len({name for _, name in drawn}) == 2
+        assert browser_page.evaluate("[document.getElementById('library'), typeof Plotly]") == [None, "object"]
+        assert browser_page.evaluate("[...document.scripts].filter(({ src }) => src.startsWith('blob:')).length") == 1
+    finally:
+        browser_page.close()
+
+
 def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: Callable[[str], Analysis]) -> None:
     """No capture at hand has 1,000 iterations; the content is made from one with 20, over and over."""
     from dataclasses import replace

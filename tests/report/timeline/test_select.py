@@ -168,7 +168,7 @@ def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -
 
 def test_measure_from_bins_ends_at_their_borders(browser: Browser, tmp_path: Path) -> None:
     analysis = long_analysis()
-    with opened(browser, render(inputs_of(analysis), 2_700_000), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis), 1_080_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
         assert page.evaluate("traceview.page.timeline.whole") is False
         # The stretch between the places that are in full.

@@ -320,6 +320,7 @@ def pieces(title: str, content: object, charts: str, timeline: PackedTimeline, *
         ],
         "names": [packed_json(timeline.names)],
         "library": [plotly.packed],
+        "library_digest": [plotly.digest],
         "library_styles": [f'<style id="{style_id}">{LIBRARY_STYLE}</style>' for style_id in plotly.style_ids],
     }
     # plotly.js writes style attributes.

@@ -291,7 +291,10 @@ export interface ChartSpec {
   items: ChartItem[];
   height?: number;
   bare?: boolean;
-  picture(): { traces: object[]; layout: any };
+  /** The picture at a width in pixels. */
+  picture(width: number): { traces: object[]; layout: any };
+  /** Shows a part alone. */
+  open?(at: number): void;
   table(): Node;
 }
 

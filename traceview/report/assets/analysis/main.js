@@ -1,5 +1,5 @@
 // Entry of the page: the answer and the coarse timeline first, then finer levels and the charts as they are unpacked.
-import { repaintCharts, unpackLibrary } from "../charts/chart.js";
+import { repaintCharts } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
@@ -109,7 +109,6 @@ async function start() {
   document.addEventListener("click", openPart);
   watchAddress();
   await loadChunks();
-  await unpackLibrary();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
   watchPrinting();
