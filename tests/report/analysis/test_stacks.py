@@ -151,3 +151,26 @@ def test_sample_shows_its_stack(page: Opened, analysis: Analysis) -> None:
     assert tip.locator("b").inner_text() in frames and frames[-1] == "train.py:1 <module>"
     page.page.mouse.click(x, y)
     assert page.page.locator("#panel dd.lines").inner_text().splitlines() == frames
+
+
+def test_area_has_its_stacks_from_both_ends(page: Opened) -> None:
+    page.reset()
+    page.page.locator("[data-move=measure]").click()
+    page.page.wait_for_function("() => traceview.area.result")
+    sums = page.evaluate(
+        "[...traceview.area.result.names.tables.stack.values()].reduce((sum, { time }) => sum + time, 0)"
+    )
+    assert sums == page.evaluate(
+        "[...traceview.area.result.names.tables.sample.values()].reduce((sum, { time }) => sum + time, 0)"
+    )
+    down, up = (page.page.get_by_role("region", name=f"stacks, {way}") for way in ("top-down", "bottom-up"))
+    assert down.locator("tbody tr").count() >= 1 and up.locator("tbody tr").count() > 1
+    before = down.locator("tbody tr").count()
+    fold = down.locator("tbody button").first
+    fold.click()
+    assert down.locator("tbody tr").count() > before
+    assert down.locator("tbody button").first.get_attribute("aria-expanded") == "true"
+    totals = [float(text.split("%")[0].split(", ")[1]) for text in up.locator("tbody td").all_inner_texts()]
+    assert totals == sorted(totals, reverse=True) and sum(totals) == pytest.approx(100, abs=2)
+    down.get_by_role("button", name="own").click()
+    assert down.locator("th[aria-sort]").inner_text() == "own"

@@ -1,9 +1,8 @@
 // A chart: heading, a picture that Plotly draws when it is near the screen, and the same figures as a table.
-// A spec is { id, heading, note, items, picture(width), table(), open(at), bare, height }. Its items are what the user
-// can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
+// A spec is { id, heading, note, items, picture(width, at), table(), open(at), bare, height }. Its items are what the user
+// can point at: { text, place }: description and place in the timeline; `at` is the one that is chosen.
 import { inflated } from "../core/columns.js";
 import { actionButton, byId, el } from "../core/dom.js";
-import { cssColour } from "../core/palette.js";
 import { linkTo } from "../timeline/linked.js";
 import { savePng } from "./png.js";
 
@@ -95,9 +94,8 @@ export async function repaintCharts() {
 
 // Paints the chart at `width` pixels, or as wide as its place.
 export function paintChart(chart, width) {
-  const { traces, layout } = chart.spec.picture(width ?? chart.stage.clientWidth);
-  const sized = width ? { ...layout, width } : layout;
-  return Plotly.react(chart.stage, traces, { ...sized, shapes: outlineShapes(chart) }, { displayModeBar: false });
+  const { traces, layout } = chart.spec.picture(width ?? chart.stage.clientWidth, chart.at);
+  return Plotly.react(chart.stage, traces, width ? { ...layout, width } : layout, { displayModeBar: false });
 }
 
 // Selects an item: shows its text, outlines it and, with `go`, moves the timeline there.
@@ -106,26 +104,11 @@ function selectItem(chart, at, go) {
   if (!item) return;
   chart.at = at;
   chart.status.textContent = item.text;
-  if (item.mark && chart.drawn) Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
   const { heading, items, open } = chart.spec;
-  if (go && open && chart.drawn) {
-    open(at);
-    paintChart(chart);
-  }
+  if (go) open?.(at);
+  if (chart.drawn) paintChart(chart);
   if (go && item.place)
     linkTo({ title: heading, words: "items", places: items.flatMap(({ place }) => place ?? []) }, item.place);
-}
-
-function outlineShapes({ spec, at }) {
-  if (at < 0 || !spec.items[at].mark) return [];
-  return [
-    {
-      xref: "x",
-      ...spec.items[at].mark,
-      line: { width: 2, color: cssColour("--mark") },
-      fillcolor: "rgba(0,0,0,0)",
-    },
-  ];
 }
 
 function chartKey(chart, event) {

@@ -50,6 +50,7 @@ export async function showArea(points, rows = null, title = "") {
   if (area.points[0] !== from || area.points[1] !== to) return;
   area.result = result;
   showResult();
+  schedule();
 }
 
 // Another selection takes the place of the area; the one that is kept for a comparison stays.
@@ -114,6 +115,6 @@ function showResult() {
       ),
       kept === result ? el("p", { class: "soft", text: "This is A: select another area to compare." }) : null,
     ),
-    areaTables(result, compared),
+    areaTables(result, compared, (id) => showArea(result.points, [id])),
   );
 }

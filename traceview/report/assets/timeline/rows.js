@@ -150,6 +150,12 @@ function headOf({ part, group }) {
   return group.rows.find((row) => row.part === part);
 }
 
+// The name of a row among those of all groups.
+export function rowName(id) {
+  const row = board.numbered.find((one) => one.id === id);
+  return row ? [row.group.label, row.label || headOf(row)?.label, row.note].filter(Boolean).join(" ") : id;
+}
+
 function isFoldedAway(row) {
   return row.part && row.group.shut.has(row.part) && !isPartHead(row);
 }
