@@ -231,6 +231,17 @@ def test_forced_colours_keep_the_colours_of_marks(browser: Browser, html: str, t
         context.close()
 
 
+def test_print_fills_the_width_with_the_timeline(browser: Browser, html: str, tmp_path: Path) -> None:
+    with opened(browser, html, tmp_path) as page:
+        page.page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.page.set_viewport_size({"width": 703, "height": 1000})  # A4 inside its margins
+        page.settle()
+        box = "(id) => (({ left, right }) => [left, right])(document.getElementById(id).getBoundingClientRect())"
+        assert page.evaluate(box, "timeline") == [0, 703]
+        assert page.evaluate(box, "canvas")[1] == pytest.approx(703, abs=4)
+
+
 def test_print_shows_every_chart_in_light_colours(browser: Browser, html: str, tmp_path: Path) -> None:
     """A chart that the reader has not seen is printed as its table: it has no picture yet."""
     with opened(browser, html, tmp_path, dark=True) as page:

@@ -108,6 +108,24 @@ def test_bar_moves_to_the_iteration(page: Opened, analysis: Analysis, by: str) -
     assert str(bar.get_attribute("aria-label")).startswith(one.name)
 
 
+def test_arrows_lead_from_bar_to_bar(page: Opened) -> None:
+    bars = bars_of(page)
+    bars.first.focus()
+    at = "[...document.querySelectorAll('#bars .columns > button')].indexOf(document.activeElement)"
+    last = bars.count() - 1
+    for key, wanted in (
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("End", last),
+        ("ArrowRight", last),
+        ("Home", 0),
+    ):
+        page.page.keyboard.press(key)
+        assert page.evaluate(at) == wanted
+    assert bars.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+
+
 def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) -> None:
     causes = analysis.devices[0].gaps.causes
     sums: dict[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,17 @@ def test_parts_open_on_request(page: Opened) -> None:
         assert page.page.locator(f"#{part} > details").get_attribute("open") is not None
         page.evaluate("scrollTo(0, 0)")
     page.page.locator(".chart[data-drawn]").first.wait_for()
+
+
+def test_gain_that_rounds_to_nothing_has_no_sign(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+    first, second, *_ = analysis.findings
+    small = [
+        replace(one, gain=replace(one.gain, ns=1, low_ns=1, high_ns=1, source=source))
+        for one, source in ((first, "bound"), (second, "predicted"))
+    ]
+    html = render(inputs_of(replace(analysis, findings=tuple(small))))
+    with opened(browser, html, tmp_path, folded=True) as page:
+        assert page.page.locator("#cards .goto .tone").all_inner_texts() == ["<0.1%", "<0.1%"]
 
 
 HIDDEN_TEXT = """() => [...document.querySelectorAll("#answer-title, .card > .goto, .card > p, .card summary")]

@@ -236,6 +236,14 @@ def test_help_lists_the_keys_and_restores_the_focus(page: Opened) -> None:
     page.press("?")
     assert page.page.locator("#help").is_visible()
     assert page.page.locator("#keys tr").count() > 12
+    page.page.set_viewport_size({"width": 1440, "height": 400})
+    page.press("Escape")
+    page.press("?")
+    assert page.evaluate(
+        "(({ scrollTop, scrollHeight, clientHeight }) => [scrollTop, scrollHeight > clientHeight])(help)"
+    ) == [0, True]
+    assert page.page.locator("#help-title").bounding_box()["y"] >= 0
+    page.page.set_viewport_size({"width": 1440, "height": 900})
     page.press("Escape")
     assert not page.page.locator("#help").is_visible()
     assert page.evaluate("document.activeElement.id") == "stage"

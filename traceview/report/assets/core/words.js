@@ -55,6 +55,12 @@ export function percent(part, whole) {
   return fixed(share, share && Math.abs(share) < 99.95 ? 1 : 0) + "%";
 }
 
+// A share with a sign before it; "<0.1%" stands alone.
+export function signedPercent(sign, part, whole) {
+  const text = percent(part, whole);
+  return text.startsWith("<") ? text : sign + text;
+}
+
 // A number without a unit: 1.00, 12.4, 1,312.
 export function ratio(value) {
   return fixed(value, decimals(value));
@@ -133,5 +139,5 @@ export function fitted(context, text, room) {
 // The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
 export function gainShare({ gain }) {
   if (gain.source === "none") return "?";
-  return `${gain.source === "bound" ? "≤ " : "−"}${percent(gain.fraction, 1)}`;
+  return signedPercent(gain.source === "bound" ? "≤ " : "−", gain.fraction, 1);
 }

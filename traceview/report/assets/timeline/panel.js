@@ -13,5 +13,6 @@ export function showPanel(...children) {
 export function showHelp() {
   const help = byId("help", HTMLDialogElement);
   help.showModal();
+  help.focus();
   help.scrollTop = 0;
 }
