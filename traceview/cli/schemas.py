@@ -158,7 +158,8 @@ def _declared_type(kind: type, name: str) -> Any:
     raise TypeError(f"{kind} declares no {name}")
 
 
-TITLES = {"baseline": "compare --baselines", "rules": "help rules"}  # of documents that are named after no command
+# Documents that have no command of their name, and what writes them.
+TITLES = {"baseline": "compare --baselines", "rules": "help rules"}
 
 
 def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Schema:
