@@ -505,6 +505,8 @@ export interface Board {
 export interface Selected {
   hit: Hit | null;
   partners: Partner[];
+  /** The same collective on other GPUs. */
+  peers: Partner[];
   path: string;
 }
 
@@ -512,7 +514,7 @@ export interface Selected {
 export interface LinkedState {
   group: any;
   at: number;
-  rows: Map<string, { spans: number[][]; reach: Float64Array }>;
+  rows: Map<string, { spans: Place[]; reach: Float64Array }>;
   from: HTMLElement | null;
 }
 

@@ -43,7 +43,7 @@ export async function showArea(points, rows = null, title = "") {
     .map((at) => Math.min(Math.max(Math.round(at), 0), page.timeline.span[1]))
     .sort((a, b) => a - b);
   Object.assign(area, { points: [from, to], rows, moving: false, result: null });
-  Object.assign(selected, { hit: null, partners: [], path: "" });
+  Object.assign(selected, { hit: null, partners: [], peers: [], path: "" });
   schedule();
   const devices = await measureRange(from, to);
   const result = { ...devices, rows, title, names: namesInside(from, to, rows, devices.sums), points: [from, to] };

@@ -31,7 +31,7 @@ export const board = {
 };
 
 /** @type {import("../types").Selected} */
-export const selected = { hit: null, partners: [], path: "" };
+export const selected = { hit: null, partners: [], peers: [], path: "" };
 
 /** @type {import("../types").LinkedState} */
 export const linked = { group: null, at: -1, rows: new Map(), from: null };
