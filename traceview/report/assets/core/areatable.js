@@ -41,7 +41,7 @@ export function sumsTable(title, before, now, { name, length, counted, open }) {
         shareColumn("share", ({ b }) => [b.time, length]),
         ...(counted ? [countColumn("started", ({ b }) => b.started)] : []),
       ];
-  return el("div", { "data-table": name }, sortableTable(title, [named, ...figures], rows, MOST));
+  return el("div", { "data-table": name }, sortableTable(`${title} of the area`, [named, ...figures], rows, MOST));
 }
 
 /**

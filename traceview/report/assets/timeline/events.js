@@ -57,7 +57,7 @@ function listEvents() {
   const text = `Events of ${area.result ? "the area" : "the view"}: ${cut}${countText(count)}${merged ? "; rows whose events are merged at this zoom are left out" : ""}`;
   byId("events").replaceChildren(
     el("h3", { text }),
-    sortableTable("Events", columns, all, MOST_EVENTS, { open: openEvent }),
+    sortableTable("Listed events", columns, all, MOST_EVENTS, { open: openEvent }),
   );
 }
 
