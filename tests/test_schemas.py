@@ -74,7 +74,8 @@ def test_every_command_has_a_document() -> None:
 def test_command_prints_the_schema(traceview: Command, command: str) -> None:
     code, out, err = traceview("help", "schema", command)
     assert (code, err) == (0, "") and json.loads(out) == json.loads(json.dumps(SCHEMAS[command]()))
-    assert json.loads(out)["title"] == f"traceview {command}"
+    program, name, *_ = json.loads(out)["title"].split()
+    assert program == "traceview" and name in COMMANDS  # not a command of an earlier version
 
 
 def test_columns_have_their_descriptions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
+import json
 import re
 import sys
 import zlib
@@ -14,12 +15,13 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from plotly.offline import get_plotlyjs
 
+from tests.captures import ROOT
 from traceview.report import assets
 from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, library, modules, script
 
 FOLDER = Path(str(resources.files(assets)))
+BUNDLE = "plotly.js-basic-dist-min"
 SCRIPTS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
 PAGES = pytest.mark.parametrize("page", [ANALYSIS, COMPARISON, FLEET], ids=["analysis", "comparison", "fleet"])
 # Everything at the top level begins in the first column; prettier sees to that.
@@ -97,10 +99,24 @@ def test_core_imports_only_core() -> None:
 def test_library_is_plotly_js_packed_once() -> None:
     packed = library()
     assert library() is packed
-    text = get_plotlyjs().encode("utf-8")
-    assert zlib.decompress(base64.b64decode(packed.packed)) == text
+    text = zlib.decompress(base64.b64decode(packed.packed))
     assert packed.digest == f"sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}"
     assert len(packed.style_ids) > 1 and all(style.encode() in text for style in packed.style_ids[1:])
+
+
+def test_library_is_the_bundle_of_the_pinned_package() -> None:
+    """`npm run plotly` packs the package that package-lock.json pins; without it only the version is known."""
+    pinned = ROOT / "package.json"
+    if not pinned.exists():
+        pytest.skip("needs a checkout")
+    package = json.loads(pinned.read_text(encoding="utf-8"))["devDependencies"][BUNDLE]
+    text = zlib.decompress(base64.b64decode(library().packed))
+    assert text.startswith(b"/**\n* plotly.js (basic - minified) v%s\n" % package.encode())
+    folder = ROOT / "node_modules" / BUNDLE
+    if not folder.exists():
+        pytest.skip("needs npm ci")
+    assert text == (folder / "plotly-basic.min.js").read_bytes()
+    assert (FOLDER / "charts/plotly-basic.LICENSE").read_bytes() == (folder / "LICENSE").read_bytes()
 
 
 def test_zlib_packs_where_isal_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

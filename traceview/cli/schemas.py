@@ -158,6 +158,10 @@ def _declared_type(kind: type, name: str) -> Any:
     raise TypeError(f"{kind} declares no {name}")
 
 
+# Documents that have no command of their name, and what writes them.
+TITLES = {"baseline": "compare --baselines", "rules": "help rules"}
+
+
 def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Schema:
     """Return the schema of a command's document: the version and the keys of a result."""
     schema = class_schema(kind, shapes or {})
@@ -165,7 +169,7 @@ def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Sch
     nested = {name: class_schema(each, shapes) for each, name in NESTED.items() if shapes and each in shapes}
     return {
         "$schema": DIALECT,
-        "title": f"traceview {command}",
+        "title": f"traceview {TITLES.get(command, command)}",
         **_closed(properties),
         **({"$defs": nested} if nested else {}),
     }
@@ -183,7 +187,7 @@ def calibrate_schema() -> Schema:
     }
     constants: dict[str, Schema] = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
     properties = {**constants, **{name: type_schema(kind, {}) for name, kind in kinds.items()}}
-    return {"$schema": DIALECT, "title": "traceview calibrate", **_closed(properties)}
+    return {"$schema": DIALECT, "title": "traceview doctor --calibrate", **_closed(properties)}
 
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {

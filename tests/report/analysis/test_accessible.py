@@ -231,20 +231,38 @@ def test_forced_colours_keep_the_colours_of_marks(browser: Browser, html: str, t
         context.close()
 
 
+def test_print_fills_the_width_with_the_timeline(browser: Browser, html: str, tmp_path: Path) -> None:
+    with opened(browser, html, tmp_path) as page:
+        page.page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.page.set_viewport_size({"width": 703, "height": 1000})  # A4 inside its margins
+        page.settle()
+        box = "(id) => (({ left, right }) => [left, right])(document.getElementById(id).getBoundingClientRect())"
+        assert page.evaluate(box, "timeline") == [0, 703]
+        assert page.evaluate(box, "canvas")[1] == pytest.approx(703, abs=4)
+
+
 def test_print_shows_every_chart_in_light_colours(browser: Browser, html: str, tmp_path: Path) -> None:
+    """A chart that the reader has not seen is printed as its table: it has no picture yet."""
     with opened(browser, html, tmp_path, dark=True) as page:
-        page.page.locator("#charts .chart").first.wait_for(state="attached")
+        page.page.locator("#charts .chart").first.scroll_into_view_if_needed()
+        page.page.locator("#charts .chart[data-drawn]").first.wait_for()
+        page.settle()
         page.evaluate(
             """() => addEventListener("beforeprint", () => {
-              const charts = [...document.querySelectorAll(".chart")];
-              const widths = charts.map((one) => one._fullLayout?.width ?? 0);
-              window.onPaper = [document.documentElement.dataset.theme, widths];
+              const widths = [], tables = [];
+              for (const one of document.querySelectorAll(".chart"))
+                if (one.dataset.drawn) widths.push(one._fullLayout.width);
+                else tables.push(one.querySelectorAll("tbody tr").length);
+              window.onPaper = [document.documentElement.dataset.theme, widths, tables];
             })"""
         )
         pdf = page.page.pdf(format="A4")
-        theme, widths = page.evaluate("window.onPaper")
+        theme, widths, tables = page.evaluate("window.onPaper")
         assert pdf.startswith(b"%PDF") and len(pdf) > 100_000
-        assert theme == "light" and len(widths) == 4 and all(600 < width <= 700 for width in widths)
+        assert theme == "light" and len(widths) + len(tables) == 4 and widths and tables
+        assert all(600 < width <= 700 for width in widths) and all(tables)
         page.page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
-        page.settle()
+        all_charts(page)
+        assert page.page.locator(".chart .table").count() == 0
         assert page.complaints == []

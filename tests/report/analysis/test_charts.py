@@ -19,6 +19,7 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.units import share
 from traceview.report.analysis.page import render
 
+OUTLINED = "(stage) => stage.data.flatMap(({ marker }) => marker.line.width).filter((width) => width > 1).length"
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"
 
 
@@ -107,6 +108,24 @@ def test_bar_moves_to_the_iteration(page: Opened, analysis: Analysis, by: str) -
     assert str(bar.get_attribute("aria-label")).startswith(one.name)
 
 
+def test_arrows_lead_from_bar_to_bar(page: Opened) -> None:
+    bars = bars_of(page)
+    bars.first.focus()
+    at = "[...document.querySelectorAll('#bars .columns > button')].indexOf(document.activeElement)"
+    last = bars.count() - 1
+    for key, wanted in (
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("End", last),
+        ("ArrowRight", last),
+        ("Home", 0),
+    ):
+        page.page.keyboard.press(key)
+        assert page.evaluate(at) == wanted
+    assert bars.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+
+
 def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) -> None:
     causes = analysis.devices[0].gaps.causes
     sums: dict[str, float] = {}
@@ -148,7 +167,7 @@ def test_keys_move_through_a_chart(page: Opened) -> None:
         stage.press(key)
         page.settle()
         texts.append(said.inner_text())
-        assert stage.evaluate("(stage) => stage.layout.shapes.length") == 1
+        assert stage.evaluate(OUTLINED) == 1
     assert all(texts) and texts[1] == texts[3] and len(set(texts)) == 3
 
 
@@ -240,6 +259,41 @@ def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Pa
             sum(one.wall_ns for one in analysis.iterations.per_iteration), rel=1e-4
         )
         assert page.complaints == []
+
+
+WATCHED = """addEventListener("DOMContentLoaded", () => {
+  const asked = requestIdleCallback;
+  window.idle = { free: 0, drawn: [] };
+  window.requestIdleCallback = (act) => asked((deadline) => { idle.free++; act(deadline); });
+  const note = ({ target }) => idle.drawn.push([idle.free, target.closest("section").id]);
+  new MutationObserver((all) => all.forEach(note))
+    .observe(document.body, { subtree: true, attributeFilter: ["data-drawn"] });
+})"""
+
+
+def test_library_runs_for_an_open_section_and_draws_a_chart_in_each_idle_moment(
+    browser: Browser, analysis: Analysis, tmp_path: Path
+) -> None:
+    """plotly.js is a script of its own, which the browser compiles beside the page; no task draws several charts."""
+    browser_page = browser.new_page()
+    browser_page.add_init_script(WATCHED)
+    path = tmp_path / "page.html"
+    path.write_text(render(inputs_of(analysis)), encoding="utf-8")
+    try:
+        browser_page.goto(path.as_uri())
+        browser_page.wait_for_selector("html[data-ready]", state="attached")
+        browser_page.wait_for_function("() => document.querySelectorAll('.chart').length > 1")
+        assert browser_page.evaluate("typeof Plotly") == "undefined"
+        assert browser_page.evaluate("document.getElementById('library').textContent.length") > 100_000
+        browser_page.set_viewport_size({"width": 1440, "height": 4000})
+        browser_page.evaluate("document.querySelector('#charts > details').open = true")
+        browser_page.wait_for_function("() => !document.querySelector('.chart:not([data-drawn])')")
+        drawn = browser_page.evaluate("idle.drawn")
+        assert [free for free, _ in drawn] == [1, 2] and len({name for _, name in drawn}) == 2
+        assert browser_page.evaluate("[document.getElementById('library'), typeof Plotly]") == [None, "object"]
+        assert browser_page.evaluate("[...document.scripts].filter(({ src }) => src.startsWith('blob:')).length") == 1
+    finally:
+        browser_page.close()
 
 
 def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: Callable[[str], Analysis]) -> None:

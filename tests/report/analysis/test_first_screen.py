@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -90,3 +92,32 @@ def test_parts_open_on_request(page: Opened) -> None:
         assert page.page.locator(f"#{part} > details").get_attribute("open") is not None
         page.evaluate("scrollTo(0, 0)")
     page.page.locator(".chart[data-drawn]").first.wait_for()
+
+
+def test_gain_that_rounds_to_nothing_has_no_sign(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+    first, second, *_ = analysis.findings
+    small = [
+        replace(one, gain=replace(one.gain, ns=1, low_ns=1, high_ns=1, source=source))
+        for one, source in ((first, "bound"), (second, "predicted"))
+    ]
+    html = render(inputs_of(replace(analysis, findings=tuple(small))))
+    with opened(browser, html, tmp_path, folded=True) as page:
+        assert page.page.locator("#cards .goto .tone").all_inner_texts() == ["<0.1%", "<0.1%"]
+
+
+HIDDEN_TEXT = """() => [...document.querySelectorAll("#answer-title, .card > .goto, .card > p, .card summary")]
+  .filter((one) => one.scrollHeight > one.clientHeight + 1 || one.scrollWidth > one.clientWidth + 1 ||
+    one.getBoundingClientRect().bottom > innerHeight)
+  .map((one) => one.textContent)"""
+WHOLE_ROWS = """() => { const top = document.getElementById("canvas").getBoundingClientRect().top;
+  return traceview.board.shown.filter(({ lanes, y, h }) => lanes?.length && top + y + h <= innerHeight).length; }"""
+
+
+@pytest.mark.parametrize("name", ["dual", "serial", "ddp2", "quad"])
+def test_small_screen_has_the_answer_the_cards_and_rows(browser: Browser, tmp_path: Path, name: str) -> None:
+    """At 800 x 600 no text of the cards is cut or below the first screen, and work on the GPU is in it."""
+    html = render(inputs_of(analyzed(sample(f"{name}.sqlite"))))
+    with opened(browser, html, tmp_path, width=800, height=600, folded=True) as page:
+        assert page.page.locator("#cards .card").count() == 3
+        assert page.evaluate(HIDDEN_TEXT) == []
+        assert page.evaluate(WHOLE_ROWS) >= 2

@@ -153,6 +153,9 @@ def test_screens(page: Opened, width: int, height: int) -> None:
     page.page.get_by_role("link", name="Kernels").click()
     page.settle()  # charts follow after a moment
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if width == 1440:
+        region = page.page.get_by_role("region", name="Kernels on GPU 0")
+        assert region.evaluate("(one) => one.scrollWidth <= one.clientWidth")
     first = page.page.locator("#kernels tbody th").first
     names = first.bounding_box()
     page.page.get_by_role("region", name="Kernels on GPU 0").evaluate("(one) => one.scrollTo(one.scrollWidth, 0)")

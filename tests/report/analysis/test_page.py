@@ -12,7 +12,7 @@ from traceview.model.charts import Charts
 from traceview.report.analysis.page import render
 
 
-@pytest.mark.parametrize("detail", [2_900_000, 4_000_000])
+@pytest.mark.parametrize("detail", [1_280_000, 2_380_000])
 def test_page_stays_within_its_budget(detail: int) -> None:
     document = render(inputs_of(long_analysis()), detail)
     assert 0.7 * detail < len(document) <= detail

@@ -160,8 +160,8 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
 
 
 def test_page_beyond_the_budget_is_reported(browser: Browser, tmp_path: Path) -> None:
-    html = render(inputs_of(long_analysis()), 3_000_000)
-    assert len(html) <= 3_000_000
+    html = render(inputs_of(long_analysis()), 1_380_000)
+    assert len(html) <= 1_380_000
     with opened(browser, html, tmp_path) as page:
         assert page.complaints == []
         notice = page.page.locator("#summarised")

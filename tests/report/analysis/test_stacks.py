@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from playwright.sync_api import Browser
@@ -11,6 +11,7 @@ from tests.measure.host.test_host_time import random_trace
 from tests.pages import inputs_of
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
+from traceview.model.charts import StackNode
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.screen import STATE_WORDS
@@ -28,14 +29,23 @@ def page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPath
         assert shown.complaints == []
 
 
+PARTS = "(stage) => ({ at: stage.data[0].customdata, ns: stage.data[0].x, left: stage.data[0].base })"
+FAR = "(stage) => stage.layout.xaxis.range[1]"
+TOP = {"x": 300, "y": 12}  # a place in the first row of a chart
+
+
+def times(nodes: Sequence[StackNode], figure: str) -> list[int]:
+    return sorted(ns for node in nodes if (ns := getattr(node, figure)))
+
+
 def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> None:
     nodes = inputs_of(analysis).charts.stacks.nodes
     idle, host = "GPU idle time by stack", "Host time by stack"
-    values = "(stage) => stage.data[0].values"
-    assert chart(page, idle).locator(".chart").evaluate(values) == [node.idle_ns for node in nodes if node.idle_ns]
+    values = "(stage) => stage.data[0].x"
+    assert sorted(chart(page, idle).locator(".chart").evaluate(values)) == times(nodes, "idle_ns")
     chart(page, idle).get_by_role("button", name="host time", exact=True).click()
     assert not page.page.get_by_role("heading", name=idle).is_visible()
-    assert chart(page, host).locator(".chart").evaluate(values) == [node.thread_ns for node in nodes if node.thread_ns]
+    assert sorted(chart(page, host).locator(".chart").evaluate(values)) == times(nodes, "thread_ns")
     pressed = chart(page, host).get_by_role("button", name="host time", exact=True)
     assert pressed.get_attribute("aria-pressed") == "true"
     assert pressed.evaluate("(button) => button === document.activeElement")
@@ -43,10 +53,43 @@ def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> 
     assert page.page.get_by_role("heading", name=idle).is_visible()
 
 
+def test_parts_lie_below_their_callers(page: Opened, analysis: Analysis) -> None:
+    nodes = inputs_of(analysis).charts.stacks.nodes
+    shown = [at for at, node in enumerate(nodes) if node.idle_ns]  # the chart numbers these
+    drawn = chart(page, "GPU idle time by stack").locator(".chart").evaluate(PARTS)
+    spans = {shown[at]: (left, left + ns) for at, ns, left in zip(drawn["at"], drawn["ns"], drawn["left"], strict=True)}
+    for at, (start, end) in spans.items():
+        above = spans.get(nodes[at].parent)
+        assert above is None or (above[0] <= start and end <= above[1])
+    assert len(spans) == len(shown)
+
+
+def test_click_shows_a_part_alone_and_its_top_goes_back(page: Opened, analysis: Analysis) -> None:
+    figure = chart(page, "GPU idle time by stack")
+    stage = figure.locator(".chart")
+    whole, first = stage.evaluate(FAR), stage.evaluate(PARTS)
+    part = next(place for place, ns in enumerate(first["ns"]) if ns < whole)
+    stage.focus()
+    stage.press("Home")
+    for _ in range(first["at"][part]):
+        stage.press("ArrowRight")
+    stage.press("Enter")
+    page.settle()
+    alone = stage.evaluate(PARTS)
+    assert stage.evaluate(FAR) == alone["ns"][0] == first["ns"][part] and len(alone["at"]) < len(first["at"])
+    stage.click(position=TOP)
+    page.settle()
+    while stage.evaluate(FAR) < whole:
+        stage.click(position=TOP)
+        page.settle()
+    assert stage.evaluate(PARTS) == first
+
+
 def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> None:
     [root] = [node for node in inputs_of(analysis).charts.stacks.nodes if node.parent < 0 and node.idle_ns]
     figure = chart(page, "GPU idle time by stack")
-    figure.locator(".slice").first.hover()
+    figure.locator(".chart").hover(position=TOP)
+    figure.locator(".hoverlayer .hovertext").first.wait_for()
     tip = figure.locator(".hoverlayer").text_content() or ""
     assert f"{root.idle_samples} samples" in tip and "100%" in tip and root.place in tip
     figure.get_by_role("button", name="Table").click()
@@ -108,3 +151,26 @@ def test_sample_shows_its_stack(page: Opened, analysis: Analysis) -> None:
     assert tip.locator("b").inner_text() in frames and frames[-1] == "train.py:1 <module>"
     page.page.mouse.click(x, y)
     assert page.page.locator("#panel dd.lines").inner_text().splitlines() == frames
+
+
+def test_area_has_its_stacks_from_both_ends(page: Opened) -> None:
+    page.reset()
+    page.page.locator("[data-move=measure]").click()
+    page.page.wait_for_function("() => traceview.area.result")
+    sums = page.evaluate(
+        "[...traceview.area.result.names.tables.stack.values()].reduce((sum, { time }) => sum + time, 0)"
+    )
+    assert sums == page.evaluate(
+        "[...traceview.area.result.names.tables.sample.values()].reduce((sum, { time }) => sum + time, 0)"
+    )
+    down, up = (page.page.get_by_role("region", name=f"stacks, {way}") for way in ("top-down", "bottom-up"))
+    assert down.locator("tbody tr").count() >= 1 and up.locator("tbody tr").count() > 1
+    before = down.locator("tbody tr").count()
+    fold = down.locator("tbody button").first
+    fold.click()
+    assert down.locator("tbody tr").count() > before
+    assert down.locator("tbody button").first.get_attribute("aria-expanded") == "true"
+    totals = [float(text.split("%")[0].split(", ")[1]) for text in up.locator("tbody td").all_inner_texts()]
+    assert totals == sorted(totals, reverse=True) and sum(totals) == pytest.approx(100, abs=2)
+    down.get_by_role("button", name="own").click()
+    assert down.locator("th[aria-sort]").inner_text() == "own"

@@ -168,7 +168,7 @@ def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -
 
 def test_measure_from_bins_ends_at_their_borders(browser: Browser, tmp_path: Path) -> None:
     analysis = long_analysis()
-    with opened(browser, render(inputs_of(analysis), 2_700_000), tmp_path) as page:
+    with opened(browser, render(inputs_of(analysis), 1_080_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
         assert page.evaluate("traceview.page.timeline.whole") is False
         # The stretch between the places that are in full.
@@ -236,6 +236,14 @@ def test_help_lists_the_keys_and_restores_the_focus(page: Opened) -> None:
     page.press("?")
     assert page.page.locator("#help").is_visible()
     assert page.page.locator("#keys tr").count() > 12
+    page.page.set_viewport_size({"width": 1440, "height": 400})
+    page.press("Escape")
+    page.press("?")
+    assert page.evaluate(
+        "(({ scrollTop, scrollHeight, clientHeight }) => [scrollTop, scrollHeight > clientHeight])(help)"
+    ) == [0, True]
+    assert page.page.locator("#help-title").bounding_box()["y"] >= 0
+    page.page.set_viewport_size({"width": 1440, "height": 900})
     page.press("Escape")
     assert not page.page.locator("#help").is_visible()
     assert page.evaluate("document.activeElement.id") == "stage"
@@ -303,3 +311,31 @@ def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> 
         for start, end, count in frame.select("start", "end", "operations").iter_rows()
     )
     assert len(found) > 50
+
+
+def test_collective_leads_to_that_of_the_other_gpu(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
+    """Arrows join a collective with the same one on the other GPU, which overlaps it in time."""
+    analysis = analysis_of("ddp2")
+    work, zero = analysis.trace.operations, analysis.trace.span.start
+    work = work.filter(work["class"] == "communication")
+    here, there = (work.filter(work["device"] == device).sort("start") for device in work["device"].unique().sort())
+    assert len(here) == len(there)
+    chosen = here.row(len(here) // 2, named=True)
+    start, end = (chosen[edge] - zero for edge in ("start", "end"))
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
+        page.evaluate("([from, to]) => traceview.setView(from, to)", [start - 1e5, end + 1e5])
+        page.settle()
+        place = page.evaluate(
+            """(id) => { const { y, h } = traceview.board.shown.find((row) => row.id === id);
+              const box = document.getElementById("canvas").getBoundingClientRect();
+              const top = document.getElementById("scroll").scrollTop;
+              return [box.left + box.width / 2, box.top + y + h / 2 - top]; }""",
+            f"s:{chosen['stream']}",
+        )
+        page.page.mouse.click(*place)
+        found = page.evaluate("traceview.selected.peers.map(({ row, marks, i }) => [row.group.label, marks.start[i]])")
+        assert found == [["GPU 1", there["start"][len(here) // 2] - zero]]  # both run the same collectives in turn
+        page.press("Escape")
+        assert page.evaluate("traceview.selected.peers") == [] and page.complaints == []

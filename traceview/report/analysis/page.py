@@ -15,7 +15,6 @@ from traceview.model.analysis import (
     Analysis,
     DeviceFigures,
     DeviceUse,
-    HostStates,
     Iteration,
     Iterations,
     NotMeasured,
@@ -113,9 +112,10 @@ def _coverages(analysis: Analysis) -> list[str]:
 
 
 def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, ClassTimes]) -> Json:
-    views = [_covered_figures(device, exposed[0], span(analysis))]
+    on = f" on {device.id}" if len(analysis.devices) > 1 else ""
+    views = [_covered_figures(device, exposed[0], span(analysis), on)]
     if device.steady.window != device.window:
-        views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED))
+        views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED, on))
     return {
         "id": device.id,
         "name": device.name,
@@ -125,7 +125,7 @@ def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, Cl
     }
 
 
-def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Json:
+def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str, on: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,
@@ -135,8 +135,7 @@ def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str) -> Js
         "gap_count": use.gaps.count,
         "parts": _parts(use, exposed),
         "families": _families(use),
-        "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
-        "host_states": _host_states(use.gaps.host_states),
+        "tables": list(_idle_tables(use, covers, on)),
     }
 
 
@@ -150,15 +149,35 @@ def _families(use: DeviceFigures) -> list[Json]:
     ]
 
 
-def _host_states(states: HostStates) -> list[Json]:
-    """Return the states of the host in its idle time, with the calls that it waits in; none if nothing is known."""
-    known = {state: ns for state, ns in states.ns.items() if ns}
-    waits = [f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS]]
-    return [
-        {"state": STATE_WORDS[state], "ns": ns, "calls": ", ".join(waits) if state == "waiting" else ""}
-        for state, ns in sorted(known.items(), key=lambda item: -item[1])
-        if set(known) != {"unattributed"}
-    ]
+def _idle_tables(use: DeviceFigures, covers: str, on: str) -> Iterator[Json]:
+    """Yield the idle time by cause, and by what the host does in it where that is known."""
+    idle = {CAUSE_WORDS[cause]: use.gaps.causes[cause] for cause in CAUSES if use.gaps.causes[cause]}
+    note = f"{duration(use.idle_ns)} in {use.gaps.count:,} gaps, {covers}. Each nanosecond is attributed to one cause."
+    rows = [[cause, ns, ns / use.idle_ns, ns / use.window.length] for cause, ns in idle.items()]
+    if rows:
+        yield _shares_table(f"Idle time by cause{on}", note, rows, "cause", "of the time:fraction")
+    states = use.gaps.host_states
+    known = {state: ns for state, ns in states.ns.items() if ns and use.idle_ns}
+    if set(known) <= {"unattributed"}:
+        return
+    host = use.gaps.causes["host"] or 1
+    waits = ", ".join(f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
+    rows = [[STATE_WORDS[key], ns, ns / host, waits if key == "waiting" else ""] for key, ns in known.items()]
+    note = f"The part of the idle time that the host spends outside CUDA calls: {duration(host)}, {covers}."
+    yield _shares_table(f"What the host did in idle time{on}", note, rows, "state", "calls:text")
+
+
+def _shares_table(title: str, note: str, rows: list[list[Any]], first: str, last: str) -> Json:
+    """Return a declared table of names with their times and shares, the longest first."""
+    columns = [column.split(":") for column in (f"{first}:text", "idle:ns", "share:fraction", last)]
+    return {
+        "title": title,
+        "note": note,
+        "not_measured": None,
+        "columns": [{"name": name, "title": name, "unit": unit} for name, unit in columns],
+        "rows": sorted(rows, key=lambda row: -row[1]),
+        "row_count": len(rows),
+    }
 
 
 def _parts(use: DeviceFigures, exposed: ClassTimes) -> list[Json]:
@@ -320,6 +339,7 @@ def pieces(title: str, content: object, charts: str, timeline: PackedTimeline, *
         ],
         "names": [packed_json(timeline.names)],
         "library": [plotly.packed],
+        "library_digest": [plotly.digest],
         "library_styles": [f'<style id="{style_id}">{LIBRARY_STYLE}</style>' for style_id in plotly.style_ids],
     }
     # plotly.js writes style attributes.

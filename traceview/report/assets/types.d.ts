@@ -164,9 +164,8 @@ export interface DeviceView {
   gap_count: number;
   /** Families of the kernels that compute, the costliest first. */
   families: { family: string; word: string; ns: number }[];
-  causes: Causes;
-  /** States of the host in its idle time, the longest first; empty if the capture does not tell them. */
-  host_states: { state: string; ns: number; calls: string }[];
+  /** Its idle time by cause, and by what the host does in it where the capture tells. */
+  tables: DeclaredTable[];
 }
 
 /** A table as its measure declares it (traceview/model/columns.py). */
@@ -281,7 +280,6 @@ export interface Page extends Answer {
 export interface ChartItem {
   text: string;
   place: Place | null;
-  mark?: object;
 }
 
 export interface ChartSpec {
@@ -291,7 +289,10 @@ export interface ChartSpec {
   items: ChartItem[];
   height?: number;
   bare?: boolean;
-  picture(): { traces: object[]; layout: any };
+  /** The picture at a width in pixels, with the chosen item. */
+  picture(width: number, at: number): { traces: object[]; layout: any };
+  /** Shows a part alone. */
+  open?(at: number): void;
   table(): Node;
 }
 
@@ -428,6 +429,130 @@ export interface Heat {
   wait?: Float64Array;
   compute?: Float64Array;
   wall?: Float64Array;
+}
+
+/** Units and their sizes, the largest first. */
+export type Scales = [number, string][];
+
+export interface TableColumn {
+  heading?: string;
+  /** What the page shows; a column without it is for the CSV file only. */
+  cell?: (row: any) => string | Node;
+  /** The column's name in the CSV file. */
+  field: string;
+  value: (row: any) => string | number;
+  /** Whether its cells are words, which stand on the left. */
+  words?: boolean;
+  /** Units of its figures; the column is written in one of them. */
+  scales?: Scales;
+}
+
+export interface TableOptions {
+  /** Headings are buttons that call `by`. */
+  sort?: { heading: string; down: boolean; by: (heading: string) => void };
+  /** What a click on a row does. */
+  open?: (row: any) => void;
+}
+
+/** Times by name. */
+export type Sums = Map<string, { time: number; started?: number }>;
+
+export interface TreePart {
+  name: string;
+  time: number;
+  inner: TreePart[];
+  /** Whether its inner parts show. */
+  open?: boolean;
+  [figure: string]: any;
+}
+
+/** What the timeline shows: times are ns from the page's zero, sizes pixels. */
+export interface View {
+  from: number;
+  to: number;
+  whole: [number, number];
+  first: [number, number];
+  /** The highlighted place. */
+  lit: Place | null;
+  /** Runs until the view has come to rest. */
+  calm: ReturnType<typeof setTimeout> | undefined;
+  pending: boolean;
+  width: number;
+  height: number;
+  frames: number;
+  took: number;
+}
+
+export interface Board {
+  groups: Group[];
+  /** All rows as the server numbers them. */
+  numbered: Row[];
+  /** What is drawn. */
+  shown: Item[];
+  height: number;
+  tall: number;
+  /** The height of the pinned rows, which come first. */
+  pinned: number;
+  filter: string;
+  /** The rows without events in view. */
+  quiet: Set<Row>;
+  /** Where every event is there. */
+  cover: { starts: number[]; ends: number[] };
+  dragged: object | null;
+}
+
+/** The selected mark, the launch or the GPU work that belongs to it, and the NVTX ranges around it. */
+export interface Selected {
+  hit: Hit | null;
+  partners: Partner[];
+  /** The same collective on other GPUs. */
+  peers: Partner[];
+  path: string;
+}
+
+/** Places that belong together: the current one, all by row, and what the reader came from. */
+export interface LinkedState {
+  group: any;
+  at: number;
+  rows: Map<string, { spans: Place[]; reach: Float64Array }>;
+  from: HTMLElement | null;
+}
+
+/** The selected area. */
+export interface Area {
+  points: number[];
+  /** The ids of its rows; null for all. */
+  rows: string[] | null;
+  /** Whether the second end follows the pointer. */
+  moving: boolean;
+  /** Its figures, and those of the area that it is compared with. */
+  result: any;
+  kept: any;
+}
+
+export interface Pointer {
+  /** The time under the pointer. */
+  x: number | null;
+  /** The events where a drag began and was last seen. */
+  from: PointerEvent | null;
+  last: PointerEvent | null;
+  moved: boolean;
+  /** Whether the drag selects an area. */
+  selects: boolean;
+  /** The last move over the rows. */
+  over: PointerEvent | null;
+  /** The other end where an end of the area is dragged. */
+  fixed: number | null;
+}
+
+/** The work of a rank in bins; `sums` are the shares of all bins before each, so that a mean is one subtraction. */
+export interface RankWork {
+  start: number;
+  width: number;
+  count: number;
+  names: string[];
+  kernel: ArrayLike<number>;
+  sums: Record<string, Float64Array>;
 }
 
 declare global {

@@ -8,13 +8,9 @@ import { showFamily } from "./kernels.js";
 import { showPlace } from "./places.js";
 
 const CARDS = 3;
-
 const LITTLE = 0.01; // share of the time; smaller parts are behind a button
-
 const COMPUTE_BOUND = 0.4; // share of the time that computes, from which its part shows the families of kernels
-
 const LITTLE_FAMILY = 0.03;
-
 const MAX_BARS = 4;
 
 export function showHead() {

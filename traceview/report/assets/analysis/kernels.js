@@ -9,13 +9,9 @@ import { launchesOf } from "../timeline/search.js";
 import { afterCover, coveredPart, coverWords } from "./cover.js";
 
 const FIRST_KERNELS = 20;
-
-const NAME_LETTERS = 46;
-
+const NAME_LETTERS = 36;
 const INSTANCES = ["median", "longest", "first"]; // times of single launches
-
 const LONGEST = 1;
-
 const SHARE = 0;
 
 // What the reader chose for the table of each device; it stays when the tables show another part of the window.

@@ -1,5 +1,5 @@
 // Entry of the page: the answer and the coarse timeline first, then finer levels and the charts as they are unpacked.
-import { repaintCharts, unpackLibrary } from "../charts/chart.js";
+import { repaintCharts } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
@@ -17,6 +17,7 @@ import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
 import { watchOverview } from "../timeline/overview.js";
 import { watchExport } from "../timeline/picture.js";
+import { watchEvents } from "../timeline/events.js";
 import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
 import { watchSearch } from "../timeline/search.js";
@@ -82,7 +83,8 @@ async function start() {
   byId("loading").remove();
   document.documentElement.dataset.shown = "timeline";
   await nextTask();
-  for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchExport, watchOverview]) watch();
+  for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchExport, watchOverview, watchEvents])
+    watch();
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
   window.traceview = {
     view,
@@ -109,7 +111,6 @@ async function start() {
   document.addEventListener("click", openPart);
   watchAddress();
   await loadChunks();
-  await unpackLibrary();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
   watchPrinting();

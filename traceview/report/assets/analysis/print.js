@@ -20,12 +20,16 @@ export function watchPrinting() {
     timeline.style.setProperty("--paper", String(Math.min(1, PAPER / timeline.offsetWidth)));
     timeline.style.setProperty("--labels", byId("labels").offsetWidth + "px");
     redraw();
-    for (const chart of charts.all) paintChart(chart, PAPER);
+    for (const chart of charts.all)
+      if (chart.drawn) paintChart(chart, PAPER);
+      else chart.stage.replaceChildren(chart.spec.table()); // nothing waits for plotly.js here
   });
   addEventListener("afterprint", async () => {
     useTheme(printing.dark);
     byId("timeline").style.removeProperty("--labels");
     await rebuild();
-    for (const chart of charts.all) if (chart.drawn) await paintChart(chart);
+    for (const chart of charts.all)
+      if (chart.drawn) await paintChart(chart);
+      else chart.stage.replaceChildren();
   });
 }

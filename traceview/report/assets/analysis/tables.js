@@ -1,9 +1,8 @@
 // The detailed tables.
 import { byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { swatch } from "../core/palette.js";
-import { durationColumn, shareColumn, sortableTable, table, textColumn, unitColumn } from "../core/table.js";
-import { countText, duration } from "../core/words.js";
+import { sortableTable, unitColumn } from "../core/table.js";
+import { countText } from "../core/words.js";
 import { afterCover, coveredView } from "./cover.js";
 
 function section(heading, note, ...children) {
@@ -29,14 +28,7 @@ export function showTables() {
 }
 
 // The idle time of each device by cause, and what the host did in it, as the bars cover it.
-function idleSections() {
-  return page.devices.flatMap((device) => {
-    const view = coveredView(device);
-    const on = page.devices.length > 1 ? ` on ${device.id}` : "";
-    if (!view.idle_ns) return [];
-    return [causesSection(view, on), ...(view.host_states.length ? [statesSection(view, on)] : [])];
-  });
-}
+const idleSections = () => page.devices.flatMap((device) => coveredView(device).tables.map(declaredSection));
 
 const FIRST_ROWS = 24;
 
@@ -55,48 +47,6 @@ function declaredSection(declared) {
       FIRST_ROWS,
     ),
     declared.row_count > rows.length ? el("p", { class: "soft", text: cut }) : null,
-  );
-}
-
-function causesSection(view, on) {
-  const rows = Object.entries(view.causes)
-    .filter(([, ns]) => ns)
-    .sort((a, b) => b[1] - a[1]);
-  return section(
-    "Idle time by cause" + on,
-    `${duration(view.idle_ns)} in ${countText(view.gap_count)} gaps, ${view.covers}. Each nanosecond is attributed to one cause.`,
-    table(
-      "Idle causes" + on,
-      [
-        textColumn("cause", ([cause]) => cause, causeCell),
-        durationColumn("idle", ([, ns]) => ns),
-        shareColumn("share", ([, ns]) => [ns, view.idle_ns]),
-        shareColumn("of the time", ([, ns]) => [ns, view.window_ns]),
-      ],
-      rows,
-    ),
-  );
-}
-
-function causeCell([cause]) {
-  return el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause]);
-}
-
-function statesSection(view, on) {
-  const heading = "What the host did in idle time" + on;
-  return section(
-    heading,
-    `The part of the idle time that the host spends outside CUDA calls: ${duration(view.causes.host)}, ${view.covers}.`,
-    table(
-      heading,
-      [
-        textColumn("state", ({ state }) => state),
-        durationColumn("idle", ({ ns }) => ns),
-        shareColumn("share", ({ ns }) => [ns, view.causes.host]),
-        textColumn("calls", ({ calls }) => calls),
-      ],
-      view.host_states,
-    ),
   );
 }
 

@@ -2,7 +2,7 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
-import { duration, percent, timeRange } from "../core/words.js";
+import { duration, percent, signedPercent, timeRange } from "../core/words.js";
 
 export function showWhatIf() {
   const found = page.predictions;
@@ -34,7 +34,7 @@ export function showWhatIf() {
 }
 
 function gainOf({ base_ns: base }, { ns }) {
-  return `${ns > base ? "+" : "−"}${percent(Math.abs(ns - base), base)}`;
+  return signedPercent(ns > base ? "+" : "−", Math.abs(ns - base), base);
 }
 
 /** @param {import("../types").Predictions} found @param {string[]} chosen */

@@ -1,29 +1,36 @@
-// A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
-// A spec is { id, heading, note, items, picture(), table(), bare, height }. Its items are what the user
-// can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
-import { inflateText } from "../core/columns.js";
-import { actionButton, el } from "../core/dom.js";
-import { cssColour } from "../core/palette.js";
+// A chart: heading, a picture that Plotly draws when it is near the screen, and the same figures as a table.
+// A spec is { id, heading, note, items, picture(width, at), table(), open(at), bare, height }. Its items are what the user
+// can point at: { text, place }: description and place in the timeline; `at` is the one that is chosen.
+import { inflated } from "../core/columns.js";
+import { actionButton, byId, el } from "../core/dom.js";
 import { linkTo } from "../timeline/linked.js";
 import { savePng } from "./png.js";
 
-/** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null }} */
-export const charts = { all: [], watcher: null };
+/** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null, last: Promise<void> }} */
+export const charts = { all: [], watcher: null, last: Promise.resolve() };
 
-// plotly.js as text. Running it blocks the page for some tenths of a second, so the first chart that is drawn does that.
-const library = { text: "" };
+/** @type {{ loaded: Promise<void> | null }} */
+const library = { loaded: null };
 
-export async function unpackLibrary() {
-  library.text = await inflateText("library");
+// Unpacks and runs plotly.js, for the first chart. The browser compiles an asynchronous script beside the page.
+async function runLibrary() {
+  const { integrity } = byId("library").dataset; // by its hash the content security policy allows exactly this text
+  const code = await inflated("library").blob();
+  const options = { src: URL.createObjectURL(code), integrity, crossorigin: "anonymous" };
+  const script = el("script", options);
+  const done = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
+  document.head.append(script);
+  // Some browsers apply hashes to inline scripts alone.
+  await done.catch(async () => document.head.append(el("script", { text: await code.text() })));
+  URL.revokeObjectURL(options.src);
 }
 
-function runLibrary() {
-  if (!library.text) return;
-  // The content security policy allows exactly this text, by its hash.
-  const script = el("script", {});
-  script.textContent = library.text;
-  library.text = "";
-  document.head.append(script);
+function libraryLoaded() {
+  return (library.loaded ??= runLibrary());
+}
+
+function idleTime() {
+  return new Promise((resolve) => (globalThis.requestIdleCallback ?? setTimeout)(resolve));
 }
 
 /** @param {import("../types").ChartSpec} spec */
@@ -42,14 +49,12 @@ export function chartSection(spec) {
   charts.all.push(chart);
   charts.watcher?.observe(stage);
   stage.addEventListener("keydown", (event) => chartKey(chart, event));
+  new ResizeObserver(() => chart.drawn && stage.clientWidth && paintChart(chart)).observe(stage);
   const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
   const folded = { class: "small", "aria-expanded": "false", "aria-controls": behind.id };
   const tabled = actionButton("Table", folded, () => toggleTable(chart, behind, tabled));
   const named = { class: "small", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG" };
-  const png = actionButton("PNG", named, () => {
-    runLibrary();
-    savePng(chart);
-  });
+  const png = actionButton("PNG", named, () => libraryLoaded().then(() => savePng(chart)));
   return el(
     "section",
     { class: "figure", id: spec.id },
@@ -66,11 +71,17 @@ function toggleTable(chart, behind, button) {
   if (!behind.hidden && !behind.firstChild) behind.append(chart.spec.table());
 }
 
-/** @param {import("../types").Chart} chart */
-export async function drawChart(chart) {
-  if (chart.drawn) return;
-  chart.drawn = true;
+/** Draws the chart in an idle moment after those that wait already. @param {import("../types").Chart} chart */
+export function drawChart(chart) {
   charts.watcher?.unobserve(chart.stage);
+  charts.last = charts.last.then(() => drawInTurn(chart));
+}
+
+async function drawInTurn(chart) {
+  await libraryLoaded();
+  await idleTime();
+  chart.drawn = true;
+  chart.stage.replaceChildren();
   await paintChart(chart);
   chart.stage.on("plotly_click", ({ points }) => selectItem(chart, points[0].customdata, true));
   chart.stage.dataset.drawn = "true";
@@ -83,15 +94,8 @@ export async function repaintCharts() {
 
 // Paints the chart at `width` pixels, or as wide as its place.
 export function paintChart(chart, width) {
-  runLibrary();
-  const { traces, layout } = chart.spec.picture();
-  const sized = width ? { ...layout, width } : layout;
-  return Plotly.react(
-    chart.stage,
-    traces,
-    { ...sized, shapes: outlineShapes(chart) },
-    { displayModeBar: false, responsive: true },
-  );
+  const { traces, layout } = chart.spec.picture(width ?? chart.stage.clientWidth, chart.at);
+  return Plotly.react(chart.stage, traces, width ? { ...layout, width } : layout, { displayModeBar: false });
 }
 
 // Selects an item: shows its text, outlines it and, with `go`, moves the timeline there.
@@ -100,22 +104,11 @@ function selectItem(chart, at, go) {
   if (!item) return;
   chart.at = at;
   chart.status.textContent = item.text;
-  if (item.mark) Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
-  const { heading, items } = chart.spec;
+  const { heading, items, open } = chart.spec;
+  if (go) open?.(at);
+  if (chart.drawn) paintChart(chart);
   if (go && item.place)
     linkTo({ title: heading, words: "items", places: items.flatMap(({ place }) => place ?? []) }, item.place);
-}
-
-function outlineShapes({ spec, at }) {
-  if (at < 0 || !spec.items[at].mark) return [];
-  return [
-    {
-      xref: "x",
-      ...spec.items[at].mark,
-      line: { width: 2, color: cssColour("--mark") },
-      fillcolor: "rgba(0,0,0,0)",
-    },
-  ];
 }
 
 function chartKey(chart, event) {

@@ -26,8 +26,8 @@ export function copyChart(device, on) {
     ]
       .filter(Boolean)
       .join(" "),
-    items: copies.map((group) => copyItem(group, device, copies)),
-    picture: () => copyPicture(copies, kinds),
+    items: copies.map((group) => copyItem(group, device)),
+    picture: (_, at) => copyPicture(copies, kinds, at),
     table: () => copyTable(copies, on),
   });
 }
@@ -51,30 +51,21 @@ function logRange(values) {
   return [low - air, high + air];
 }
 
-// The range around one value on such an axis, as a share of its length.
-function enclosingRange(value, values, share) {
-  const [low, high] = logRange(values),
-    factor = 10 ** ((high - low) * share);
-  return [value / factor, value * factor];
-}
-
-function copyItem(group, device, copies) {
+function copyItem(group, device) {
   const rate = bandwidth(group.bytes, group.ns),
     each = bytesText(Math.round(copySize(group)));
   const text =
     group.count > 1
       ? `${countText(group.count)} copies ${copyKind(group)} of about ${each}, average ${rate}; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
       : `copy ${copyKind(group)} of ${each} on ${group.stream} at ${rate}, ${duration(group.ns)}`;
-  const [x0, x1] = enclosingRange(copySize(group), copies.map(copySize), 0.018),
-    [y0, y1] = enclosingRange(copyRate(group), copies.map(copyRate), 0.035);
   return {
     text,
     place: { start: group.start, end: group.end, rows: [group.row, "d:" + device.id], text: `copy ${copyKind(group)}` },
-    mark: { type: "circle", yref: "y", x0, x1, y0, y1 },
   };
 }
 
-function copyPicture(copies, kinds) {
+// A mark that is chosen, `at`, is outlined.
+function copyPicture(copies, kinds, at) {
   const traces = kinds.map((name) => {
     const places = copies.flatMap((group, at) => (copyKind(group) === name ? [at] : [])),
       [first] = places.map((at) => copies[at]);
@@ -94,7 +85,10 @@ function copyPicture(copies, kinds) {
         symbol: SYMBOLS[first.memory],
         color: cssColour("--" + first.look),
         opacity: 0.85,
-        line: { width: 1, color: cssColour("--ink") },
+        line: {
+          width: places.map((one) => (one === at ? 3 : 1)),
+          color: places.map((one) => cssColour(one === at ? "--mark" : "--ink")),
+        },
         size: places.map((at) => 8 + 3 * Math.log10(copies[at].count)),
       },
     };

@@ -1,11 +1,14 @@
-// Icicle (flame) charts: a tree with its root at the top. A click on a part shows it alone, a click on the top goes back.
+// Icicle (flame) charts: a tree of bars with its root at the top. A click on a part shows it alone, a click on the top goes back.
 import { cssColour, inkFor } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
+import { middle } from "../core/words.js";
 import { chartLayout, plotlyText } from "./style.js";
 
 const LEVEL_HEIGHT = 24;
 const MOST_LEVELS = 20; // at once; a click on a part shows those below
 const VISIBLE = 0.004; // of the width
+const SLIVER = 0.0007;
+const LETTER = 7.5; // pixels
 
 // The time of all roots.
 export function rootTime(nodes) {
@@ -23,6 +26,7 @@ export function rootTime(nodes) {
 export function icicleParts(heading, nodes, { tree, counted, said, tip, most }) {
   const total = rootTime(nodes);
   const levels = icicleLevels(nodes, total);
+  const top = { at: -1 }; // the part that is shown alone
   const columns = [
     textColumn(tree, ({ path }) => path),
     durationColumn("total", ({ ns }) => ns),
@@ -34,7 +38,8 @@ export function icicleParts(heading, nodes, { tree, counted, said, tip, most }) 
     items: nodes.map((node) => ({ text: `${node.path}: ${said(node)}`, place: null })),
     bare: true,
     height: levels * LEVEL_HEIGHT + 4,
-    picture: () => iciclePicture(nodes, tip, levels),
+    picture: (width) => iciclePicture(nodes, tip, levels, width, top.at),
+    open: (at) => Object.assign(top, { at: at === top.at ? nodes[at].parent : at }),
     table: () => table(heading, columns, nodes, most),
   };
 }
@@ -45,30 +50,51 @@ function icicleLevels(nodes, total) {
   return Math.min(MOST_LEVELS, Math.max(...visible) + 1);
 }
 
-function iciclePicture(nodes, tip, levels) {
-  const colours = nodes.map(({ colour }) => cssColour(colour));
-  const ink = colours.map(inkFor);
-  const trace = {
-    type: "icicle",
-    ids: nodes.map((_, at) => String(at)),
-    labels: nodes.map(({ label }) => plotlyText(label)),
-    parents: nodes.map(({ parent }) => (parent < 0 ? "" : String(parent))),
-    values: nodes.map(({ ns }) => ns),
-    branchvalues: "total",
-    maxdepth: levels,
-    customdata: nodes.map((_, at) => at),
-    text: nodes.map((node) => plotlyText(tip(node)).replaceAll("\n", "<br>")),
-    textinfo: "label",
-    textposition: "middle left",
-    hovertemplate: "%{label}<br>%{text}<extra></extra>",
-    leaf: { opacity: 1 },
-    insidetextfont: { color: ink },
-    outsidetextfont: { color: ink },
-    tiling: { orientation: "v" },
-    pathbar: { visible: false },
-    sort: true,
-    marker: { colors: colours, line: { width: 1, color: cssColour("--card") } },
+// The visible parts with their left edges, in ns: below their callers, the longest first.
+function visibleParts(nodes, levels, top) {
+  const inside = Map.groupBy(nodes.keys(), (at) => nodes[at].parent);
+  const whole = top < 0 ? rootTime(nodes) : nodes[top].ns;
+  const parts = [];
+  const add = (ats, left, level) => {
+    for (const at of [...ats].sort((a, b) => nodes[b].ns - nodes[a].ns)) {
+      if (nodes[at].ns < SLIVER * whole) return;
+      parts.push({ at, left, level });
+      if (level + 1 < levels) add(inside.get(at) ?? [], left, level + 1);
+      left += nodes[at].ns;
+    }
   };
+  add(top < 0 ? (inside.get(-1) ?? []) : [top], 0, 0);
+  return { parts, whole };
+}
+
+function iciclePicture(nodes, tip, levels, width, top) {
+  const { parts, whole } = visibleParts(nodes, levels, top);
+  const fitting = ({ label, ns }) => {
+    const letters = Math.floor((ns / whole) * (width / LETTER)) - 1;
+    return letters < 3 ? "" : plotlyText(middle(label, letters));
+  };
+  const shown = parts.map(({ at }) => nodes[at]);
+  const colours = shown.map(({ colour }) => cssColour(colour));
+  const trace = {
+    type: "bar",
+    orientation: "h",
+    base: parts.map(({ left }) => left),
+    x: shown.map(({ ns }) => ns),
+    y: parts.map(({ level }) => level),
+    width: 1,
+    customdata: parts.map(({ at }) => at),
+    text: shown.map(fitting),
+    textposition: "inside",
+    insidetextanchor: "start",
+    constraintext: "none",
+    textangle: 0,
+    insidetextfont: { color: colours.map(inkFor) },
+    hovertext: shown.map((node) => plotlyText(`${node.label}\n${tip(node)}`).replaceAll("\n", "<br>")),
+    hoverinfo: "text",
+    marker: { color: colours, line: { width: 1, color: cssColour("--card") } },
+  };
+  const hidden = { visible: false, fixedrange: true };
+  const yaxis = { ...hidden, range: [levels - 0.5, -0.5] };
   const margin = { l: 4, r: 4, t: 2, b: 2 };
-  return { traces: [trace], layout: chartLayout({}, {}, { margin, uniformtext: { minsize: 9, mode: "hide" } }) };
+  return { traces: [trace], layout: chartLayout({ ...hidden, range: [0, whole] }, yaxis, { margin, bargap: 0 }) };
 }

@@ -76,7 +76,7 @@ export function showIterationChart(found) {
     el("ul", { class: "looks" }, ...looks),
     el(
       "div",
-      { class: "columns" },
+      { class: "columns", onkeydown: moveFocus },
       ...bars.map(({ words, ns, pieces, place }, at) => {
         const made = partsBar(words, pieces, duration);
         made.style.height = `${Math.min(100, (100 * ns) / most)}%`;
@@ -86,6 +86,18 @@ export function showIterationChart(found) {
     ),
     each,
   );
+}
+
+// Left, Right, Home and End lead from bar to bar.
+function moveFocus(event) {
+  const bars = [...event.currentTarget.children],
+    at = bars.indexOf(document.activeElement);
+  const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: bars.length - 1 }[event.key];
+  if (!bars[next]) return;
+  event.preventDefault();
+  bars[at].tabIndex = -1;
+  bars[next].tabIndex = 0;
+  bars[next].focus();
 }
 
 function iterationBar(bar, parts) {

@@ -8,7 +8,7 @@ const PNG = { width: 1000, height: 480, scale: 2 };
 
 // The picture has its own heading, legend and background.
 export async function savePng(chart) {
-  const { traces, layout } = chart.spec.picture();
+  const { traces, layout } = chart.spec.picture(PNG.width);
   const head = `${plotlyText(chart.spec.heading)}<br><span style="font-size:12px">${plotlyText(page.file)}</span>`;
   const height = Math.max(PNG.height, (layout.height ?? 0) + 120);
   const whole = {

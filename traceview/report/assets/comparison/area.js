@@ -44,7 +44,7 @@ export function showArea() {
  */
 function sumsInside(capture, from, to) {
   const zero = iterationStart(capture);
-  /** @type {Record<string, import("../core/areatable.js").Sums>} */
+  /** @type {Record<string, import("../types").Sums>} */
   const sums = Object.fromEntries(TABLES.map(({ name }) => [name, new Map()]));
   const reached = new Map();
   for (const [, start, length, look, name] of capture.events) {

@@ -13,7 +13,6 @@ import { AXIS, LABELS, LANE, captures, content, iterationStart, view } from "./s
 const WORDS = { ...LOOK_WORDS, range: "NVTX range (one colour per name)" };
 
 const NARROW = 6; // columns of a table that stands beside another
-
 const FIRST_ROWS = 24;
 
 function showTexts() {

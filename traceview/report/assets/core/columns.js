@@ -5,13 +5,17 @@ import { byId } from "./dom.js";
 export const chunks = [];
 
 export async function inflateElement(id) {
+  return inflated(id).arrayBuffer();
+}
+
+export function inflated(id) {
   const element = byId(id);
   const text = atob(element.textContent ?? "");
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   element.remove(); // frees the packed text, which is not read again
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
+  return new Response(stream);
 }
 
 export async function inflateText(id) {

@@ -3,17 +3,10 @@ import { actionButton, el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
 import { RATES, SIZES, TIMES, columnTexts, countText, duration, operations, percent, ratio } from "./words.js";
 
-/**
- * @typedef {object} TableColumn
- * @property {string} [heading]
- * @property {(row: any) => string | Node} [cell] what the page shows; a column without it is for the CSV file only
- * @property {string} field the column's name in the CSV file
- * @property {(row: any) => string | number} value
- * @property {boolean} [words] whether its cells are words, which stand on the left
- * @property {import("./words.js").Scales} [scales] units of its figures; the column is written in one of them
- */
+/** @typedef {import("../types").TableColumn} TableColumn */
+/** @typedef {import("../types").TableOptions} TableOptions */
 
-/** @type {Record<string, [import("./words.js").Scales, string]>} */
+/** @type {Record<string, [import("../types").Scales, string]>} */
 const SCALES = { ns: [TIMES, "_ns"], bytes: [SIZES, "_bytes"], bytes_per_ns: [RATES, "_gb_per_s"] };
 /** @type {Record<string, (value: any) => string | Node>} */
 const UNIT_TEXT = {
@@ -97,12 +90,6 @@ export function withUnits(columns, rows) {
     return { ...column, cell: (row) => byRow.get(row) ?? column.cell?.(row) ?? "" };
   });
 }
-
-/**
- * @typedef {object} TableOptions
- * @property {{ heading: string, down: boolean, by: (heading: string) => void }} [sort] headings are buttons that call `by`
- * @property {(row: any) => void} [open] what a click on a row does
- */
 
 /**
  * @param {TableColumn[]} columns

@@ -5,38 +5,12 @@ const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
 
-/** Units and their sizes, the largest first. @typedef {[number, string][]} Scales */
-/** @type {Scales} */
-export const TIMES = [
-  [1e9, "s"],
-  [1e6, "ms"],
-  [1e3, "µs"],
-  [1, "ns"],
-];
-/** @type {Scales} */
-export const SIZES = [
-  [1e12, "TB"],
-  [1e9, "GB"],
-  [1e6, "MB"],
-  [1e3, "kB"],
-  [1, "B"],
-];
-/** Bytes per ns. @type {Scales} */
-export const RATES = [
-  [1e3, "TB/s"],
-  [1, "GB/s"],
-  [1e-3, "MB/s"],
-  [1e-6, "kB/s"],
-];
-/** @type {Scales} */
-const OPERATIONS = [
-  [1e15, "PFLOP"],
-  [1e12, "TFLOP"],
-  [1e9, "GFLOP"],
-  [1e6, "MFLOP"],
-  [1e3, "kFLOP"],
-  [1, "FLOP"],
-];
+/** Units, each a thousandth of the one before. @type {(most: number, ...units: string[]) => import("../types").Scales} */
+const scales = (most, ...units) => units.map((unit, at) => [most / 1e3 ** at, unit]);
+export const TIMES = scales(1e9, "s", "ms", "µs", "ns");
+export const SIZES = scales(1e12, "TB", "GB", "MB", "kB", "B");
+export const RATES = scales(1e3, "TB/s", "GB/s", "MB/s", "kB/s"); // bytes per ns
+const OPERATIONS = scales(1e15, "PFLOP", "TFLOP", "GFLOP", "MFLOP", "kFLOP", "FLOP");
 const WHOLE_UNITS = ["ns", "B", "FLOP"];
 const ROUND_UP = 1 + 1e-12;
 
@@ -81,6 +55,12 @@ export function percent(part, whole) {
   return fixed(share, share && Math.abs(share) < 99.95 ? 1 : 0) + "%";
 }
 
+// A share with a sign before it; "<0.1%" stands alone.
+export function signedPercent(sign, part, whole) {
+  const text = percent(part, whole);
+  return text.startsWith("<") ? text : sign + text;
+}
+
 // A number without a unit: 1.00, 12.4, 1,312.
 export function ratio(value) {
   return fixed(value, decimals(value));
@@ -94,7 +74,7 @@ export function countText(number) {
  * The texts of a table column: one unit and one number of decimals, unless the smallest figure would have fewer than two digits.
  *
  * @param {(number | string | null)[]} values numbers; null or "" where they are unknown
- * @param {Scales} scales
+ * @param {import("../types").Scales} scales
  */
 export function columnTexts(values, scales) {
   const lengths = values.map((value) => Math.abs(Number(value))).filter(Boolean);
@@ -159,5 +139,5 @@ export function fitted(context, text, room) {
 // The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
 export function gainShare({ gain }) {
   if (gain.source === "none") return "?";
-  return `${gain.source === "bound" ? "≤ " : "−"}${percent(gain.fraction, 1)}`;
+  return signedPercent(gain.source === "bound" ? "≤ " : "−", gain.fraction, 1);
 }

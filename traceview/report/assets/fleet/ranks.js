@@ -15,17 +15,11 @@ export const PARTS = [
 ];
 
 export const AXIS = 22;
-
 const NAMES = 190;
-
 const BARS = 250;
-
 const SPACE = 12;
-
 export const TALLEST = 30;
-
 export const LOWEST = 0.4;
-
 export const HIGH = 600;
 
 function rankParts(rank) {

@@ -3,15 +3,7 @@
 import { context2d, el } from "../core/dom.js";
 import { content, heat, map } from "./state.js";
 
-const HEAT = [
-  [0, 34, 78],
-  [36, 62, 108],
-  [85, 91, 109],
-  [125, 124, 120],
-  [165, 156, 116],
-  [211, 193, 100],
-  [254, 232, 56],
-];
+const HEAT = [0, 34, 78, 36, 62, 108, 85, 91, 109, 125, 124, 120, 165, 156, 116, 211, 193, 100, 254, 232, 56]; // red, green and blue in turn
 
 export const FIGURES = {
   own: "own time: wall time minus exposed communication",
@@ -55,10 +47,10 @@ export function colourScale(figure) {
 }
 
 export function heatColour(share) {
-  const place = Math.max(0, Math.min(1, share)) * (HEAT.length - 1),
-    low = Math.min(Math.floor(place), HEAT.length - 2),
-    part = place - low;
-  return HEAT[low].map((value, i) => Math.round(value + (HEAT[low + 1][i] - value) * part));
+  const place = Math.max(0, Math.min(1, share)) * (HEAT.length / 3 - 1),
+    low = 3 * Math.min(Math.floor(place), HEAT.length / 3 - 2),
+    part = place - low / 3;
+  return [0, 1, 2].map((i) => Math.round(HEAT[low + i] + (HEAT[low + 3 + i] - HEAT[low + i]) * part));
 }
 
 // One pixel per cell; the canvas stretches it.

@@ -13,13 +13,7 @@ const FULL = 255; // the share of a bin that is busy all the time
 const MAX_CELLS = 30_000; // in a frame, of all ranks
 const MIN_NAME = 60; // pixels of a run of bins with the same kernel
 
-/**
- * `sums` are the shares of all bins before each, so that the mean over any bins is one subtraction.
- * @typedef {{ start: number, width: number, count: number, names: string[], kernel: ArrayLike<number>,
- *   sums: Record<string, Float64Array> }} RankWork
- */
-
-/** @type {Map<number, RankWork>} */
+/** @type {Map<number, import("../types").RankWork>} */
 const works = new Map();
 
 /** @param {ArrayBuffer} buffer */

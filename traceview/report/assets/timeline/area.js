@@ -43,13 +43,14 @@ export async function showArea(points, rows = null, title = "") {
     .map((at) => Math.min(Math.max(Math.round(at), 0), page.timeline.span[1]))
     .sort((a, b) => a - b);
   Object.assign(area, { points: [from, to], rows, moving: false, result: null });
-  Object.assign(selected, { hit: null, partners: [], path: "" });
+  Object.assign(selected, { hit: null, partners: [], peers: [], path: "" });
   schedule();
   const devices = await measureRange(from, to);
   const result = { ...devices, rows, title, names: namesInside(from, to, rows, devices.sums), points: [from, to] };
   if (area.points[0] !== from || area.points[1] !== to) return;
   area.result = result;
   showResult();
+  schedule();
 }
 
 // Another selection takes the place of the area; the one that is kept for a comparison stays.
@@ -114,6 +115,6 @@ function showResult() {
       ),
       kept === result ? el("p", { class: "soft", text: "This is A: select another area to compare." }) : null,
     ),
-    areaTables(result, compared),
+    areaTables(result, compared, (id) => showArea(result.points, [id])),
   );
 }

@@ -14,9 +14,7 @@ import { drawnY, isStuck, stuckHeight } from "./rows.js";
 import { board, view } from "./state.js";
 
 const MIN_TEXT = 34;
-
 const THIN = 4;
-
 export const drawn = { marks: 0 };
 
 // The pixels of all lanes, one below the other, and for each column of the current lane how full it is, its widest mark

@@ -3,6 +3,7 @@ import { byId, queryAll } from "../core/dom.js";
 import { clearArea, fitArea, keepArea, measureHere, showArea } from "./area.js";
 import { addBookmark, nextBookmark } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
+import { toggleEvents } from "./events.js";
 import { maximise } from "./height.js";
 import { rowUnder } from "./hover.js";
 import { clearLinked, stepLinked } from "./linked.js";
@@ -15,17 +16,9 @@ import { fit, pan, rebuild, setView, zoom } from "./view.js";
 
 const MOVES = {
   w: () => zoomAtPointer(0.7),
-  ArrowUp: () => zoomAtPointer(0.7),
-  "+": () => zoomAtPointer(0.7),
-  "=": () => zoomAtPointer(0.7),
   s: () => zoomAtPointer(1 / 0.7),
-  ArrowDown: () => zoomAtPointer(1 / 0.7),
-  "-": () => zoomAtPointer(1 / 0.7),
   a: () => pan(-0.2),
-  ArrowLeft: () => pan(-0.2),
   d: () => pan(0.2),
-  ArrowRight: () => pan(0.2),
-  Home: fit,
   0: fit,
   f: fitSelected,
   PageUp: () => scrollRows(-0.8),
@@ -40,6 +33,7 @@ const MOVES = {
   m: measureHere,
   M: measureRow,
   c: keepArea,
+  e: toggleEvents,
   b: addBookmark,
   p: () => changeRow(pinRow),
   h: () => changeRow(hideRow),
@@ -55,10 +49,23 @@ function step(by) {
   return stepLinked(by) || findNext(byId("search", HTMLInputElement).value, by);
 }
 
+// Keys that do what another does.
+const SAME = { ArrowUp: "w", "+": "w", "=": "w", ArrowDown: "s", "-": "s", ArrowLeft: "a", ArrowRight: "d", Home: "0" };
+
 // Keys that scroll a page act on the timeline only while it has the focus or the pointer.
 const SCROLLING = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "PageUp", "PageDown"]);
 
-const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m", maximise: "z" };
+const BUTTONS = {
+  left: "a",
+  right: "d",
+  in: "w",
+  out: "s",
+  fit: "0",
+  help: "?",
+  measure: "m",
+  maximise: "z",
+  events: "e",
+};
 
 function zoomAtPointer(factor) {
   zoom(factor, pointer.x ?? undefined);
@@ -122,9 +129,10 @@ function onKey(event) {
     return;
   }
   const key = event.key.length === 1 && !["N", "B", "M"].includes(event.key) ? event.key.toLowerCase() : event.key;
-  if (!(key in MOVES) || (SCROLLING.has(key) && !isAtTimeline(event))) return;
+  const move = MOVES[SAME[key] ?? key];
+  if (!move || (SCROLLING.has(key) && !isAtTimeline(event))) return;
   event.preventDefault();
-  MOVES[key]();
+  move();
 }
 
 function isAtTimeline({ target }) {

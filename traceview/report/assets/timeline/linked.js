@@ -28,15 +28,15 @@ export async function linkTo(group, place) {
 // The places of each row by start, as far as highlights need them.
 function rowsOf(places) {
   const byRow = new Map();
-  for (const { start, end, rows } of places)
-    for (const row of rows) {
+  for (const place of places)
+    for (const row of place.rows) {
       if (!byRow.has(row)) byRow.set(row, []);
-      byRow.get(row).push([start, end]);
+      byRow.get(row).push(place);
     }
   for (const [row, spans] of byRow) {
-    spans.sort((a, b) => a[0] - b[0]);
+    spans.sort((a, b) => a.start - b.start);
     let far = -Infinity;
-    byRow.set(row, { spans, reach: Float64Array.from(spans, ([, end]) => (far = Math.max(far, end))) });
+    byRow.set(row, { spans, reach: Float64Array.from(spans, ({ end }) => (far = Math.max(far, end))) });
   }
   return byRow;
 }
@@ -96,9 +96,9 @@ panelHeads.push(() => {
 // The pixels of the places of a row, those that touch as one.
 function runsOf({ spans, reach }, [from, to], x) {
   const runs = [];
-  for (let i = firstAbove(reach, from); i < spans.length && spans[i][0] <= to; i++) {
-    const left = x(spans[i][0]),
-      right = Math.max(left + 2, x(spans[i][1])),
+  for (let i = firstAbove(reach, from); i < spans.length && spans[i].start <= to; i++) {
+    const left = x(spans[i].start),
+      right = Math.max(left + 2, x(spans[i].end)),
       last = runs.at(-1);
     if (last && left <= last[1] + 0.5) last[1] = Math.max(last[1], right);
     else runs.push([left, right]);

@@ -7,7 +7,8 @@ import { allRows } from "./rows.js";
 const TABLES = { stream: "kernel", projected: "projected", range: "range", call: "call", sample: "sample" };
 
 // Returns { from, to, exact, tables }: for each table a map from a name to { time, started }; null where the area is
-// narrower than the bins. `time` is ns inside the area, `started` counts the events that start in it.
+// narrower than the bins. `time` is ns inside the area, `started` counts the events that start in it. The table `row` has
+// the ids of rows, and `stack`, where every event is there, the numbers of stacks.
 export function namesInside(from, to, ids, served) {
   const rows = allRows().filter((row) => row.kind in TABLES && (!ids || ids.includes(row.id)));
   if (served) return { from, to, exact: true, tables: servedSums(rows, served) };
@@ -24,7 +25,7 @@ export function namesInside(from, to, ids, served) {
 
 function adder() {
   const tables = {};
-  const add = (table, name, time, started) => {
+  const addTo = (table, name, time, started) => {
     const known = (tables[table] ??= new Map()),
       sum = known.get(name);
     if (sum) {
@@ -32,13 +33,18 @@ function adder() {
       sum.started += started;
     } else known.set(name, { time, started });
   };
+  const add = (row, table, name, time, started, stack = 0) => {
+    addTo(table, name, time, started);
+    addTo("row", row, time, started);
+    if (stack) addTo("stack", stack, time, started);
+  };
   return { tables, add };
 }
 
 function exactSums(rows, from, to) {
   const { tables, add } = adder(),
     kernels = ["compute", "communication"].map((look) => page.looks.indexOf(look));
-  for (const { kind, lanes } of rows)
+  for (const { id, kind, lanes } of rows)
     for (const lane of lanes) {
       const marks = marksIn(lane.exact);
       for (let i = marks ? firstAbove(marks.reach, from - 1) : 0; marks && i < marks.n && marks.start[i] < to; i++) {
@@ -46,7 +52,7 @@ function exactSums(rows, from, to) {
           started = Number(marks.start[i] >= from);
         if (time <= 0 && !started) continue;
         const table = kind === "stream" && !kernels.includes(marks.look[i]) ? "copy" : TABLES[kind];
-        add(table, marks.name[i], Math.max(0, time), started);
+        add(id, table, marks.name[i], Math.max(0, time), started, marks.stack?.[i]);
       }
     }
   return tables;
@@ -69,7 +75,7 @@ function binSums(rows, from, to) {
     for (let i = 0, at = 0; i < n; i++) {
       at += cell[i];
       const bin = Math.floor(at / sums.names);
-      if (bin >= first && bin < last) add(table, at % sums.names, time[i], started[i]);
+      if (bin >= first && bin < last) add(row, table, at % sums.names, time[i], started[i]);
     }
   }
   return { from: first * width, to: last * width, exact: false, bin: width, tables };
@@ -79,6 +85,6 @@ function servedSums(rows, served) {
   const { tables, add } = adder(),
     ids = new Set(rows.map((row) => row.id));
   for (const { row, table, names } of served)
-    if (ids.has(row)) for (const [name, time, started] of names) add(table, name, time, started);
+    if (ids.has(row)) for (const [name, time, started] of names) add(row, table, name, time, started);
   return tables;
 }

@@ -37,7 +37,7 @@ function rowMiddle(id, top) {
 }
 
 function drawSelected(context, { top }) {
-  const { hit, partners } = selected;
+  const { hit, partners, peers } = selected;
   if (!hit) return;
   const item = board.shown.find((one) => one.id === hit.item.id);
   if (!item) return;
@@ -46,6 +46,10 @@ function drawSelected(context, { top }) {
   context.strokeStyle = cssColour("--ink");
   context.lineWidth = 2;
   context.strokeRect(x - 1, drawnY(item, top) + 1, w + 2, item.h - 2);
+  for (const { row, marks, i } of peers) {
+    const y = rowMiddle(row.id, top);
+    if (y !== null) drawArrow(context, x + w, drawnY(item, top) + item.h / 2, toX(marks.end[i]), y);
+  }
   for (const { row, marks, i } of partners.slice(0, 20)) {
     const y = rowMiddle(row.id, top),
       mine = drawnY(item, top) + item.h / 2;

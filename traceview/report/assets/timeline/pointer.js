@@ -2,6 +2,7 @@
 import { byId } from "../core/dom.js";
 import { isSideways, watchWheel, wheelPixels } from "../core/wheel.js";
 import { followArea, showArea } from "./area.js";
+import { toX } from "./axis.js";
 import { bookmarkAt, showBookmarks } from "./bookmarks.js";
 import { watchHeight } from "./height.js";
 import { hitAt } from "./hover.js";
@@ -12,6 +13,8 @@ import { contentY } from "./rows.js";
 import { select } from "./select.js";
 import { area, board, pointer, view } from "./state.js";
 import { afterRedraw, fit, pan, rebuild, schedule, settle, setView, zoom } from "./view.js";
+
+const GRIP = 5; // pixels around an end of the area
 
 function momentAt(event) {
   const box = byId("canvas").getBoundingClientRect();
@@ -35,6 +38,7 @@ export function watchPointer() {
     area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
   }
   stage.addEventListener("pointermove", (event) => {
+    stage.style.cursor = otherEnd(event) === null ? "" : "col-resize";
     pointer.over = event;
     pointer.x = momentAt(event);
     followArea(pointer.x);
@@ -57,9 +61,17 @@ function onWheel(event) {
   zoom(Math.exp(Math.max(-300, Math.min(300, wheelPixels(event, event.deltaY))) * 0.0022), momentAt(event));
 }
 
+// The other end of the area where the pointer is at one of its ends.
+function otherEnd(event) {
+  const { left } = byId("canvas").getBoundingClientRect();
+  const at = area.result ? area.points.findIndex((end) => Math.abs(toX(end) - event.clientX + left) <= GRIP) : -1;
+  return at < 0 ? null : area.points[1 - at];
+}
+
 function onPress(event, selects) {
   if (event.button !== 0) return;
-  Object.assign(pointer, { last: event, from: event, moved: false, selects });
+  const fixed = otherEnd(event);
+  Object.assign(pointer, { last: event, from: event, moved: false, selects: selects || fixed !== null, fixed });
   event.currentTarget.setPointerCapture(event.pointerId);
 }
 
@@ -76,7 +88,7 @@ function onDrag(event) {
   if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
 }
 
-// A drag on the ruler selects all rows, a drag on the rows those that it crosses.
+// A drag on an end of the area moves it, a drag on the ruler selects all rows, a drag on the rows those that it crosses.
 function dragArea(from, event) {
   const { top } = byId("canvas").getBoundingClientRect(),
     { scrollTop } = byId("scroll");
@@ -84,7 +96,8 @@ function dragArea(from, event) {
   const crossed = board.shown.filter((item) => item.lanes && !item.summary && item.y < high && item.y + item.h > low);
   const rows =
     from.currentTarget === byId("axis") || event.currentTarget === byId("axis") ? null : crossed.map((item) => item.id);
-  Object.assign(area, { points: [momentAt(from), momentAt(event)], rows, moving: false, result: null });
+  if (pointer.fixed !== null) Object.assign(area, { points: [pointer.fixed, momentAt(event)], result: null });
+  else Object.assign(area, { points: [momentAt(from), momentAt(event)], rows, moving: false, result: null });
   schedule();
 }
 

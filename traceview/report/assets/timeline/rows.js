@@ -4,19 +4,8 @@ import { byId } from "../core/dom.js";
 import { visibleSources } from "./levels.js";
 import { board, view } from "./state.js";
 
-const HEIGHTS = {
-  group: 23,
-  ruler: 18,
-  overlap: 40,
-  idle: 17,
-  counter: 34,
-  stream: 22,
-  call: 20,
-  range: 17,
-  sample: 17,
-  projected: 17,
-  more: 22,
-};
+const HEIGHTS = { group: 23, ruler: 18, overlap: 40, counter: 34, stream: 22, call: 20, more: 22 };
+const HEIGHT_OF_OTHERS = 17;
 
 export function loadRows(timeline) {
   board.groups = timeline.groups.map((group, number) => ({
@@ -86,7 +75,7 @@ function putRows(stretch, quiet) {
   board.shown = [];
   const put = (item) => {
     item.y = y;
-    item.h = Math.floor(HEIGHTS[item.kind] * stretch);
+    item.h = Math.floor((HEIGHTS[item.kind] ?? HEIGHT_OF_OTHERS) * stretch);
     y += item.h;
     board.shown.push(item);
   };
@@ -148,6 +137,12 @@ export function isPartHead(row) {
 
 function headOf({ part, group }) {
   return group.rows.find((row) => row.part === part);
+}
+
+// The name of a row among those of all groups.
+export function rowName(id) {
+  const row = board.numbered.find((one) => one.id === id);
+  return row ? [row.group.label, row.label || headOf(row)?.label, row.note].filter(Boolean).join(" ") : id;
 }
 
 function isFoldedAway(row) {

@@ -29,6 +29,21 @@ function partnersInPage({ item, marks, i }) {
   return found;
 }
 
+// The same collective on the other GPUs: of the communication with its name, that which overlaps it longest.
+function peersInPage({ item, marks, i }) {
+  if (item.kind !== "stream" || page.looks[marks.look[i]] !== "communication" || eventCount(marks, i) > 1) return [];
+  const [start, end] = [marks.start[i], marks.end[i]],
+    best = new Map();
+  for (const row of allRows().filter(({ kind, group }) => kind === "stream" && group !== item.group))
+    for (const theirs of row.lanes.map((lane) => marksIn(lane.exact)))
+      for (let j = theirs ? firstAbove(theirs.reach, start) : 0; theirs && j < theirs.n && theirs.start[j] < end; j++) {
+        const both = Math.min(end, theirs.end[j]) - Math.max(start, theirs.start[j]);
+        if (theirs.name[j] === marks.name[i] && both > (best.get(row.group)?.both ?? 0))
+          best.set(row.group, { row, marks: theirs, i: j, both });
+      }
+  return [...best.values()];
+}
+
 // The NVTX ranges that are open on a thread, outermost first; where it has none, those of the process's annotating thread.
 function pathAt(part, process, at) {
   const own = openRanges(part, at);
@@ -52,7 +67,7 @@ function openRanges(part, at) {
 
 export function select(hit) {
   if (!hit) return clearSelected();
-  Object.assign(selected, { hit, partners: partnersInPage(hit) });
+  Object.assign(selected, { hit, partners: partnersInPage(hit), peers: peersInPage(hit) });
   leaveArea();
   if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
   showDetails(hit);
@@ -79,7 +94,7 @@ function showDetails(hit) {
 
 export function clearSelected() {
   if (!selected.hit) return;
-  Object.assign(selected, { hit: null, partners: [], path: "" });
+  Object.assign(selected, { hit: null, partners: [], peers: [], path: "" });
   showPanel();
   schedule();
 }
