@@ -273,9 +273,10 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
     place = name_place(facts.analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
+    is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
-        severity="low" if texts["no_gain"] or _is_hidden(draft, price) else severity_from_share(price.unprofiled_share),
+        severity="low" if texts["no_gain"] or is_hidden else severity_from_share(price.unprofiled_share),
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
@@ -294,11 +295,6 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         gain=replace(NO_GAIN, reason=texts["no_gain"]),
         once=draft.once,
     )
-
-
-def _is_hidden(draft: FindingDraft, price: Price) -> bool:
-    """Return whether a longer run hides the cost: it occurs once, and takes at most half of the run."""
-    return draft.once and price.share <= MOSTLY
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:

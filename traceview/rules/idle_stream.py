@@ -24,7 +24,6 @@ from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
-from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
@@ -171,7 +170,8 @@ def _unused_streams(events: Mapping[str, int]) -> list[str]:
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse, busiest: StreamUse) -> FindingDraft:
-    follower = _follower(sums.kernels.frame, busiest) if _may_train(facts.program) else None
+    may_train = facts.program.kind == "pytorch" and facts.program.training is not False
+    follower = _follower(sums.kernels.frame, busiest) if may_train else None
     values = {
         "stream": use.label,
         "kernels": f"{use.kernel_count:,}",
@@ -194,10 +194,6 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse
         note_without_cost=True,
         evidence=_longest_pauses(device, sums, use),
     )
-
-
-def _may_train(program: Program) -> bool:
-    return program.kind == "pytorch" and program.training is not False
 
 
 def _follower(kernels: pl.DataFrame, busiest: StreamUse) -> tuple[int, int, int] | None:

@@ -77,7 +77,7 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
     grid, block = _dimensions(row["grid"]), _dimensions(row["block"])
     return KernelUse(
         name=row["name"],
-        **_kind_fields(kind),
+        **{name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")},
         **_figures(row["count"], row["total_ns"], row["min_ns"], row["max_ns"], total),
         demangled=row["demangled"],
         grid=grid,
@@ -86,10 +86,6 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
         shared_bytes=row["shared_bytes"],
         **_launch_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
     )
-
-
-def _kind_fields(kind: KernelKind) -> dict[str, Any]:
-    return {name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")}
 
 
 def _figures(count: int, ns: int, low: int, high: int, total: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times, blocks
-from traceview.model.timeline.marks import Columns, Marks, Packed, used
+from traceview.model.timeline.marks import Columns, Marks, used
 from traceview.model.timeline.rows import LOOKS, Group, NamePlaces, TimelineRow, unions
 from traceview.model.timeline.stored import AllMarks
 from traceview.model.trace import Window
@@ -132,7 +132,10 @@ def tally_bins(devices: int, budget: int) -> int:
 
 def tally(sums: Mapping[str, dict[str, Times]], shift: int, length: int, columns: Columns) -> dict[str, object]:
     """Write the sums of each device (by id) in bins of 2^shift ns to `columns`; return their places."""
-    packed = [{"id": device, "columns": _packed_sums(own, columns)} for device, own in sums.items()]
+    packed = [
+        {"id": device, "columns": {name: columns.add(values) for name, values in own.items() if values.any()}}
+        for device, own in sums.items()
+    ]
     return {"shift": shift, "count": (length >> shift) + 1, "devices": packed}
 
 
@@ -195,10 +198,6 @@ def _counts(streams: Sequence[Marks], edges: Times) -> dict[str, Times]:
         kernels += np.diff(first - no_kernels)
         copies += np.diff(no_kernels - no_copies)
     return {"kernels": kernels, "copy_count": copies}
-
-
-def _packed_sums(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
-    return {name: columns.add(values) for name, values in sums.items() if values.any()}
 
 
 class NameSums(NamedTuple):
