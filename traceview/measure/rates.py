@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, rounded_share
+from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
 from traceview.model.analysis import DeviceUse, NotMeasured
 from traceview.model.columns import Table, partial_row
@@ -85,10 +85,8 @@ def collectives(_part: PartContext, totals: pl.DataFrame) -> tuple[Collective, .
     if totals.is_empty():
         return ()
     median = pl.col("lengths").list.median().cast(pl.Int64).alias("median_ns")
-    totals = totals.with_columns(median).drop("lengths")
-    totals = totals.sort(["total_ns", *COLLECTIVE_KEYS], descending=[True, *[False] * len(COLLECTIVE_KEYS)])
-    shown = [_collective(row) for row in totals.head(MAX_COLLECTIVES).iter_rows(named=True)]
-    rest = totals[MAX_COLLECTIVES:]
+    first, rest = costliest(totals.with_columns(median).drop("lengths"), COLLECTIVE_KEYS, MAX_COLLECTIVES)
+    shown = [_collective(row) for row in first.iter_rows(named=True)]
     return (*shown, *([_rest_row(rest)] if len(rest) else []))
 
 
@@ -319,11 +317,6 @@ class DeviceFlops:
     missing: str | None = None
 
 
-def speeds_of_light(given: CaptureInput, totals: pl.DataFrame) -> tuple[SpeedOfLight, ...]:
-    """Return one row for each device."""
-    return tuple(_speed_of_light(given, device, totals) for device in given.devices)
-
-
 def _speed_of_light(given: CaptureInput, device: DeviceUse, totals: pl.DataFrame) -> SpeedOfLight:
     rows: Sequence[MatrixPrecision] = device.steady.tables["matrix_precisions"].rows
     main = _main_precision(rows)
@@ -444,7 +437,7 @@ SPEED_OF_LIGHT = CaptureMeasure(
         row_type=SpeedOfLight,
         shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),
-    speeds_of_light,
+    lambda given, totals: tuple(_speed_of_light(given, device, totals) for device in given.devices),
     totals=_flops_of_calls,
     merge={"device": "key", "flops": "first"},
 )
