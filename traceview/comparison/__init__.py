@@ -1,12 +1,5 @@
 """Compare captures: what changed between them, whether the change is noise, and which parts explain it.
 
-align.py       start and end of the iterations
-sample.py      the figures of each iteration, or of a capture without iterations
-change.py      medians and means per iteration, their bootstrap intervals, the verdict, and peaks and tails of the times
-kernels.py     kernels and lines that made the GPU wait, and whether the iterations of two captures do the same work
-notes.py       other differences between the captures
-ledger.py      predictions of changes beside what the recordings after them show
-
 The page also shows events around the iteration with the median length of each capture.
 """
 

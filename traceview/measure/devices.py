@@ -73,12 +73,7 @@ def _measure_device(
 
 
 def with_steady_part(
-    trace: Trace,
-    threads: ThreadStates,
-    device: DeviceUse,
-    part: Activity,
-    places: Places,
-    totals_only: bool = False,
+    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places, totals_only: bool = False
 ) -> DeviceUse:
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:

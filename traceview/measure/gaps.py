@@ -442,14 +442,9 @@ def device_gaps(trace: Trace, idle: IdleGaps) -> Gaps:
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
             for name, values in zip(CAUSES, idle.causes, strict=True)
-        ),
+        )
     )
-    return Gaps(
-        count=len(idle.gaps.start),
-        total_ns=intervals.length(idle.gaps),
-        causes=sums,
-        frame=frame,
-    )
+    return Gaps(count=len(idle.gaps.start), total_ns=intervals.length(idle.gaps), causes=sums, frame=frame)
 
 
 def _nullable_rows(rows: NDArray[Integer]) -> pl.Series:

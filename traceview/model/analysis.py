@@ -21,17 +21,7 @@ from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.model.units import duration, plain
 from traceview.model.unprofiled import UnprofiledTime
 
-CAUSES = (
-    "profiler",
-    "queued",
-    "launch",
-    "sync",
-    "blocking_copy",
-    "memory",
-    "api",
-    "host",
-    "unknown",
-)
+CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def steady_use(use: DeviceUse, streams: tuple[StreamUse, ...]) -> DeviceUse:
     """Return a device's figures in its steady part, with these rows for its streams there."""
     steady = use.steady
     figures = steady.figures() | {
-        "tables": {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(streams)},
+        "tables": {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(streams)}
     }
     return replace(use, **figures)
 

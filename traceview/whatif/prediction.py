@@ -32,14 +32,7 @@ from traceview.whatif.graph import (
     path_times,
     replay,
 )
-from traceview.whatif.outcome import (
-    ChangedRun,
-    RunModel,
-    kernel_time,
-    remaining_work,
-    replay_changes,
-    share_of_others,
-)
+from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time, remaining_work, replay_changes, share_of_others
 from traceview.whatif.select import LaunchedWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)

@@ -211,9 +211,7 @@ SHAPES: tuple[Shape, ...] = (
         exact=rf"(?i:{_FLAG}(?:(?P<strong>{_STRONG})[\w-]{{0,24}}|(?:{_WEAK})s?){_QUOTE}?(?P<set>[\s,\0=]{{1,4}}){_VALUE})",
     ),
     Shape(
-        "user and password",
-        "(?:-u|--user)[ =]",
-        exact=r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:[^\s:\"']+",
+        "user and password", "(?:-u|--user)[ =]", exact=r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:[^\s:\"']+"
     ),
     Shape(
         "address",

@@ -220,12 +220,7 @@ def stored_events(parts: Sequence[PartMarks], span: Window, folder: Path) -> Tim
             exposed[device] = (sum_mappings((before[0], whole)), sum_mappings((before[1], steady)))
     calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in parts), strict=True)]
     return TimelineEvents(
-        span,
-        names,
-        lanes.by_id,
-        exposed,
-        call_places(calls),
-        _stored_sums(parts, span, lanes, len(names.texts)),
+        span, names, lanes.by_id, exposed, call_places(calls), _stored_sums(parts, span, lanes, len(names.texts))
     )
 
 

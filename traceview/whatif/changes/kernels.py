@@ -1,14 +1,6 @@
 """Changes to kernels: fuse storms, launch an iteration as one CUDA graph, and compute faster.
 
-Storms. Symptom: the same few operations repeat, each shorter than its launch, because Python code loops over elements.
-With the change, each operation of the repeated pattern runs once. The other rounds take no time on the GPU or the host.
-The host time directly before and after a storm, and before and after its backward pass, is shorter for each element:
-views, list entries and autograd nodes are not needed.
-
-CUDA graph. Symptom: kernels wait for their launches, or 1.5 µs for each other. With the change, the first kernel of an
-iteration waits for one launch, and the others follow with a small gap. The host no longer launches them one by one. If
-the host pauses much longer than usual between two launches, it does something else, and the pause stays. Each batch is
-copied once more, into the inputs of the graph. If an iteration has few kernels, a graph holds several iterations.
+docs/whatif.md "The changes".
 """
 
 from __future__ import annotations
