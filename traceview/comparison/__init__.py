@@ -215,7 +215,9 @@ class _Side:
 
 def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
-    files = _number_equal_names([analysis.info.file for analysis in analyses])
+    names = [analysis.info.file for analysis in analyses]
+    # Reports do not show folders: names that occur twice get their position on the command line.
+    files = [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
     iterations = [iteration_times(analysis) for analysis in analyses]
     chosen, why = choose_cut(iterations, cut, files, _iteration_unit(analyses))
     sides = [_side(*row, chosen) for row in zip(files, analyses, iterations, strict=True)]
@@ -247,11 +249,6 @@ def _side(file: str, analysis: Analysis, host: IterationTimes | None, cut: str) 
     medians, at = sample_iterations(analysis, align_iterations(host, cut)), align_borders(host)
     means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, at)
     return _Side(file, analysis, medians, means, sample_lines(analysis, at))
-
-
-def _number_equal_names(files: Sequence[str]) -> list[str]:
-    """Append the position on the command line to names that occur twice; reports do not show folders."""
-    return [f"{file} ({index + 1})" if files.count(file) > 1 else file for index, file in enumerate(files)]
 
 
 def _capture(side: _Side, cut: str) -> ComparedCapture:

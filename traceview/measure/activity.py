@@ -256,23 +256,18 @@ def chosen_devices(trace: Trace, only: str | None) -> list[int]:
 
 def no_gpu_work(trace: Trace) -> str:
     """Return the contents of a capture without GPU work, and the remedy; if calls launch work, the profiler lost it."""
+    counts = {"NVTX ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    contents = ", ".join(parts) or "no CUDA calls and no NVTX ranges either"
     lost = any(note.id == "lost_launches" for note in trace.info.health)
     again = "its profiler got no events from the GPU; use a newer driver and nsys" if lost else "capture it"
     how = capture_advice(trace.info.profiler).gpu
-    return f"the capture holds no GPU work ({_host_contents(trace)}); {again} with: {how}"
+    return f"the capture holds no GPU work ({contents}); {again} with: {how}"
 
 
 def _has_name(trace: Trace, device: int, name: str) -> bool:
     row = trace.devices.row(device, named=True)
     return name in (row["id"], str(row["device_id"]))
-
-
-def _host_contents(trace: Trace) -> str:
-    parts = [
-        f"{len(trace.ranges)} NVTX ranges" if len(trace.ranges) else "",
-        f"{len(trace.api)} CUDA API calls" if len(trace.api) else "",
-    ]
-    return ", ".join(part for part in parts if part) or "no CUDA calls and no NVTX ranges either"
 
 
 def window_of_range(trace: Trace, name: str) -> Window:

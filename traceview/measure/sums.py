@@ -51,7 +51,9 @@ class UnionIndex(NamedTuple):
         ordered = key >> bits
         same = ordered[1:] == ordered[:-1]
         np.maximum(uncovered[1:], end[:-1], out=uncovered[1:], where=same)
-        return _sums_by_sorted_owner(ordered, np.maximum(end - uncovered, 0), count)
+        # np.bincount would convert the lengths to floats.
+        running = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.maximum(end - uncovered, 0))])
+        return np.diff(running[np.searchsorted(ordered, np.arange(count + 1))])
 
 
 def batches(owner: Times, size: Times) -> Iterator[slice]:
@@ -67,12 +69,6 @@ def batches(owner: Times, size: Times) -> Iterator[slice]:
             last = int(np.searchsorted(owner, owner[first], side="right"))
         yield slice(first, last)
         first = last
-
-
-def _sums_by_sorted_owner(owner: Times, values: Times, count: int) -> Times:
-    # np.bincount would convert the values to floats.
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
-    return np.diff(running[np.searchsorted(owner, np.arange(count + 1))])
 
 
 def sums_by_owner(owner: Times, values: Times, count: int) -> Times:

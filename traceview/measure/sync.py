@@ -130,12 +130,6 @@ def _gpus_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, 
     return gpus
 
 
-def _lost_ns(used: ProcessGpus, start: Times, end: Times) -> Times:
-    """Return the ns of each [start, end), inside the windows of a process's GPUs, in which none of them is busy."""
-    inside, busy = (covered_length_few_queries(members, start, end) for members in (used.windows, used.busy))
-    return inside - busy
-
-
 def _processes(trace: Trace, device: Activity) -> list[int]:
     processes: list[int] = trace.devices["processes"][device.device].to_list()
     return processes
@@ -198,8 +192,10 @@ def _idle_in_calls(
         if used.group in groups and len(start):
             some = np.flatnonzero((calls.process == process) & (own.end > own.start))
             parts = intervals.parts_in_queries(Intervals(own.start[some], own.end[some]), start, end)
-            ns = _lost_ns(used, parts.start, parts.end)
-            np.add.at(inside, parts.query, ns)
+            inside_window, busy = (
+                covered_length_few_queries(members, parts.start, parts.end) for members in (used.windows, used.busy)
+            )
+            np.add.at(inside, parts.query, inside_window - busy)
     return inside
 
 

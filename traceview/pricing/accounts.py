@@ -26,6 +26,10 @@ from traceview.pricing.ledger import Ledger
 COMMUNICATION = "communication"
 MEMSET = "memset"
 NOT_COPIES = (COMMUNICATION, MEMSET)
+STREAM_FIGURES = (
+    *("kernel_count", "copy_count", "operation_count"),
+    *("busy_ns", "compute_ns", "communication_ns", "copy_ns"),
+)
 
 
 def own_compute(work: Activity) -> Times:
@@ -128,42 +132,21 @@ def streams_in_part(trace: Trace, uses: Sequence[StreamUse], work: Activity, par
     before = work.clip(Window(work.window.start, part.window.start))
     # An operation without length may be the last of the window.
     after = work.clip(Window(part.window.end, work.window.end + 1))
-    pieces = [(piece, ~reach_into(trace, piece, part.window)) for piece in (before, after)]
+    start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
+    pieces = [
+        (piece, (end[piece.rows] <= part.window.start) | (start[piece.rows] >= part.window.end))
+        for piece in (before, after)
+    ]
     for use in uses:
         outside = np.sum([stream_figures(trace, *piece, use.stream) for piece in pieces], axis=0)
-        whole = [use.kernel_count, use.copy_count, use.operation_count]
-        whole += [use.busy_ns, use.compute_ns, use.communication_ns, use.copy_ns]
-        yield from steady_stream(use, np.array(whole, np.int64) - outside)
-
-
-def steady_stream(use: StreamUse, inside: Times) -> Iterator[StreamUse]:
-    """Yield a stream with its figures in a part (see stream_figures), if it works there."""
-    kernels, copies, operations, busy, compute, communication, copying = inside.tolist()
-    if operations:
-        yield replace(
-            use,
-            kernel_count=kernels,
-            copy_count=copies,
-            operation_count=operations,
-            busy_ns=busy,
-            compute_ns=compute,
-            communication_ns=communication,
-            copy_ns=copying,
-            gap_count=0,
-            gap_ns=0,
-            causes={},
-        )
-
-
-def reach_into(trace: Trace, work: Activity, part: Window) -> NDArray[np.bool_]:
-    """Return which operations of a device reach into a part of its window."""
-    start, end = (trace.operations[name].to_numpy()[work.rows] for name in ("start", "end"))
-    inside: NDArray[np.bool_] = (end > part.start) & (start < part.end)
-    return inside
+        whole = [getattr(use, name) for name in STREAM_FIGURES]
+        figures = dict(zip(STREAM_FIGURES, (np.array(whole, np.int64) - outside).tolist(), strict=True))
+        if figures["operation_count"]:
+            yield replace(use, **figures, gap_count=0, gap_ns=0, causes={})
 
 
 def stream_figures(trace: Trace, work: Activity, counted: NDArray[np.bool_], stream: int) -> Times:
-    """Return the numbers of kernels, copies and operations of a stream, and its ns: busy, by class.
+    """Return STREAM_FIGURES of a stream.
 
     `counted` marks the operations of `work` that count; the times are those of all of its work.
     """

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Times
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.rows import StreamUse
@@ -61,7 +61,8 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     pauses, spans, groups = [NO_TIMES], [NO_TIMES], {}
     idle = list(_idle_streams(part.counted, device.use))
     for use, _ in idle:
-        times = _work_of_stream(part.trace, device, use)
+        rows = np.flatnonzero(device.column(part.trace, "stream") == use.stream)
+        times = intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
         lengths = times.start[1:] - times.end[:-1]
         longest = largest_positions(lengths, MAX_PLACES)
         pauses.append(_times(use, times.end[:-1][longest], times.start[1:][longest]))
@@ -89,11 +90,6 @@ def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[Stre
             and use.busy_ns < MAX_IDLE_SHARE * device.compute_ns
         ):
             yield use, busiest
-
-
-def _work_of_stream(trace: Trace, device: DevicePart, use: StreamUse) -> Intervals:
-    rows = np.flatnonzero(device.column(trace, "stream") == use.stream)
-    return intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
 
 
 def _times(use: StreamUse, start: Times, end: Times) -> pl.DataFrame:

@@ -223,11 +223,6 @@ def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
     )
 
 
-def _module_totals(given: PartInput) -> pl.DataFrame:
-    """Return the result of place_totals, or an empty frame if the capture has neither ops nor modules."""
-    return pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given)
-
-
 def module_uses(_part: PartContext, totals: pl.DataFrame) -> tuple[ModuleUse, ...]:
     """Return one row for each module, op and direction, the costliest first; none if the capture has neither."""
     if totals.is_empty() or not any(totals.select(pl.col("module", "op").is_not_null().any()).row(0)):
@@ -264,7 +259,7 @@ MODULES = PartMeasure(
         in_json=False,
     ),
     module_uses,
-    totals=_module_totals,
+    totals=lambda given: pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given),
 )
 
 

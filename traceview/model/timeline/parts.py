@@ -134,7 +134,10 @@ def write_part(
         for thread in used(lanes.api.owner).tolist():
             out.row("call", call_id(thread), lanes.calls(thread))
         places = NamePlaces.merged(out.places, span.start)
-        blocks = write_blocks(_as_marks(places), file, path)
+        places = places.take(np.argsort(places.start, kind="stable"))
+        look, details = np.zeros(len(places.start), np.uint8), {"row": places.row}
+        marks = Marks(places.start, places.start + places.length, places.name, look, {}, details)
+        blocks = write_blocks(marks, file, path)
     return PartMarks(
         out.lanes,
         edges,
@@ -188,12 +191,6 @@ def _device_bins(device: DeviceLanes, window: Window | None, span: Window) -> De
     inside = window or span
     first, edges = _own_bins(inside.start, inside.end, span, bin_shift(span.length, MAX_DEVICE_BINS))
     return DeviceBins(device.id, first, device_sums(device, edges))
-
-
-def _as_marks(places: NamePlaces) -> Marks:
-    order = np.argsort(places.start, kind="stable")
-    start, end = places.start[order], (places.start + places.length)[order]
-    return Marks(start, end, places.name[order], np.zeros(len(start), np.uint8), {}, {"row": places.row[order]})
 
 
 def split_edges(gaps: Marks, device: DeviceUse) -> tuple[Marks, Marks, Marks]:
@@ -295,7 +292,7 @@ class StoredLanes:
         joins = _GapJoins(folder / JOINED_FILE, zero)
         for part, number, shape in zip(parts, self.names, shapes, strict=True):
             for lane, edges in part.edges.items():
-                start, end = (_renamed(edge, number) for edge in edges)
+                start, end = (replace(edge, name=number[edge.name]) if len(edge) else edge for edge in edges)
                 lanes.setdefault(lane, []).extend(joins.closed(lane, start, lane in part.lanes or len(end) > 0))
                 joins.open(lane, end)
             for lane, own in part.lanes.items():
@@ -352,10 +349,6 @@ class _GapJoins:
             sums = {cause: marks.sums.get(cause, ZERO) for cause in CAUSES}
             self.joined.setdefault(lane, []).append(replace(marks, sums=sums))
             yield PartBlocks(write_lane(marks, self._zero, self._file, self._path), names, names[:1])
-
-
-def _renamed(marks: Marks, numbers: Numbers) -> Marks:
-    return replace(marks, name=numbers[marks.name]) if len(marks) else marks
 
 
 def _joined_gap(before: Marks, after: Marks) -> Marks:

@@ -7,6 +7,7 @@ capture in memory makes them from its lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,13 +89,7 @@ def sums_of_names(
         shift = max(shift, stored.name_shift)
         for part in stored.names:
             known.setdefault(part.row, []).append(part.wider(shift - stored.name_shift))
-    return shift, list(_names(groups, bin_edges(span, shift), known))
-
-
-def _names(groups: Sequence[Group], edges: Times, known: Mapping[str, Sequence[NameSums]]) -> Iterator[NameSums]:
-    for group in groups:
-        for row in group.rows:
-            yield from known[row.id] if row.id in known else sums_of_row(row, edges)
+    return shift, list(row_sums(groups, bin_edges(span, shift), known))
 
 
 class DeviceLanes(NamedTuple):
@@ -223,11 +218,13 @@ class NameSums(NamedTuple):
         return self._replace(bin=bin[first], name=name[first], time=time, started=started)
 
 
-def row_sums(groups: Sequence[Group], edges: Times) -> Iterator[NameSums]:
-    """Yield the sums of every row between the ascending borders `edges` (ns)."""
+def row_sums(
+    groups: Sequence[Group], edges: Times, known: Mapping[str, Sequence[NameSums]] = MappingProxyType({})
+) -> Iterator[NameSums]:
+    """Yield the sums of every row between the ascending borders `edges` (ns), those of some rows from `known`."""
     for group in groups:
         for row in group.rows:
-            yield from sums_of_row(row, edges)
+            yield from known[row.id] if row.id in known else sums_of_row(row, edges)
 
 
 def sums_of_row(row: TimelineRow, edges: Times) -> Iterator[NameSums]:

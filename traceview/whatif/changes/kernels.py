@@ -66,16 +66,12 @@ def shorter_host_gaps(graph: DependencyGraph, storms: Sequence[Storm], element: 
         same = calls.iteration[target] == calls.iteration[first]
         ends = same & ((target == first) | (source == last))
         crosses = same & (calls.thread[source] != calls.thread[target]) & (source >= first)
-        for edge in (*gap[ends].tolist(), *_handovers(gap[crosses], source[crosses])):
+        # The first two edges between threads: to autograd's thread and back, or only back.
+        handovers = gap[crosses][np.argsort(source[crosses], kind="stable")][:2]
+        for edge in (*gap[ends].tolist(), *handovers.tolist()):
             least = usual.get(int(calls.thread[edges.target[edge] // 2]), 0)
             weight[edge] = max(min(int(weight[edge]), least), int(weight[edge]) - element * storm.rounds)
     return weight
-
-
-def _handovers(gap: Codes, source: Codes) -> list[int]:
-    """Return the first two edges between threads: to autograd's thread and back, or only back."""
-    edges: list[int] = gap[np.argsort(source, kind="stable")][:2].tolist()
-    return edges
 
 
 FUSE = GraphChange(
