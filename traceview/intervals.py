@@ -388,6 +388,14 @@ class Coverage(NamedTuple):
                 np.subtract(after, self._block_length_before(first), out=covered[block])
         return covered
 
+    def members_near(self, others: Intervals) -> Intervals:
+        """Return the members that may overlap the members of another union."""
+        if len(self.starts) == 0 or len(others.start) == 0:
+            return EMPTY
+        first = np.maximum(self.member_at(others.start), 0)
+        some = sorted_unique(index_ranges(first, self.member_at(others.end) + 1 - first))
+        return Intervals(self.starts[some], self.starts[some] + self.running[some + 1] - self.running[some])
+
     def overlapping_rows(self, start: Times, end: Times) -> Times:
         """Return the rows of [start, end) that overlap a member, ascending."""
         if len(self.starts) == 0 or len(start) == 0:
