@@ -19,7 +19,7 @@ from traceview import intervals
 from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps import IdleGaps, IdleThreadStates, ThreadStates, attribute
+from traceview.measure.gaps import IdleGaps, ThreadStates, attribute
 from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.columns import Table
@@ -38,7 +38,7 @@ class _StreamGapContext(NamedTuple):
     """Data of a device that the gaps of all its streams need, computed once."""
 
     idle: IdleGaps
-    threads: IdleThreadStates
+    threads: ThreadStates  # in the device's idle gaps
     compute: Coverage
     communication: Coverage  # without compute at the same time
     gap_ended_by: Rows  # see IdleGaps
@@ -46,9 +46,10 @@ class _StreamGapContext(NamedTuple):
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates, device: Activity, idle: IdleGaps) -> _StreamGapContext:
         """Prepare a device whose idle gaps are `idle`."""
+        own = trace.threads["process"].is_in(trace.devices["processes"][device.device])
         return cls(
             idle,
-            IdleThreadStates.build(threads, idle.gaps),
+            threads.during(idle.gaps, frozenset(own.arg_true().to_list())),
             Coverage.from_union(device.compute),
             Coverage.from_union(intervals.subtract(device.communication, device.compute)),
             idle.gap_ended_by(len(trace.operations)),
