@@ -3,7 +3,7 @@
 Each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps"). The state of a thread is profiler overhead,
 a CUDA call of some role, or other code.
 
-Gaps are attributed by cumulative times. Of the gaps of streams, only the time inside a device's idle gaps counts.
+Gaps are attributed by cumulative times. In the gaps of streams only the time inside a device's idle gaps counts.
 """
 
 from __future__ import annotations

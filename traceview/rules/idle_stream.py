@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import Times, largest_positions
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.rows import StreamUse
@@ -30,7 +30,6 @@ from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.ledger import largest_positions
 from traceview.pricing.texts import join_words
 
 MAX_IDLE_SHARE = 0.01
