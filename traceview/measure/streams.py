@@ -6,7 +6,7 @@ The idle gaps of a stream lie between its first and last operation.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -148,6 +148,19 @@ def _streams_with_work_or_gaps(trace: Trace, given: DeviceInput, stream: NDArray
     return sorted(across | set(np.flatnonzero(np.bincount(stream)).tolist()))
 
 
+def stream_figures(work: Activity, members: Rows, is_kernel: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the numbers of kernels, copies and operations of a stream, and its ns: busy, and by class."""
+    codes = work.codes[members]
+    classes = {"compute_ns": COMPUTE, "communication_ns": COMMUNICATION, "copy_ns": COPY}
+    chosen = {"busy_ns": members, **{name: members[codes == code] for name, code in classes.items()}}
+    return {
+        "kernel_count": int(np.count_nonzero(is_kernel[members])),
+        "copy_count": int(np.count_nonzero(codes == COPY)),
+        "operation_count": len(members),
+        **{name: intervals.union_length(work.start, work.end, rows) for name, rows in chosen.items()},
+    }
+
+
 def _measure_stream(
     trace: Trace,
     device: Activity,
@@ -157,28 +170,17 @@ def _measure_stream(
     is_kernel: NDArray[np.bool_],
     extent: Window | None,
 ) -> StreamUse:
-    codes = device.codes[members]
-    copies = device.rows[members[codes == COPY]]
+    copies = device.rows[members[device.codes[members] == COPY]]
     row = trace.streams.row(index, named=True)
     gaps = _stream_gaps(trace, device, context, index, members, extent)
-
-    def busy(chosen: Rows) -> int:
-        return intervals.union_length(device.start, device.end, chosen)
-
     return StreamUse(
         stream=index,
         id=row["stream_id"],
         process_id=row["process"],
         context_id=row["context"],
         label=row["label"],
-        kernel_count=int(np.count_nonzero(is_kernel[members])),
-        copy_count=len(copies),
-        operation_count=len(members),
+        **stream_figures(device, members, is_kernel),
         bytes=int(trace.operations["bytes"].to_numpy()[copies].sum()),
-        busy_ns=busy(members),
-        compute_ns=busy(members[codes == COMPUTE]),
-        communication_ns=busy(members[codes == COMMUNICATION]),
-        copy_ns=busy(members[codes == COPY]),
         gap_count=gaps.count,
         gap_ns=gaps.total_ns,
         causes=gaps.causes,

@@ -10,26 +10,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import BEFORE_ALL, Intervals, Times
-from traceview.measure import activity
-from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
+from traceview.measure.activity import COMPUTE, KERNEL, Activity
 from traceview.measure.overlap import Copies
+from traceview.measure.streams import stream_figures
 from traceview.model.analysis import DeviceUse
 from traceview.model.rows import StreamUse
-from traceview.model.trace import CLASSES, Trace, Window
+from traceview.model.trace import CLASSES, Trace
 from traceview.pricing.base import DevicePart
 from traceview.pricing.ledger import Ledger
 
 COMMUNICATION = "communication"
 MEMSET = "memset"
 NOT_COPIES = (COMMUNICATION, MEMSET)
-STREAM_FIGURES = (
-    *("kernel_count", "copy_count", "operation_count"),
-    *("busy_ns", "compute_ns", "communication_ns", "copy_ns"),
-)
 
 
 def own_compute(work: Activity) -> Times:
@@ -122,37 +117,16 @@ def steady_use(use: DeviceUse, streams: tuple[StreamUse, ...]) -> DeviceUse:
 
 
 def streams_in_part(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:
-    """Yield the streams that work in a part of the window: their figures in the window less those outside the part.
+    """Yield the streams that work in a part of the window, with their figures there.
 
     Their gaps are measured for the window alone, so they are 0.
     """
     if part.window == work.window:
         yield from uses
         return
-    before = work.clip(Window(work.window.start, part.window.start))
-    # An operation without length may be the last of the window.
-    after = work.clip(Window(part.window.end, work.window.end + 1))
-    start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
-    pieces = [
-        (piece, (end[piece.rows] <= part.window.start) | (start[piece.rows] >= part.window.end))
-        for piece in (before, after)
-    ]
+    stream, source = (part.select(trace.operations[name].to_physical().to_numpy()) for name in ("stream", "source"))
     for use in uses:
-        outside = np.sum([stream_figures(trace, *piece, use.stream) for piece in pieces], axis=0)
-        whole = [getattr(use, name) for name in STREAM_FIGURES]
-        figures = dict(zip(STREAM_FIGURES, (np.array(whole, np.int64) - outside).tolist(), strict=True))
-        if figures["operation_count"]:
+        members = intervals.rows_where(stream == use.stream)
+        if len(members):
+            figures = stream_figures(part, members, source == KERNEL)
             yield replace(use, **figures, gap_count=0, gap_ns=0, causes={})
-
-
-def stream_figures(trace: Trace, work: Activity, counted: NDArray[np.bool_], stream: int) -> Times:
-    """Return STREAM_FIGURES of a stream.
-
-    `counted` marks the operations of `work` that count; the times are those of all of its work.
-    """
-    rows = intervals.rows_where(work.select(trace.operations["stream"].to_numpy()) == stream)
-    codes, source = work.codes[rows], work.select(trace.operations["source"].to_physical().to_numpy())[rows]
-    own = counted[rows]
-    counts = [np.count_nonzero(own & chosen) for chosen in (source == KERNEL, codes == COPY, own)]
-    classes = [rows, *(rows[codes == code] for code in (COMPUTE, activity.COMMUNICATION, COPY))]
-    return np.array([*counts, *(intervals.union_length(work.start, work.end, some) for some in classes)], np.int64)
