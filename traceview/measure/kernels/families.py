@@ -9,7 +9,6 @@ names, whatever they contain.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from itertools import starmap
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.measure.shared_work import once_per_frame
 from traceview.model.catalogue import read_toml
 from traceview.model.names import communicates
 
@@ -66,46 +66,31 @@ class KernelKind(NamedTuple):
     library: str | None = None  # None for a kernel of the program
 
 
-_of_names: dict[tuple[str, str], KernelKind] = {}
-_of_frames: dict[int, tuple[weakref.ref[pl.DataFrame], list[KernelKind]]] = {}  # those with more than MAX_KEPT names
+_kept: dict[tuple[str, str], KernelKind] = {}
 _searching = Lock()  # tables are measured in several threads
 
 
+@once_per_frame
 def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
     """Return the kinds of Trace.shapes, from their names; the row of other operations has the label "".
 
     A name is searched once, because tables, findings and predictions ask for the same kinds.
     """
+    names = shapes.select(pl.col("name", "demangled").fill_null(""))
+    distinct = names.unique(maintain_order=True).rows()
     with _searching:
-        known, kinds = _of_frames.get(id(shapes), (None, []))
-        if known is not None and known() is shapes:
-            return kinds
-        kinds = _kinds(shapes.select(pl.col("name", "demangled").fill_null("")))
-        if len(shapes) > MAX_KEPT:
-            key = id(shapes)
-            _of_frames[key] = weakref.ref(shapes, lambda _: _of_frames.pop(key, None)), kinds
-        return kinds
+        new = [row for row in distinct if row not in _kept]
+        if len(_kept) + len(new) > MAX_KEPT:
+            _kept.clear()
+            new = distinct
+        if new:
+            _kept.update(zip(new, _search(pl.DataFrame(new, schema=names.schema, orient="row")), strict=True))
+        return [_kept[row] for row in names.iter_rows()]
 
 
 def kernel_kind(name: str, demangled: str) -> KernelKind:
     """Return the kind of one kernel from its short and its full name."""
     return shape_kinds(pl.DataFrame({"name": [name], "demangled": [demangled]}))[0]
-
-
-def _kinds(names: pl.DataFrame) -> list[KernelKind]:
-    """Return the kind of each row of `name` and `demangled`."""
-    distinct = names.unique(maintain_order=True)
-    if len(distinct) > MAX_KEPT:
-        known = dict(zip(distinct.iter_rows(), _search(distinct), strict=True))
-    else:
-        known = _of_names
-        new = [row for row in distinct.iter_rows() if row not in known]
-        if len(known) + len(new) > MAX_KEPT:
-            known.clear()
-            new = distinct.rows()
-        if new:
-            known.update(zip(new, _search(pl.DataFrame(new, schema=names.schema, orient="row")), strict=True))
-    return [known[row] for row in names.iter_rows()]
 
 
 def _search(names: pl.DataFrame) -> list[KernelKind]:
