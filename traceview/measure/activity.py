@@ -131,19 +131,14 @@ class ShapeSums(NamedTuple):
     def from_activity(cls, trace: Trace, work: Activity) -> ShapeSums:
         """Sum the kernels."""
         shapes = work.select(trace.operations["shape"].to_numpy())
-        size = len(trace.shapes)
-        counts, total, high = np.zeros((3, size), np.int64)
+        rows = np.flatnonzero(shapes)  # shape 0 stands for work that is not a kernel
+        size, shape, start, end = len(trace.shapes), shapes[rows].astype(np.intp), work.start[rows], work.end[rows]
+        total, high = np.zeros((2, size), np.int64)
         low = np.full(size, np.iinfo(np.int64).max)
-        overlap, before = False, intervals.BEFORE_ALL
-        for block in intervals.blocks(len(shapes)):
-            rows = np.flatnonzero(shapes[block])  # shape 0 stands for work that is not a kernel
-            shape, start, end = shapes[block][rows].astype(np.intp), work.start[block][rows], work.end[block][rows]
-            overlap |= bool((start < np.append(before, end[:-1])[: len(end)]).any())
-            before = int(end[-1]) if len(end) else before
-            counts += np.bincount(shape, minlength=size)
-            for sums, combine in ((total, np.add), (low, np.minimum), (high, np.maximum)):
-                combine.at(sums, shape, end - start)
-        return cls(counts, total, low, high, overlap)
+        for sums, combine in ((total, np.add), (low, np.minimum), (high, np.maximum)):
+            combine.at(sums, shape, end - start)
+        overlap = bool((start[1:] < end[:-1]).any())
+        return cls(np.bincount(shape, minlength=size), total, low, high, overlap)
 
 
 def device_activity(trace: Trace, device: int) -> Activity | None:
