@@ -39,7 +39,7 @@ class _StreamGapContext(NamedTuple):
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates, device: Activity, idle: IdleGaps) -> _StreamGapContext:
         """Prepare a device whose idle gaps are `idle`."""
-        own = trace.threads["process"].is_in(trace.devices["processes"][device.device])
+        own = trace.threads["process"].is_in(trace.devices["processes"][device.device].to_list())
         return cls(
             idle,
             threads.during(idle.gaps, frozenset(own.arg_true().to_list())),

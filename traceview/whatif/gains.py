@@ -133,8 +133,9 @@ def _rank(
 
     A finding of which no gain is known, or that occurs once and takes less than most of the run, comes before those
     that gain less than captures of a program differ by, and after the others. What occurs once and takes most of the
-    run, or of the iterations, whose mean is `mean_ns`, comes first. A kernel that takes nearly all of the time comes before what gains less than HIGH_SHARE. So do
-    the kernels of a device that computes nearly all of the time (`computing`), if no change of them gains MEDIUM_SHARE.
+    run, or of the iterations, whose mean is `mean_ns`, comes first. A kernel that takes nearly all of the time comes
+    before what gains less than HIGH_SHARE. So do the kernels of a device that computes nearly all of the time
+    (`computing`), if no change of them gains MEDIUM_SHARE.
     """
     whole: dict[tuple[str, str | None], float] = {}
     faster = [each.device for each in findings if each.claims == "compute" and each.gain.fraction >= MEDIUM_SHARE]
