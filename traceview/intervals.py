@@ -20,6 +20,7 @@ Item = TypeVar("Item", bound=np.generic)
 
 BLOCK = 1 << 16  # rows whose temporary arrays stay in the processor's cache
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
+LARGEST_BLOCK = 1 << 12
 SLOT_BITS = 16  # a table of this many slots stays in the processor's cache
 
 
@@ -134,6 +135,24 @@ def distinct_rows(frames: Sequence[pl.DataFrame], ordered: bool = False) -> tupl
     joined = every.join(numbered, on=every.columns, how="left", nulls_equal=True, maintain_order="left")
     position = joined["position"].cast(pl.Int64).to_numpy()
     return distinct, np.split(position, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def rows_of_largest(values: NDArray[np.signedinteger[Any]], count: int) -> Times:
+    """Return rows that include those of the `count` largest values, and of all as large as the least of these."""
+    starts = np.arange(0, len(values), LARGEST_BLOCK)
+    if not 0 < count <= len(starts):
+        return np.arange(len(values) if count > 0 else 0)
+    # `count` blocks have a maximum of at least this size, so at least `count` values have it.
+    largest = np.maximum.reduceat(values, starts)
+    return np.flatnonzero(values >= np.partition(largest, -count)[-count])
+
+
+def largest_positions(values: NDArray[np.signedinteger[Any]], count: int) -> list[int]:
+    """Return the positions of the `count` largest positive values, largest first; equal values in their order."""
+    rows = rows_of_largest(values, count)
+    rows = rows[values[rows] > 0]
+    positions: list[int] = rows[np.argsort(-values[rows], kind="stable")[:count]].tolist()
+    return positions
 
 
 class Intervals(NamedTuple):
@@ -387,6 +406,14 @@ class Coverage(NamedTuple):
                 after = self._block_length_before(np.maximum(first, last))
                 np.subtract(after, self._block_length_before(first), out=covered[block])
         return covered
+
+    def members_near(self, others: Intervals) -> Intervals:
+        """Return the members that may overlap the members of another union."""
+        if len(self.starts) == 0 or len(others.start) == 0:
+            return EMPTY
+        first = np.maximum(self.member_at(others.start), 0)
+        some = sorted_unique(index_ranges(first, self.member_at(others.end) + 1 - first))
+        return Intervals(self.starts[some], self.starts[some] + self.running[some + 1] - self.running[some])
 
     def overlapping_rows(self, start: Times, end: Times) -> Times:
         """Return the rows of [start, end) that overlap a member, ascending."""

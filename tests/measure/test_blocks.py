@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
 from traceview import analyze, intervals
-from traceview.measure import devices, streams, sums
-from traceview.pricing import ledger
-from traceview.pricing.ledger import largest_positions
+from traceview.measure import sums
 from traceview.report.analysis import to_json
 
 PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30)
@@ -22,9 +20,7 @@ def test_block_size_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch
     whole = to_json(analyzed(sample(name)))
     monkeypatch.setattr(intervals, "BLOCK", 1001)
     monkeypatch.setattr(sums, "MAX_BATCH", 500)
-    monkeypatch.setattr(streams, "BLOCK", 333)
-    monkeypatch.setattr(devices, "LONGEST_BLOCK", 7)
-    monkeypatch.setattr(ledger, "BLOCK", 10)
+    monkeypatch.setattr(intervals, "LARGEST_BLOCK", 7)
     assert to_json(analyze(sample(name))) == whole
 
 
@@ -54,5 +50,5 @@ def test_ordered_union_returns_first_intervals(pairs: list[tuple[int, int]]) -> 
 def test_largest_positions_are_ordered(values: list[int], count: int, block: int) -> None:
     expected = sorted((row for row, value in enumerate(values) if value), key=lambda row: (-values[row], row))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "BLOCK", block)
-        assert largest_positions(np.array(values, np.int64), count) == expected[:count]
+        patch.setattr(intervals, "LARGEST_BLOCK", block)
+        assert intervals.largest_positions(np.array(values, np.int64), count) == expected[:count]

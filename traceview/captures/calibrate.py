@@ -75,12 +75,7 @@ def _run(folder: Path, before: tuple[str, ...]) -> Run:
     command = [*before, *python_command(MICROBENCHMARK, str(Path(__file__).parents[2]), output.name)]
     try:
         done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT,
-            check=False,
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
         )
         document: Run = json.loads(output.read_text(encoding="utf-8"))
     except subprocess.TimeoutExpired:

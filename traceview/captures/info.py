@@ -133,15 +133,11 @@ def _streams(tables: Mapping[str, pl.DataFrame]) -> tuple[UsedStream, ...]:
     ids = ((pl.col("globalPid") // (1 << 24)) & 0xFFFFFF, "deviceId", "contextId", "streamId")
     frames = [tables[name].select(ids).unique() for name in raw.GPU_WORK if _has_rows(tables, name)]
     streams = {UsedStream(*row) for frame in frames for row in frame.rows()}
-    return tuple(sorted(streams, key=_stream_order))
+    return tuple(sorted(streams, key=lambda used: [-1 if value is None else value for value in astuple(used)]))
 
 
 def _has_rows(tables: Mapping[str, pl.DataFrame], name: str) -> bool:
     return name in tables and not tables[name].is_empty()
-
-
-def _stream_order(used: UsedStream) -> tuple[int, ...]:
-    return tuple(-1 if value is None else value for value in astuple(used))
 
 
 def _span(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None:

@@ -1,12 +1,5 @@
 """Compare captures: what changed between them, whether the change is noise, and which parts explain it.
 
-align.py       start and end of the iterations
-sample.py      the figures of each iteration, or of a capture without iterations
-change.py      medians and means per iteration, their bootstrap intervals, the verdict, and peaks and tails of the times
-kernels.py     kernels and lines that made the GPU wait, and whether the iterations of two captures do the same work
-notes.py       other differences between the captures
-ledger.py      predictions of changes beside what the recordings after them show
-
 The page also shows events around the iteration with the median length of each capture.
 """
 
@@ -67,17 +60,11 @@ MAX_ITERATIONS = 9
 COPIES = ("h2d", "d2h", "d2d")
 
 
-def median_timelines(
-    analyses: Sequence[Analysis], samples: Sequence[Sample], *, whole: bool
-) -> tuple[IterationTimeline, ...]:
-    """Return one timeline per capture: the iterations around the median one that fit into MAX_EVENTS events.
+def median_timeline(analysis: Analysis, sample: Sample, whole: bool) -> IterationTimeline:
+    """Return the iterations of a capture around the median one that fit into MAX_EVENTS events.
 
     `whole` is True if captures are compared as a whole; then the events of all processes are included.
     """
-    return tuple(_timeline(analysis, sample, whole) for analysis, sample in zip(analyses, samples, strict=True))
-
-
-def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> IterationTimeline:
     start, end = sample.start, sample.start + sample.wall
     middle = int(np.argsort(sample.wall, kind="stable")[(len(sample.wall) - 1) // 2])
     iterations = analysis.iterations
@@ -122,7 +109,12 @@ def _first_events(trace: Trace, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the first MAX_EVENTS events as lane, start, end, look and name; the first character sorts lanes."""
     # Converting names is slow, so only rows that can be drawn get theirs.
     work, calls, ranges = (frame.head(MAX_EVENTS) for frame in frames)
-    parts = [_gpu_events(trace, work), _call_events(trace, calls), _range_events(trace, ranges)]
+    role = ("call_" + pl.col("role").cast(pl.String)).alias("look")
+    parts = [
+        _gpu_events(trace, work),
+        _host_events(trace, calls, "2 calls of ", role),
+        _host_events(trace, ranges, "1 ranges of ", pl.lit("range").alias("look")),
+    ]
     return pl.concat(parts).sort("start", "end", "lane", "name").head(MAX_EVENTS)
 
 
@@ -142,29 +134,10 @@ def _gpu_events(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _call_events(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    return calls.select(
-        pl.Series("lane", "2 calls of " + _thread_labels(trace).gather(calls["thread"])),
-        "start",
-        "end",
-        ("call_" + pl.col("role").cast(pl.String)).alias("look"),
-        pl.col("name").cast(pl.String),
-    )
-
-
-def _range_events(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
-    return ranges.select(
-        pl.Series("lane", "1 ranges of " + _thread_labels(trace).gather(ranges["thread"])),
-        "start",
-        "end",
-        pl.lit("range").alias("look"),
-        pl.col("name").cast(pl.String),
-    )
-
-
-def _thread_labels(trace: Trace) -> pl.Series:
+def _host_events(trace: Trace, events: pl.DataFrame, lane: str, look: pl.Expr) -> pl.DataFrame:
     labels = [f"{name or 'thread'} {tid}" for name, tid in trace.threads.select("name", "tid").iter_rows()]
-    return pl.Series("thread", labels, dtype=pl.String)
+    lanes = lane + pl.Series(labels, dtype=pl.String).gather(events["thread"])
+    return events.select(lanes.alias("lane"), "start", "end", look, pl.col("name").cast(pl.String))
 
 
 Report = str | Path | Trace | Analysis
@@ -242,7 +215,9 @@ class _Side:
 
 def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
-    files = _number_equal_names([analysis.info.file for analysis in analyses])
+    names = [analysis.info.file for analysis in analyses]
+    # Reports do not show folders: names that occur twice get their position on the command line.
+    files = [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
     iterations = [iteration_times(analysis) for analysis in analyses]
     chosen, why = choose_cut(iterations, cut, files, _iteration_unit(analyses))
     sides = [_side(*row, chosen) for row in zip(files, analyses, iterations, strict=True)]
@@ -252,8 +227,12 @@ def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_cha
         for side, capture in zip(sides[1:], captures[1:], strict=True)
     )
     notes = comparison_notes(files, analyses, iterations, chosen)
-    timelines = partial(median_timelines, analyses, [side.medians for side in sides], whole=chosen == "whole")
+    timelines = partial(_median_timelines, sides, chosen == "whole")
     return Comparison(captures[0], against, chosen, why, LEVEL, min_change, notes, timelines)
+
+
+def _median_timelines(sides: Sequence[_Side], whole: bool) -> tuple[IterationTimeline, ...]:
+    return tuple(median_timeline(side.analysis, side.medians, whole) for side in sides)
 
 
 def _iteration_unit(analyses: Sequence[Analysis]) -> str:
@@ -270,11 +249,6 @@ def _side(file: str, analysis: Analysis, host: IterationTimes | None, cut: str) 
     medians, at = sample_iterations(analysis, align_iterations(host, cut)), align_borders(host)
     means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, at)
     return _Side(file, analysis, medians, means, sample_lines(analysis, at))
-
-
-def _number_equal_names(files: Sequence[str]) -> list[str]:
-    """Append the position on the command line to names that occur twice; reports do not show folders."""
-    return [f"{file} ({index + 1})" if files.count(file) > 1 else file for index, file in enumerate(files)]
 
 
 def _capture(side: _Side, cut: str) -> ComparedCapture:

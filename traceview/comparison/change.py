@@ -1,9 +1,6 @@
 """Changes of figures, their confidence intervals, the verdict on the time per iteration, and the shape of its times.
 
-The interval is a percentile bootstrap: it resamples the iterations of each capture with replacement, and the spread of
-the resampled differences shows what chance alone can do. The method makes no assumption on the distribution of
-iterations (it may have tails and two modes), allows captures with different lengths and spreads, and applies to the
-reported figure itself. Three choices make it exact, reproducible and fast:
+docs/compare.md says how intervals and shapes are made. Three choices make the bootstrap exact, reproducible and fast:
 
 - The seed is fixed, and the draws depend only on the numbers of iterations and blocks.
 - The median of a resample is an order statistic of the sample at a random rank. The rank is drawn directly from
@@ -11,20 +8,9 @@ reported figure itself. Three choices make it exact, reproducible and fast:
   iterations.
 - Each of two sets of draws is used once for each capture, so swapping the captures negates the interval.
 
-Iterations are autocorrelated: a loader with two workers delivers every second batch late, a clock falls for many
-iterations. The bootstrap of a mean therefore resamples blocks of consecutive iterations, which wrap around at the end,
-so that each iteration occurs equally often. Their length follows from the autocorrelation (Politis and White 2004, with
-the correction of Patton, Politis and White 2009). A resampled mean of few blocks varies too little; its deviation from
-the mean is scaled by sqrt(k / (k - 1)) and a random factor that turns the normal distribution into Student's t with
-k - 1 degrees of freedom for k blocks. So few iterations give a wide interval.
-
-The interval covers the variation between the iterations of these runs. Two runs of the same program also differ by
-clocks, neighbours and placement, which the iterations of one run do not show. MIN_CHANGE covers that.
-
-The shape of a distribution (docs/compare.md "Shape") is one peak, two peaks or a tail. The values are split at the
-threshold that leaves the least variance inside both parts. They have two peaks if the split removes most of the
-variance, both parts hold a fair share of the iterations, and their means are far apart. A tail is a few iterations that
-are much longer than the median and hold a fair share of the time.
+The length of blocks follows Politis and White 2004, with the correction of Patton, Politis and White 2009. Two runs of
+the same program also differ by clocks, neighbours and placement, which the iterations of one run do not show:
+MIN_CHANGE covers that.
 """
 
 from __future__ import annotations
@@ -118,10 +104,7 @@ def _median_ranks(count: int, which: int) -> tuple[Times, Times]:
         # The smallest of the remaining uniform numbers, which are all above `at`.
         above = 1 - (1 - at) * draws.random(RESAMPLES) ** (1 / (count - lower))
     last = count - 1
-    return (
-        np.minimum((at * count).astype(np.int64), last),
-        np.minimum((above * count).astype(np.int64), last),
-    )
+    return (np.minimum((at * count).astype(np.int64), last), np.minimum((above * count).astype(np.int64), last))
 
 
 def difference_interval(before: Times, after: Times) -> DifferenceInterval | None:

@@ -78,7 +78,8 @@ def sample_capture(analysis: Analysis) -> Sample:
     figures = {name: value // gpus for name, value in (parts | idle).items()}
     figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
-        figures |= _sync_totals(kind, use)
+        times = {f"{kind}.{name}": int(getattr(use, f"{name}_ns")) for name in SYNC_TIMES}
+        figures |= {f"{kind}.count": use.count, **times}
     figures |= _launch_totals(analysis)
     at = align_capture(analysis)
     kernels = sample_kernels(analysis, at, [device.device for device in analysis.devices])
@@ -178,11 +179,6 @@ def _device_part(device: DeviceUse, name: str) -> int:
     if name == "exposed_communication":
         return device.communication.exposed_ns
     return sum(copies.exposed_ns for copies in device.copies if f"exposed_{copies.kind}" == name)
-
-
-def _sync_totals(kind: str, use: SyncUse) -> dict[str, int]:
-    times = {f"{kind}.{name}": int(getattr(use, f"{name}_ns")) for name in SYNC_TIMES}
-    return {f"{kind}.count": use.count, **times}
 
 
 def _launch_totals(analysis: Analysis) -> dict[str, int]:

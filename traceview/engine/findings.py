@@ -29,6 +29,7 @@ from traceview.engine.claims import (
 from traceview.engine.facts import FindingContext, capture_part
 from traceview.engine.merge import merge_host_states, merge_totals
 from traceview.engine.part import PartTrace, Runner
+from traceview.intervals import largest_positions
 from traceview.measure.activity import COMPUTE
 from traceview.measure.host import LINES, HostIdle
 from traceview.model.analysis import Analysis, HostStates
@@ -56,7 +57,7 @@ from traceview.pricing.describe import (
     texts_of_draft,
     with_stall,
 )
-from traceview.pricing.ledger import Grant, largest_positions
+from traceview.pricing.ledger import Grant
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules

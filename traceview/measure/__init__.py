@@ -19,11 +19,10 @@ import polars as pl
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, Failed, Measure, PartMeasure, UndeclaredMergeError
 from traceview.measure.gpu_metrics import GPU_METRICS, ITERATION_METRICS, metric_curves
 from traceview.measure.host import LINES
-from traceview.measure.kernels import FAMILIES, KERNELS
+from traceview.measure.kernels import FAMILIES, KERNEL_PLACES, KERNELS, MODULES
 from traceview.measure.memory import MEMORY_USE, memory_curves
 from traceview.measure.nvtx_ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
-from traceview.measure.place_tables import KERNEL_PLACES, MODULES
 from traceview.measure.queues import QUEUE_LENGTH, QUEUED_FOR
 from traceview.measure.rates import COLLECTIVES, MATRIX_PRECISIONS, SPEED_OF_LIGHT
 from traceview.measure.streams import STREAMS

@@ -131,19 +131,14 @@ class ShapeSums(NamedTuple):
     def from_activity(cls, trace: Trace, work: Activity) -> ShapeSums:
         """Sum the kernels."""
         shapes = work.select(trace.operations["shape"].to_numpy())
-        size = len(trace.shapes)
-        counts, total, high = np.zeros((3, size), np.int64)
+        rows = np.flatnonzero(shapes)  # shape 0 stands for work that is not a kernel
+        size, shape, start, end = len(trace.shapes), shapes[rows].astype(np.intp), work.start[rows], work.end[rows]
+        total, high = np.zeros((2, size), np.int64)
         low = np.full(size, np.iinfo(np.int64).max)
-        overlap, before = False, intervals.BEFORE_ALL
-        for block in intervals.blocks(len(shapes)):
-            rows = np.flatnonzero(shapes[block])  # shape 0 stands for work that is not a kernel
-            shape, start, end = shapes[block][rows].astype(np.intp), work.start[block][rows], work.end[block][rows]
-            overlap |= bool((start < np.append(before, end[:-1])[: len(end)]).any())
-            before = int(end[-1]) if len(end) else before
-            counts += np.bincount(shape, minlength=size)
-            for sums, combine in ((total, np.add), (low, np.minimum), (high, np.maximum)):
-                combine.at(sums, shape, end - start)
-        return cls(counts, total, low, high, overlap)
+        for sums, combine in ((total, np.add), (low, np.minimum), (high, np.maximum)):
+            combine.at(sums, shape, end - start)
+        overlap = bool((start[1:] < end[:-1]).any())
+        return cls(np.bincount(shape, minlength=size), total, low, high, overlap)
 
 
 def device_activity(trace: Trace, device: int) -> Activity | None:
@@ -256,23 +251,18 @@ def chosen_devices(trace: Trace, only: str | None) -> list[int]:
 
 def no_gpu_work(trace: Trace) -> str:
     """Return the contents of a capture without GPU work, and the remedy; if calls launch work, the profiler lost it."""
+    counts = {"NVTX ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    contents = ", ".join(parts) or "no CUDA calls and no NVTX ranges either"
     lost = any(note.id == "lost_launches" for note in trace.info.health)
     again = "its profiler got no events from the GPU; use a newer driver and nsys" if lost else "capture it"
     how = capture_advice(trace.info.profiler).gpu
-    return f"the capture holds no GPU work ({_host_contents(trace)}); {again} with: {how}"
+    return f"the capture holds no GPU work ({contents}); {again} with: {how}"
 
 
 def _has_name(trace: Trace, device: int, name: str) -> bool:
     row = trace.devices.row(device, named=True)
     return name in (row["id"], str(row["device_id"]))
-
-
-def _host_contents(trace: Trace) -> str:
-    parts = [
-        f"{len(trace.ranges)} NVTX ranges" if len(trace.ranges) else "",
-        f"{len(trace.api)} CUDA API calls" if len(trace.api) else "",
-    ]
-    return ", ".join(part for part in parts if part) or "no CUDA calls and no NVTX ranges either"
 
 
 def window_of_range(trace: Trace, name: str) -> Window:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import BEFORE_ALL, Times, sorted_unique
+from traceview.intervals import BEFORE_ALL, sorted_unique
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
@@ -26,8 +26,6 @@ from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps
 from traceview.model.columns import Table
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
-
-LONGEST_BLOCK = 1 << 12
 
 
 def measure_devices(
@@ -73,12 +71,7 @@ def _measure_device(
 
 
 def with_steady_part(
-    trace: Trace,
-    threads: ThreadStates,
-    device: DeviceUse,
-    part: Activity,
-    places: Places,
-    totals_only: bool = False,
+    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places, totals_only: bool = False
 ) -> DeviceUse:
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
@@ -97,7 +90,7 @@ def gap_candidates(trace: Trace, device: DeviceUse, top: int, pieces: Sequence[i
     """
     frame = device.gaps.frame
     length = frame["end"].to_numpy() - frame["start"].to_numpy()
-    rows = sorted_unique(np.append(_longest_rows(length, top), np.array(pieces, np.int64)))
+    rows = sorted_unique(np.append(intervals.rows_of_largest(length, top), np.array(pieces, np.int64)))
     chosen = frame[rows]
     operations = trace.operations.select("name", "launch")[chosen["operation"].fill_null(0)]
     ends = chosen["operation"].is_not_null()
@@ -106,16 +99,6 @@ def gap_candidates(trace: Trace, device: DeviceUse, top: int, pieces: Sequence[i
         operations["name"].cast(pl.String).set(~ends, None).alias("next_operation"),
         pl.lit(launched, pl.Int64).alias("launched"),
     )
-
-
-def _longest_rows(length: Times, top: int) -> Times:
-    """Return rows that include the `top` longest and all rows as long as the shortest of these."""
-    starts = np.arange(0, len(length), LONGEST_BLOCK)
-    if not 0 < top <= len(starts):
-        return np.arange(len(length) if top > 0 else 0)
-    # `top` blocks have a maximum of at least this length, so at least `top` rows have it.
-    longest = np.maximum.reduceat(length, starts)
-    return np.flatnonzero(length >= np.partition(longest, -top)[-top])
 
 
 def list_gaps(trace: Trace, candidates: pl.DataFrame, top: int) -> tuple[Gap, ...]:

@@ -3,147 +3,27 @@
 Each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps"). The state of a thread is profiler overhead,
 a CUDA call of some role, or other code.
 
-Gaps are attributed by cumulative times. `ThreadStates` counts all time, `IdleThreadStates` counts only the time inside
-a device's idle gaps; both implement `CountedStates`.
+Gaps are attributed by cumulative times. In the gaps of streams only the time inside a device's idle gaps counts.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from threading import Lock
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Coverage, Intervals, Rows, Times, values_at
+from traceview.intervals import Coverage, Intervals, Rows, Times, values_at
 from traceview.measure.activity import Activity
 from traceview.measure.shared_work import launch_rows, measuring_threads
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
-BLOCK = 1 << 14  # calls (an even number) or queries in a block: temporary arrays stay small
-MAX_CALLS_PER_QUERY = 16  # add up all calls near a block of queries if there are at most this many for each query
-
-
-class CallTimeIndex(NamedTuple):
-    """The CUDA calls of one thread: `rows` of `start` and `end` (None: all), ordered by time, without overlaps.
-
-    `running` is the length of all calls before every second call.
-    """
-
-    start: Times
-    end: Times
-    rows: Rows | None
-    running: Times
-
-    @classmethod
-    def build(cls, start: Times, end: Times, rows: Rows | None) -> CallTimeIndex:
-        """Index calls that are ordered by start. Calls that overlap are replaced by their union."""
-        count = len(start) if rows is None else len(rows)
-        running = np.zeros((count + 1) // 2, np.int64)
-        reach = intervals.BEFORE_ALL
-        for index in range(0, count, BLOCK):
-            first, last = _select_calls(start, end, rows, slice(index, min(index + BLOCK, count)))
-            if first[0] < reach or (first[1:] < last[:-1]).any():
-                own = slice(None) if rows is None else rows
-                return cls.build(*intervals.union(start[own], end[own], ordered=True), None)
-            reach = last[-1]
-            sums = np.add.reduceat(last - first, np.arange(0, len(first), 2))
-            running[index // 2 :][: len(sums)] = sums
-        running[1:] = np.cumsum(running)[:-1]
-        running[:1] = 0
-        return cls(start, end, rows, running)
-
-    def length_between(self, start: Times, end: Times) -> Times:
-        """Return how long the thread was in calls in each [start, end), in ns; 0 where end <= start."""
-        in_calls = np.zeros(len(start), np.int64)
-        if len(self.running) == 0:
-            return in_calls
-        for index in range(0, len(start), BLOCK):
-            block = slice(index, index + BLOCK)
-            first, last = start[block], np.maximum(start[block], end[block])
-            low, high = self._count_started(np.array([first.min(), last.max()])).tolist()
-            near = slice(max(low - 1, 0), high)
-            # Queries mostly ascend as calls do, so the calls near a block are few enough to add up.
-            if near.stop - near.start <= MAX_CALLS_PER_QUERY * len(first):
-                calls = _select_calls(self.start, self.end, self.rows, near)
-                in_calls[block] = Coverage.from_union(calls).length_between(first, last)
-            else:
-                in_calls[block] = self._length_before(last) - self._length_before(first)
-        return in_calls
-
-    def calls_near(self, members: Intervals) -> Intervals:
-        """Return the union of the calls that may overlap the members of a union."""
-        if len(self.running) == 0 or len(members.start) == 0:
-            return EMPTY
-        first = np.maximum(self._count_started(members.start) - 1, 0)
-        some = intervals.index_ranges(first, self._count_started(members.end) - first)
-        return intervals.union(*_select_calls(self.start, self.end, self.rows, some), ordered=True)
-
-    def _count_started(self, moments: Times) -> Times:
-        """Return the number of calls that start at or before each moment."""
-        before = np.searchsorted(self.start, moments, side="right")
-        # searchsorted converts all of `rows` unless both arguments have its type.
-        return before if self.rows is None else np.searchsorted(self.rows, before.astype(self.rows.dtype))
-
-    def _length_before(self, moments: Times) -> Times:
-        """Return how long the thread was in calls before each moment."""
-        started = self._count_started(moments)
-        last = np.maximum(started - 1, 0)
-        odd = last % 2
-        before: Times = self.running[last // 2]
-        start, end = _select_calls(self.start, self.end, self.rows, last - odd)
-        before += (end - start) * odd
-        start, end = _select_calls(self.start, self.end, self.rows, last)
-        before += np.minimum(moments, end) - start
-        before[started == 0] = 0
-        return before
-
-
-def _select_calls(start: Times, end: Times, rows: Rows | None, some: slice | NDArray[np.integer]) -> Intervals:
-    chosen = some if rows is None else rows[some].astype(np.intp)  # one conversion for both columns
-    return Intervals(start[chosen], end[chosen])
-
-
 OTHER_CALLS = len(ROLES) - 1  # the last role, which most calls have
-
-
-class Moments(NamedTuple):
-    """Moments, the counted time before each in ns, and the last idle gap that starts at or before it (-1: none)."""
-
-    at: Times
-    before: Times
-    gap: Times
-
-    def select(self, rows: Times) -> Moments:
-        """Return some of the moments."""
-        return Moments(self.at[rows], self.before[rows], self.gap[rows])
-
-
-class CountedStates(Protocol):
-    """The states of threads during the time that counts."""
-
-    @property
-    def profiler(self) -> Coverage:
-        """The profiler's overhead."""
-
-    @property
-    def counted_profiler(self) -> Coverage:
-        """The profiler's overhead during the time that counts."""
-
-    def moments(self, at: Times) -> Moments:
-        """Look up the counted time before each moment."""
-
-    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
-        """Yield each role (index into ROLES), the rows of [start, end) in which a thread has it, and the ns in each.
-
-        Only counted time without profiler overhead is included.
-        """
 
 
 class ThreadCalls(NamedTuple):
@@ -153,7 +33,7 @@ class ThreadCalls(NamedTuple):
     `parts` has one disjoint part for each role but the last, which has the rest.
     """
 
-    all: CallTimeIndex
+    all: Coverage
     parts: tuple[Coverage, ...]
     profiled: Coverage
 
@@ -162,7 +42,8 @@ class ThreadCalls(NamedTuple):
         cls, start: Times, end: Times, role: NDArray[np.uint8], rows: Rows | None, profiler: Intervals
     ) -> ThreadCalls:
         """Split the calls in `rows` (None: all) of columns that are ordered by `start`; `role` has codes of ROLES."""
-        calls = CallTimeIndex.build(start, end, rows)
+        own = slice(None) if rows is None else rows
+        calls = Coverage.from_union(intervals.union(start[own], end[own], ordered=True))
         own_roles = role if rows is None else role[rows]
         taken = profiler
         parts = []
@@ -174,32 +55,16 @@ class ThreadCalls(NamedTuple):
             if len(some):
                 both = (np.concatenate(sides) for sides in zip(taken, role_union, strict=True))
                 taken = intervals.union(*both)
-        profiled = intervals.intersect(calls.calls_near(profiler), profiler)
+        profiled = intervals.intersect(calls.members_near(profiler), profiler)
         return cls(calls, tuple(parts), Coverage.from_union(profiled))
-
-    def split_by_role(
-        self, in_calls: Times, start: Times, end: Times, profiler: Coverage
-    ) -> Iterator[tuple[int, Times, Times]]:
-        """Yield each role, the rows of [start, end) that have some of it, and the ns in each.
-
-        `in_calls` is the ns of each row in any call; this changes it. `profiler` finds the rows with overhead.
-        """
-        profiled = profiler.overlapping_rows(start, end)
-        in_calls[profiled] -= self.profiled.length_between(start[profiled], end[profiled])
-        for role, part in enumerate(self.parts):
-            rows = part.overlapping_rows(start, end)
-            length = part.length_between(start[rows], end[rows])
-            in_calls[rows] -= length
-            yield role, rows, length
-        rows = np.flatnonzero(in_calls)
-        yield OTHER_CALLS, rows, in_calls[rows]
 
 
 class ThreadStates(NamedTuple):
-    """The states of every thread that called CUDA; all time counts."""
+    """The states of threads that called CUDA in the time that counts: in all time, or in `counted`."""
 
     threads: Mapping[int, ThreadCalls]
     profiler: Coverage
+    counted: Coverage | None = None
 
     @classmethod
     def from_trace(cls, trace: Trace) -> ThreadStates:
@@ -214,92 +79,39 @@ class ThreadStates(NamedTuple):
             threads[caller] = ThreadCalls.build(start, end, role, rows, profiler)
         return cls(threads, Coverage.from_union(profiler))
 
-    @property
-    def counted_profiler(self) -> Coverage:
-        """The profiler's overhead."""
-        return self.profiler
+    def during(self, counted: Intervals, threads: Collection[int]) -> ThreadStates:
+        """Return the states of some threads, of which only the time inside a union counts."""
 
-    def moments(self, at: Times) -> Moments:
-        """Return the moments. All time before each counts."""
-        return Moments(at, at, at)
+        def clip(part: Coverage) -> Coverage:
+            return Coverage.from_union(intervals.intersect(part.union(), counted))
 
-    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
-        """Yield each role, its rows and the ns in each (see CountedStates)."""
+        chosen = {
+            thread: ThreadCalls(clip(calls.all), tuple(map(clip, calls.parts)), clip(calls.profiled))
+            for thread, calls in self.threads.items()
+            if thread in threads
+        }
+        return ThreadStates(chosen, clip(self.profiler), Coverage.from_union(counted))
+
+    def counted_before(self, moments: Times) -> Times:
+        """Return the counted time before each moment, from any common origin."""
+        return moments if self.counted is None else self.counted.length_before(moments)
+
+    def role_times(self, thread: int, start: Times, end: Times) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role (index into ROLES), the rows of [start, end) in which a thread has it, and the ns in each.
+
+        Only counted time without profiler overhead is included.
+        """
         calls = self.threads[thread]
-        return calls.split_by_role(calls.all.length_between(start.at, end.at), start.at, end.at, self.profiler)
-
-
-class _GapCalls(NamedTuple):
-    """A thread's calls during a device's gaps.
-
-    `running` is the time in calls during the gaps before each gap, and during all gaps as one more entry. The parts of
-    `calls` are clipped to the gaps.
-    """
-
-    running: Times
-    calls: ThreadCalls
-
-
-@dataclass(frozen=True, slots=True)
-class IdleThreadStates:
-    """The states of threads; only the time inside a device's idle gaps counts."""
-
-    states: ThreadStates
-    gaps: Intervals
-    idle: Coverage
-    counted_profiler: Coverage
-    _threads: dict[int, _GapCalls] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    @classmethod
-    def build(cls, states: ThreadStates, gaps: Intervals) -> IdleThreadStates:
-        """Restrict states to the gaps of a device."""
-        profiled = intervals.intersect(gaps, states.profiler.union())
-        return cls(states, gaps, Coverage.from_union(gaps), Coverage.from_union(profiled))
-
-    @property
-    def profiler(self) -> Coverage:
-        """The profiler's overhead."""
-        return self.states.profiler
-
-    def moments(self, at: Times) -> Moments:
-        """Look up the idle time before each moment, and the last gap that starts at or before it."""
-        gap = self.idle.member_at(at)
-        return Moments(at, self.idle.length_up_to(gap, at), gap)
-
-    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
-        """Yield each role, its rows and the idle ns in each (see CountedStates)."""
-        with self._lock:
-            gap_calls = self._gap_calls(thread)
-        in_calls = self._time_in_calls(gap_calls, end) - self._time_in_calls(gap_calls, start)
-        return gap_calls.calls.split_by_role(in_calls, start.at, end.at, self.profiler)
-
-    def _gap_calls(self, thread: int) -> _GapCalls:
-        known = self._threads.get(thread)
-        if known is None:
-            calls = self.states.threads[thread]
-            running = np.zeros(len(self.gaps.start) + 1, np.int64)
-            for block in intervals.blocks(len(self.gaps.start)):
-                running[1:][block] = calls.all.length_between(self.gaps.start[block], self.gaps.end[block])
-            np.cumsum(running, out=running)
-            parts = tuple(self._clip_to_gaps(part) for part in calls.parts)
-            known = _GapCalls(running, ThreadCalls(calls.all, parts, self._clip_to_gaps(calls.profiled)))
-            self._threads[thread] = known
-        return known
-
-    def _clip_to_gaps(self, part: Coverage) -> Coverage:
-        return Coverage.from_union(intervals.intersect(part.union(), self.gaps))
-
-    def _time_in_calls(self, gap_calls: _GapCalls, moments: Moments) -> Times:
-        """Return, for each moment, how much of the idle time before it the thread was in a call."""
-        is_over = moments.before == self.idle.running[moments.gap + 1]
-        ended = moments.gap + is_over  # the number of gaps that end before the moment
-        in_calls: Times = gap_calls.running[ended]
-        inside = np.flatnonzero(moments.before - self.idle.running[ended])
-        if len(inside):
-            gap_start = self.gaps.start[ended[inside]]
-            in_calls[inside] += gap_calls.calls.all.length_between(gap_start, moments.at[inside])
-        return in_calls
+        in_calls = calls.all.length_between(start, end)
+        profiled = self.profiler.overlapping_rows(start, end)
+        in_calls[profiled] -= calls.profiled.length_between(start[profiled], end[profiled])
+        for role, part in enumerate(calls.parts):
+            rows = part.overlapping_rows(start, end)
+            length = part.length_between(start[rows], end[rows])
+            in_calls[rows] -= length
+            yield role, rows, length
+        rows = np.flatnonzero(in_calls)
+        yield OTHER_CALLS, rows, in_calls[rows]
 
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
@@ -361,11 +173,11 @@ def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     return values_at(calls.thread, calls.launch_of(operation), -1)
 
 
-def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
+def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
     """Split idle pieces [start, end) by cause. An operation (row, -1 for none) ends each piece.
 
     Returns ns in an array of shape (len(CAUSES), pieces). A column adds up to the counted length of its piece (see
-    CountedStates). Pieces may overlap each other.
+    ThreadStates). Pieces may overlap each other.
     """
     # Rows of causes that do not occur are never written, so the system gives them no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
@@ -381,17 +193,17 @@ def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, ope
 
 
 def _attribute_block(
-    states: CountedStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: NDArray[np.int64]
+    states: ThreadStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: NDArray[np.int64]
 ) -> None:
     thread = values_at(calls.thread, call, -1)
     call_start = np.minimum(np.maximum(values_at(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)
     call_end = np.minimum(np.maximum(values_at(calls.end, call, 0), call_start), end)
     call_start[unknown] = call_end[unknown] = start[unknown]
-    at_start, at_call, at_return, at_end = (states.moments(at) for at in (start, call_start, call_end, end))
-    np.subtract(at_end.before, at_return.before, out=causes[QUEUED])
-    np.subtract(at_return.before, at_call.before, out=causes[LAUNCH])
-    np.subtract(at_call.before, at_start.before, out=causes[HOST])
+    at_start, at_call, at_return, at_end = map(states.counted_before, (start, call_start, call_end, end))
+    np.subtract(at_end, at_return, out=causes[QUEUED])
+    np.subtract(at_return, at_call, out=causes[LAUNCH])
+    np.subtract(at_call, at_start, out=causes[HOST])
     _move_profiler_time(states, (start, call_start, call_end, end), causes)
     if len(unknown):
         causes[UNKNOWN, unknown] = causes[QUEUED, unknown]
@@ -400,13 +212,13 @@ def _attribute_block(
     waiting = thread[waits]
     for caller in np.flatnonzero(np.bincount(waiting)).tolist():
         rows = waits[waiting == caller]
-        for role, some, ns in states.role_times(caller, at_start.select(rows), at_call.select(rows)):
+        for role, some, ns in states.role_times(caller, start[rows], call_start[rows]):
             causes[ROLE_CAUSES[role], rows[some]] = ns
             causes[HOST, rows[some]] -= ns
 
 
 def _move_profiler_time(
-    states: CountedStates, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]
+    states: ThreadStates, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]
 ) -> None:
     """Move the profiler's overhead from host, launch and queued to its own cause.
 
@@ -415,7 +227,7 @@ def _move_profiler_time(
     rows = states.profiler.overlapping_rows(moments[0], moments[-1])
     if len(rows) == 0:
         return
-    before = [states.counted_profiler.length_before(at[rows]) for at in moments]
+    before = [states.profiler.length_before(at[rows]) for at in moments]
     causes[PROFILER, rows] = before[-1] - before[0]
     for cause, start, end in zip((HOST, LAUNCH, QUEUED), before, before[1:], strict=False):
         causes[cause, rows] -= end - start
@@ -442,14 +254,9 @@ def device_gaps(trace: Trace, idle: IdleGaps) -> Gaps:
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
             for name, values in zip(CAUSES, idle.causes, strict=True)
-        ),
+        )
     )
-    return Gaps(
-        count=len(idle.gaps.start),
-        total_ns=intervals.length(idle.gaps),
-        causes=sums,
-        frame=frame,
-    )
+    return Gaps(count=len(idle.gaps.start), total_ns=intervals.length(idle.gaps), causes=sums, frame=frame)
 
 
 def _nullable_rows(rows: NDArray[Integer]) -> pl.Series:

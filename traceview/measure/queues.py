@@ -169,14 +169,9 @@ def queue_lengths(given: DeviceInput) -> pl.DataFrame:
     started = given.trace.operations["start"].to_numpy()[rows]
     launched = np.sort(call[launch[rows]], kind="stable")  # fast, because they nearly ascend
     own = given.activity.select(launch)
-    own = own[own >= 0]
-    is_own = len(own) == len(rows)
-    moments = launched if is_own else np.sort(call[own], kind="stable")
-    counts = np.zeros(MAX_LENGTH + 1, np.int64)
-    for block in intervals.blocks(len(moments)):
-        at = moments[block]
-        ahead = np.searchsorted(launched, at) - np.searchsorted(started, at, side="right")
-        counts += np.bincount(np.clip(ahead, 0, MAX_LENGTH), minlength=len(counts))
+    moments = np.sort(call[own[own >= 0]], kind="stable")
+    ahead = np.searchsorted(launched, moments) - np.searchsorted(started, moments, side="right")
+    counts = np.bincount(np.clip(ahead, 0, MAX_LENGTH))
     length = np.flatnonzero(counts)
     return pl.DataFrame({"length": length, "count": counts[length]}, schema={"length": pl.Int64, "count": pl.Int64})
 

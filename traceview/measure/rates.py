@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, rounded_share
+from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
 from traceview.model.analysis import DeviceUse, NotMeasured
 from traceview.model.columns import Table, partial_row
@@ -85,10 +85,8 @@ def collectives(_part: PartContext, totals: pl.DataFrame) -> tuple[Collective, .
     if totals.is_empty():
         return ()
     median = pl.col("lengths").list.median().cast(pl.Int64).alias("median_ns")
-    totals = totals.with_columns(median).drop("lengths")
-    totals = totals.sort(["total_ns", *COLLECTIVE_KEYS], descending=[True, *[False] * len(COLLECTIVE_KEYS)])
-    shown = [_collective(row) for row in totals.head(MAX_COLLECTIVES).iter_rows(named=True)]
-    rest = totals[MAX_COLLECTIVES:]
+    first, rest = costliest(totals.with_columns(median).drop("lengths"), COLLECTIVE_KEYS, MAX_COLLECTIVES)
+    shown = [_collective(row) for row in first.iter_rows(named=True)]
     return (*shown, *([_rest_row(rest)] if len(rest) else []))
 
 
@@ -216,7 +214,8 @@ def matrix_precisions(part: PartContext, sums: pl.DataFrame) -> tuple[MatrixPrec
 
 
 def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecision:
-    peak = _peak(gpu, row["precision"], row["tensor_core"])
+    known, on_tensor_cores = row["precision"] is not None, row["tensor_core"] is not False
+    peak = peak_flops(gpu, row["precision"], tensor_core=on_tensor_cores) if known else None
     rate = round(row["flops"] * GIGA / row["working_ns"]) if row["flops"] else None
     return MatrixPrecision(
         precision=row["precision"],
@@ -246,10 +245,6 @@ def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
         sums["known_ns"] = np.bincount(shape, np.where(work.select(all_known), ns, 0), size)
     # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
     return pl.DataFrame(sums).with_columns(pl.exclude("flops").cast(pl.Int64))
-
-
-def _peak(gpu: str, precision: str | None, tensor_core: bool | None) -> int | None:
-    return None if precision is None else peak_flops(gpu, precision, tensor_core=tensor_core is not False)
 
 
 def _matrix_kinds(trace: Trace) -> pl.DataFrame:
@@ -319,11 +314,6 @@ class DeviceFlops:
     missing: str | None = None
 
 
-def speeds_of_light(given: CaptureInput, totals: pl.DataFrame) -> tuple[SpeedOfLight, ...]:
-    """Return one row for each device."""
-    return tuple(_speed_of_light(given, device, totals) for device in given.devices)
-
-
 def _speed_of_light(given: CaptureInput, device: DeviceUse, totals: pl.DataFrame) -> SpeedOfLight:
     rows: Sequence[MatrixPrecision] = device.steady.tables["matrix_precisions"].rows
     main = _main_precision(rows)
@@ -345,7 +335,7 @@ def _speed_of_light(given: CaptureInput, device: DeviceUse, totals: pl.DataFrame
         bf16_peak_flops_per_s=peak_flops(device.name, "bf16") if is_fp32 else None,
         at_peak_ns=_at_peak_ns(rows, work.flops) if work.source == "shapes" else None,
         known_fraction=_known_fraction(rows) if work.source == "shapes" else None,
-        unknown_because=work.missing or _missing_peak(main),
+        unknown_because=work.missing or (NO_PRECISION if main is None else NO_PEAK if peak is None else None),
     )
 
 
@@ -356,12 +346,6 @@ def _main_precision(rows: Sequence[MatrixPrecision]) -> MatrixPrecision | None:
         times[row.precision] = times.get(row.precision, 0) + row.total_ns
     main = max(times, key=lambda name: times[name], default=None)
     return None if main is None else next(row for row in rows if row.precision == main)
-
-
-def _missing_peak(main: MatrixPrecision | None) -> str | None:
-    if main is None:
-        return NO_PRECISION
-    return NO_PEAK if main.peak_flops_per_s is None else None
 
 
 def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision], totals: pl.DataFrame) -> DeviceFlops:
@@ -444,7 +428,7 @@ SPEED_OF_LIGHT = CaptureMeasure(
         row_type=SpeedOfLight,
         shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),
-    speeds_of_light,
+    lambda given, totals: tuple(_speed_of_light(given, device, totals) for device in given.devices),
     totals=_flops_of_calls,
     merge={"device": "key", "flops": "first"},
 )

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import EMPTY, Intervals, Times, union
+from traceview.intervals import Intervals, Times, runs, union
 from traceview.measure.kernels.families import MATRIX, KernelKind, shape_kinds
 
 MAX_TINY = 10_000  # ns
@@ -39,8 +39,9 @@ def tiny_operations(start: Times, end: Times, shape: NDArray[Any], shapes: pl.Da
 
 def storms(name: NDArray[Any], tiny: Mask, min_length: int = MIN_STORM) -> Intervals:
     """Return the storms among the operations of a stream, as ranges of positions."""
-    runs = [_long_runs(repeats(name, period) & tiny, min_length) for period in PERIODS]
-    return union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
+    begin, end = map(np.concatenate, zip(*(runs(repeats(name, period) & tiny) for period in PERIODS), strict=True))
+    long = end - begin >= min_length
+    return union(begin[long], end[long])
 
 
 def repeats(name: NDArray[Any], period: int) -> Mask:
@@ -48,22 +49,3 @@ def repeats(name: NDArray[Any], period: int) -> Mask:
     same = np.zeros(len(name), np.bool_)
     np.equal(name[period:], name[:-period], out=same[period:])
     return same
-
-
-def _long_runs(marked: NDArray[np.bool_], min_length: int) -> Intervals:
-    """Return the runs of at least `min_length` marks."""
-    # Long runs are rare. A long run covers three consecutive samples of every step-th mark: search only near those.
-    step = min_length // 3
-    samples = marked[::step]
-    three = samples[:-2] & samples[1:-1] & samples[2:]
-    if not three.any():
-        return EMPTY
-    near = np.zeros(len(samples) + 1, np.bool_)
-    for steps in range(4):
-        near[steps : steps + len(three)] |= three
-    inside = np.zeros(len(marked) + 2, np.bool_)
-    np.logical_and(marked, np.repeat(near[1:], step)[: len(marked)], out=inside[1:-1])
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    start, end = edges[::2], edges[1::2]
-    kept = end - start >= min_length
-    return Intervals(start[kept], end[kept])

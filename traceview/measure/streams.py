@@ -5,21 +5,18 @@ The idle gaps of a stream lie between its first and last operation.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Rows, Times
+from traceview.intervals import Coverage, Intervals, Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps import IdleGaps, IdleThreadStates, ThreadStates, attribute
+from traceview.measure.gaps import IdleGaps, ThreadStates, attribute
 from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.columns import Table
@@ -27,10 +24,6 @@ from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
 
 OTHERS = ("other_compute", "other_communication", "other_copy")
-BLOCK = 1 << 16  # operations of a stream in a block; all at once would need more memory than the device's own gaps
-MAX_PENDING = 2  # blocks that wait while others are measured
-
-Result = TypeVar("Result")
 STREAM_ORDER = attrgetter("process_id", "context_id", "id")
 
 
@@ -38,7 +31,7 @@ class _StreamGapContext(NamedTuple):
     """Data of a device that the gaps of all its streams need, computed once."""
 
     idle: IdleGaps
-    threads: IdleThreadStates
+    threads: ThreadStates  # in the device's idle gaps
     compute: Coverage
     communication: Coverage  # without compute at the same time
     gap_ended_by: Rows  # see IdleGaps
@@ -46,44 +39,18 @@ class _StreamGapContext(NamedTuple):
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates, device: Activity, idle: IdleGaps) -> _StreamGapContext:
         """Prepare a device whose idle gaps are `idle`."""
+        own = trace.threads["process"].is_in(trace.devices["processes"][device.device].to_list())
         return cls(
             idle,
-            IdleThreadStates.build(threads, idle.gaps),
+            threads.during(idle.gaps, frozenset(own.arg_true().to_list())),
             Coverage.from_union(device.compute),
             Coverage.from_union(intervals.subtract(device.communication, device.compute)),
             idle.gap_ended_by(len(trace.operations)),
         )
 
 
-class _GapBlock(NamedTuple):
-    """Some gaps of a stream, in order, and the operation (row of Trace.operations, -1 for none) that ends each."""
-
-    start: Times
-    end: Times
-    operation: Rows
-
-
-def _map_in_pool(
-    pool: Executor, measure: Callable[[_GapBlock], Result], blocks: Iterator[_GapBlock]
-) -> Iterator[Result]:
-    """Yield `measure` of each block in order, with at most MAX_PENDING blocks waiting in memory."""
-    pending: deque[Future[Result]] = deque()
-    for block in blocks:
-        pending.append(pool.submit(measure, block))
-        if len(pending) > MAX_PENDING:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
-
-
 def _stream_gaps(
-    trace: Trace,
-    device: Activity,
-    context: _StreamGapContext,
-    stream: int,
-    members: Rows,
-    extent: Window | None,
-    pool: Executor,
+    trace: Trace, device: Activity, context: _StreamGapContext, stream: int, members: Rows, extent: Window | None
 ) -> Gaps:
     """Return the gaps of one stream as sums, without a frame. `members` index `device.rows`.
 
@@ -91,75 +58,55 @@ def _stream_gaps(
     window and is not counted.
 
     Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
-    memset). `pool` measures blocks of gaps while others are built.
+    memset).
     """
-    count, total, window = 0, 0, None
-    if extent is not None:
-        window, reach = extent.within(device.window), int(device.end[members].max(initial=extent.start))
-        same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
-        count -= device.gap_continues(reach, extent, same_stream)
-    sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
-    is_device_gap = np.zeros(len(context.idle.gaps.start), np.bool_)
-
-    def measure(gaps: _GapBlock) -> tuple[int, int, dict[str, int]]:
-        parts = _attribute_stream_gaps(trace, context, gaps, is_device_gap)
-        return len(gaps.start), int((gaps.end - gaps.start).sum()), parts
-
-    for some, length, parts in _map_in_pool(pool, measure, _gap_blocks(trace, device, stream, members, window)):
-        count, total = count + some, total + length
-        for name, value in parts.items():
-            sums[name] += value
-    for name, value in zip(CAUSES, _sum_causes(context.idle.causes, is_device_gap), strict=True):
-        sums[name] += value
-    return Gaps(count, total, sums, pl.DataFrame())
-
-
-def _gap_blocks(
-    trace: Trace, device: Activity, stream: int, members: Rows, window: Window | None
-) -> Iterator[_GapBlock]:
-    """Yield a stream's gaps in blocks. A gap lies between the largest end so far and the next start.
-
-    Gaps outside the stream's operations reach to the edges of `window`.
-    """
-    reach = window.start if window else int(device.start[members[0]])
-    last = window.end if window else reach
-    for first in range(0, len(members), BLOCK):
-        some = members[first : first + BLOCK].astype(np.intp)
-        last = max(last, int(device.end[some].max()))
-        some = some[device.end[some] > device.start[some]]  # an operation without length neither splits nor ends a gap
-        if len(some) == 0:
-            continue
-        start = device.start[some]
-        before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), device.end[some]]))
-        reach = int(before[-1])
-        at = np.flatnonzero(start > before[:-1])
-        yield _GapBlock(before[at], start[at], device.rows[some[at]])
-    if last > reach:
-        same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
-        end = np.array([last], np.int64)
-        yield _GapBlock(np.array([reach], np.int64), end, device.next_operation(end, same_stream))
-
-
-def _attribute_stream_gaps(
-    trace: Trace, context: _StreamGapContext, gaps: _GapBlock, is_device_gap: NDArray[np.bool_]
-) -> dict[str, int]:
-    """Return the ns of each cause. Gaps that equal a gap of the device are left out, and marked in `is_device_gap`."""
-    idle = context.idle.gaps
-    place = context.gap_ended_by[gaps.operation]
+    same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
+    gaps, operation = _gaps_between(device, members, same_stream, extent and extent.within(device.window))
+    idle, place = context.idle.gaps, context.gap_ended_by[operation]
+    # A gap that equals one of the device has its causes.
     same = place >= 0
     if len(idle.start):
         same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
+    is_device_gap = np.zeros(len(idle.start), np.bool_)
     is_device_gap[place[same]] = True
     rest = np.flatnonzero(~same)
-    start, end, operation = gaps.start[rest], gaps.end[rest], gaps.operation[rest]
+    start, end, operation = gaps.start[rest], gaps.end[rest], operation[rest]
+    causes = np.zeros(len(CAUSES), np.int64)
+    for block in intervals.blocks(len(rest)):
+        causes += attribute(trace, context.threads, start[block], end[block], operation[block]).sum(axis=1)
     compute, communication = (
         int(union.length_between(start, end).sum()) for union in (context.compute, context.communication)
     )
-    causes = attribute(trace, context.threads, start, end, operation).sum(axis=1).tolist()
     # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
-    busy = int((end - start).sum()) - sum(causes)
+    busy = int((end - start).sum()) - int(causes.sum())
     others = (compute, communication, busy - compute - communication)
-    return dict(zip((*OTHERS, *CAUSES), (*others, *causes), strict=True))
+    causes += _sum_causes(context.idle.causes, is_device_gap)
+    count, sums = len(gaps.start), dict(zip((*OTHERS, *CAUSES), (*others, *causes.tolist()), strict=True))
+    if extent is not None:
+        reach = int(device.end[members].max(initial=extent.start))
+        count -= device.gap_continues(reach, extent, same_stream)
+    return Gaps(count, intervals.length(gaps), sums, pl.DataFrame())
+
+
+def _gaps_between(
+    device: Activity, members: Rows, same_stream: NDArray[np.bool_], window: Window | None
+) -> tuple[Intervals, Rows]:
+    """Return a stream's gaps, and the operation (row of Trace.operations, -1 for none) that ends each.
+
+    Gaps outside the stream's operations reach to the edges of `window`.
+    """
+    some = members[device.end[members] > device.start[members]]  # work without length neither splits nor ends a gap
+    start, end = device.start[some], device.end[some]
+    first = window.start if window else int(device.start[members[0]])
+    last = int(device.end[members].max(initial=window.end if window else first))
+    reach = np.maximum.accumulate(np.append(first, end))
+    at = np.flatnonzero(start > reach[:-1])
+    gaps, operation = Intervals(reach[at], start[at]), device.rows[some[at]]
+    if last <= reach[-1]:
+        return gaps, operation
+    after = device.next_operation(np.array([last], np.int64), same_stream)
+    edges = Intervals(np.append(gaps.start, reach[-1]), np.append(gaps.end, last))
+    return edges, np.append(operation, after)
 
 
 def _sum_causes(causes: NDArray[np.int64], chosen: NDArray[np.bool_]) -> list[int]:
@@ -181,15 +128,12 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     context = _StreamGapContext.build(trace, given.threads, device, given.idle)
     extents = given.extents
 
-    # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
-    # all gaps, so its gaps are measured in parallel too, in a separate pool: threads of the stream pool wait for it.
-    with measuring_threads(len(stream)) as gap_pool, measuring_threads(len(stream)) as stream_pool:
+    def measure(index: int) -> StreamUse:
+        members = intervals.rows_where(stream == index)
+        return _measure_stream(trace, device, context, index, members, is_kernel, extents.get(index))
 
-        def measure(index: int) -> StreamUse:
-            members = intervals.rows_where(stream == index)
-            return _measure_stream(trace, device, context, index, members, is_kernel, extents.get(index), gap_pool)
-
-        uses = stream_pool.map(measure, _streams_with_work_or_gaps(trace, given, stream))
+    with measuring_threads(len(stream)) as pool:  # NumPy releases the interpreter lock
+        uses = pool.map(measure, _streams_with_work_or_gaps(trace, given, stream))
         return tuple(sorted(uses, key=STREAM_ORDER))
 
 
@@ -204,6 +148,19 @@ def _streams_with_work_or_gaps(trace: Trace, given: DeviceInput, stream: NDArray
     return sorted(across | set(np.flatnonzero(np.bincount(stream)).tolist()))
 
 
+def stream_figures(work: Activity, members: Rows, is_kernel: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the numbers of kernels, copies and operations of a stream, and its ns: busy, and by class."""
+    codes = work.codes[members]
+    classes = {"compute_ns": COMPUTE, "communication_ns": COMMUNICATION, "copy_ns": COPY}
+    chosen = {"busy_ns": members, **{name: members[codes == code] for name, code in classes.items()}}
+    return {
+        "kernel_count": int(np.count_nonzero(is_kernel[members])),
+        "copy_count": int(np.count_nonzero(codes == COPY)),
+        "operation_count": len(members),
+        **{name: intervals.union_length(work.start, work.end, rows) for name, rows in chosen.items()},
+    }
+
+
 def _measure_stream(
     trace: Trace,
     device: Activity,
@@ -212,30 +169,18 @@ def _measure_stream(
     members: Rows,
     is_kernel: NDArray[np.bool_],
     extent: Window | None,
-    pool: Executor,
 ) -> StreamUse:
-    codes = device.codes[members]
-    copies = device.rows[members[codes == COPY]]
+    copies = device.rows[members[device.codes[members] == COPY]]
     row = trace.streams.row(index, named=True)
-    gaps = _stream_gaps(trace, device, context, index, members, extent, pool)
-
-    def busy(chosen: Rows) -> int:
-        return intervals.union_length(device.start, device.end, chosen)
-
+    gaps = _stream_gaps(trace, device, context, index, members, extent)
     return StreamUse(
         stream=index,
         id=row["stream_id"],
         process_id=row["process"],
         context_id=row["context"],
         label=row["label"],
-        kernel_count=int(np.count_nonzero(is_kernel[members])),
-        copy_count=len(copies),
-        operation_count=len(members),
+        **stream_figures(device, members, is_kernel),
         bytes=int(trace.operations["bytes"].to_numpy()[copies].sum()),
-        busy_ns=busy(members),
-        compute_ns=busy(members[codes == COMPUTE]),
-        communication_ns=busy(members[codes == COMMUNICATION]),
-        copy_ns=busy(members[codes == COPY]),
         gap_count=gaps.count,
         gap_ns=gaps.total_ns,
         causes=gaps.causes,

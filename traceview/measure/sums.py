@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, sorted_unique
+from traceview.intervals import Times
 
 MAX_BATCH = 1 << 18  # pairs in a batch; larger ones take memory and are not faster
 
@@ -51,7 +50,9 @@ class UnionIndex(NamedTuple):
         ordered = key >> bits
         same = ordered[1:] == ordered[:-1]
         np.maximum(uncovered[1:], end[:-1], out=uncovered[1:], where=same)
-        return _sums_by_sorted_owner(ordered, np.maximum(end - uncovered, 0), count)
+        # np.bincount would convert the lengths to floats.
+        running = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.maximum(end - uncovered, 0))])
+        return np.diff(running[np.searchsorted(ordered, np.arange(count + 1))])
 
 
 def batches(owner: Times, size: Times) -> Iterator[slice]:
@@ -69,46 +70,8 @@ def batches(owner: Times, size: Times) -> Iterator[slice]:
         first = last
 
 
-def _sums_by_sorted_owner(owner: Times, values: Times, count: int) -> Times:
-    # np.bincount would convert the values to floats.
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
-    return np.diff(running[np.searchsorted(owner, np.arange(count + 1))])
-
-
 def sums_by_owner(owner: Times, values: Times, count: int) -> Times:
     """Return the sum of the values of each owner; shape (count,). Owners come in any order."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, owner, values)
     return sums
-
-
-def sums_before(values: NDArray[Any], place: Times) -> Times:
-    """Return the sum of all values before each place, which may be the end. Sums that overflow wrap around.
-
-    It needs no running sum as long as the column.
-    """
-    cuts = sorted_unique(np.append(place, 0))
-    begins = cuts[cuts < len(values)]
-    running = np.zeros(len(begins) + 1, np.int64)
-    if len(begins):
-        np.cumsum(np.add.reduceat(values, begins, dtype=np.int64), out=running[1:])
-    return running[np.searchsorted(cuts, place)]
-
-
-def sums_between(values: NDArray[Any], first: Times, last: Times) -> Times:
-    """Return the sum of values[first[i]:last[i]] for each i."""
-    before = sums_before(values, np.concatenate([first, last]))
-    return before[len(first) :] - before[: len(first)]
-
-
-def covered_length_few_queries(members: Intervals, start: Times, end: Times) -> Times:
-    """Return intervals.covered_length; faster, and with less memory, when queries are few."""
-    if len(members.start) == 0:
-        return np.zeros(len(start), np.int64)
-    moments = np.concatenate([start, np.maximum(start, end)])
-    after = np.searchsorted(members.start, moments, side="right")
-    # The sum of all starts, or of all ends, may overflow; their difference, the sum of lengths, does not.
-    before = sums_before(members.end, after) - sums_before(members.start, after)
-    # Remove the part of the last member that lies after the moment.
-    before -= np.where(after > 0, np.maximum(members.end[after - 1] - moments, 0), 0)
-    return before[len(start) :] - before[: len(start)]

@@ -15,15 +15,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import EMPTY, Coverage, Intervals, Times
 from traceview.measure.activity import Activity, overlaps_window
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.shared_work import launch_rows
-from traceview.measure.sums import covered_length_few_queries, sums_by_owner
+from traceview.measure.sums import sums_by_owner
 from traceview.model.analysis import HostUse, SyncUse
 from traceview.model.columns import Table
 from traceview.model.rows import ApiTotal
 from traceview.model.trace import ROLES, Trace
+
+NOTHING = Coverage.from_union(EMPTY)
 
 
 @dataclass(slots=True)
@@ -35,8 +37,8 @@ class ProcessGpus:
 
     group: int
     devices: list[Activity] = field(default_factory=list)
-    busy: Intervals = EMPTY
-    windows: Intervals = EMPTY
+    busy: Coverage = NOTHING
+    windows: Coverage = NOTHING
 
 
 class BlockingCalls(NamedTuple):
@@ -98,10 +100,10 @@ def measure_waits(trace: Trace, activities: Sequence[Activity], calls: BlockingC
     for process, used in gpus.items():
         some = np.flatnonzero(calls.process == process)
         start, end = own.start[some], own.end[some]
-        waited[some] = busy = covered_length_few_queries(used.busy, calls.start[some], calls.end[some])
+        waited[some] = busy = used.busy.length_between(calls.start[some], calls.end[some])
         if not np.array_equal(start, calls.start[some]):
-            busy = covered_length_few_queries(used.busy, start, end)
-        np.add.at(idle, calls.wait[some], covered_length_few_queries(used.windows, start, end) - busy)
+            busy = used.busy.length_between(start, end)
+        np.add.at(idle, calls.wait[some], used.windows.length_between(start, end) - busy)
     returned = np.full(calls.wait_count, intervals.BEFORE_ALL, np.int64)
     np.maximum.at(returned, calls.wait, calls.returned)
     refill = np.zeros(calls.wait_count, np.int64)
@@ -124,16 +126,10 @@ def _gpus_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, 
         for used in sharing:
             used.devices.append(device)
     for used in gpus.values():
-        used.busy = _merge([device.busy for device in used.devices])
+        used.busy = Coverage.from_union(_merge([device.busy for device in used.devices]))
         edges = np.array([(device.window.start, device.window.end) for device in used.devices], np.int64)
-        used.windows = intervals.union(edges[:, 0], edges[:, 1])
+        used.windows = Coverage.from_union(intervals.union(edges[:, 0], edges[:, 1]))
     return gpus
-
-
-def _lost_ns(used: ProcessGpus, start: Times, end: Times) -> Times:
-    """Return the ns of each [start, end), inside the windows of a process's GPUs, in which none of them is busy."""
-    inside, busy = (covered_length_few_queries(members, start, end) for members in (used.windows, used.busy))
-    return inside - busy
 
 
 def _processes(trace: Trace, device: Activity) -> list[int]:
@@ -198,8 +194,8 @@ def _idle_in_calls(
         if used.group in groups and len(start):
             some = np.flatnonzero((calls.process == process) & (own.end > own.start))
             parts = intervals.parts_in_queries(Intervals(own.start[some], own.end[some]), start, end)
-            ns = _lost_ns(used, parts.start, parts.end)
-            np.add.at(inside, parts.query, ns)
+            lost, busy = (each.length_between(parts.start, parts.end) for each in (used.windows, used.busy))
+            np.add.at(inside, parts.query, lost - busy)
     return inside
 
 

@@ -5,7 +5,7 @@ A GPU has its work, the overlap, and the causes of its idle time, in its window 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -21,17 +21,7 @@ from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.model.units import duration, plain
 from traceview.model.unprofiled import UnprofiledTime
 
-CAUSES = (
-    "profiler",
-    "queued",
-    "launch",
-    "sync",
-    "blocking_copy",
-    "memory",
-    "api",
-    "host",
-    "unknown",
-)
+CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +123,11 @@ class DeviceUse(DeviceFigures):
     def streams(self) -> tuple[StreamUse, ...]:
         """One row per stream."""
         return self.tables["streams"].rows
+
+    def compute_to_hide(self, kinds: Collection[str]) -> int:
+        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
+        overlapped = [sum(each.overlapped_ns for each in self.copies if each.kind == kind) for kind in kinds]
+        return max(self.compute_ns - min(overlapped, default=0), 0)
 
 
 # The figures of an iteration in ns, besides its idle time by cause.

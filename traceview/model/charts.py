@@ -193,7 +193,14 @@ def iteration_bars(iterations: Sequence[Iteration], limit: int = MAX_BARS) -> tu
     sums = {part: np.add.reduceat(np.array(ns, np.int64), firsts).tolist() for part, ns in _parts(iterations).items()}
     stops = [*firsts[1:], len(iterations)]
     return tuple(
-        _build_bar(iterations, bar, first, stop, wall, sums)
+        IterationBar(
+            first=first,
+            count=stop - first,
+            skipped=iterations[first].skipped,
+            wall_ns=sum(wall[first:stop]),
+            parts={part: ns[bar] for part, ns in sums.items() if ns[bar]},
+            slowest=max(range(first, stop), key=wall.__getitem__),
+        )
         for bar, (first, stop) in enumerate(zip(firsts, stops, strict=True))
     )
 
@@ -212,21 +219,3 @@ def _parts(iterations: Sequence[Iteration]) -> dict[str, list[int]]:
     parts = {part: list(map(attrgetter(f"{part}_ns"), iterations)) for part in PARTS}
     causes = iterations[0].idle
     return parts | {f"idle_{cause}": [iteration.idle[cause] for iteration in iterations] for cause in causes}
-
-
-def _build_bar(
-    iterations: Sequence[Iteration],
-    bar: int,
-    first: int,
-    stop: int,
-    wall: Sequence[int],
-    sums: Mapping[str, Sequence[int]],
-) -> IterationBar:
-    return IterationBar(
-        first=first,
-        count=stop - first,
-        skipped=iterations[first].skipped,
-        wall_ns=sum(wall[first:stop]),
-        parts={part: ns[bar] for part, ns in sums.items() if ns[bar]},
-        slowest=max(range(first, stop), key=wall.__getitem__),
-    )

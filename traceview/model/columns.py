@@ -1,15 +1,7 @@
-"""Columns and tables: a measure declares them once, and every report derives its form from them.
+"""Columns and tables: a measure declares them once, and every report derives its form from them (docs/extending.md).
 
-A row of a measure is a frozen dataclass. Each field that reports show is made by `column`, each
-figure that follows from other columns is a property made by `derived`:
-
-    @dataclass(frozen=True, slots=True)
-    class LongestKernel:
-        stream: str = column("text", "stream", "The stream, as the capture names it.")
-        duration_ns: int = column("ns", "longest", "Length of its longest kernel.", merge="max")
-
-The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names, or all of them. A column
-of a measure also declares how its values in two parts of a capture merge (Merge).
+A row of a measure is a frozen dataclass. `column` makes each field that reports show, and `derived` each figure that
+follows from others. The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names.
 """
 
 from __future__ import annotations

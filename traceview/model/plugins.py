@@ -1,10 +1,4 @@
-"""Rules and measures of other packages, by entry point (docs/extending.md "In your own package").
-
-A package names them in its metadata, for example in its pyproject.toml:
-
-    [project.entry-points."traceview.rules"]
-    spin_wait = "my_package:spin_wait"
-"""
+"""Rules and measures of other packages, by entry point (docs/extending.md "In your own package")."""
 
 from __future__ import annotations
 

@@ -5,9 +5,12 @@ Rules choose their advice by the kind (docs/definitions.md "Program kinds").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
+from traceview.model.catalogue import read_toml
+
+ADVICE = Path(__file__).with_name("capture_advice.toml")
 ARRAYS = ("cupy", "numba", "warp", "taichi", "pycuda")  # libraries of Python whose programs write kernels and arrays
 PROGRAM_NAMES = {  # by kind, in the order in which evidence decides
     "pytorch": "PyTorch",
@@ -78,14 +81,9 @@ def program_words(program: Program) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CaptureAdvice:
-    """Texts on how to capture what is missing.
+    """Texts on how to capture GPU work (in one line), CUDA API calls and ranges.
 
-    Attributes:
-        gpu: How to capture GPU work, in one line.
-        calls: How to capture CUDA API calls.
-        ranges: How to capture ranges.
-        no_ranges, no_iterations: Why figures are missing without them, and how to get them. `{push}` stands for the
-            calls that open and close a range.
+    `no_ranges` and `no_iterations` say why figures are missing without them, and how to get them.
     """
 
     gpu: str
@@ -95,41 +93,11 @@ class CaptureAdvice:
     no_iterations: str
 
 
-NSYS = CaptureAdvice(
-    gpu="nsys profile -t cuda,nvtx COMMAND",
-    calls="Trace the CUDA API: `-t cuda` records its calls unless the export filters them out.",
-    ranges="Annotate each step and its phases, and trace NVTX: `-t cuda,nvtx`.",
-    no_ranges="no NVTX ranges in the capture, so phases are unknown: put {push} around each step and capture with "
-    "-t cuda,nvtx",
-    no_iterations="iterations are unknown: no repeating NVTX range launches the GPU work, and the launches have no "
-    "clear period; put a range around each step ({push}), or name it with --iteration",
-)
-TORCH = CaptureAdvice(
-    gpu="torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-    calls="Profile the host as well: add ProfilerActivity.CPU to ProfilerActivity.CUDA.",
-    ranges="Put `record_function` around each step and its phases, or call `prof.step()` after each step.",
-    no_ranges="no record_function ranges in the trace, so phases are unknown: put torch.profiler.record_function "
-    "around each step, or call prof.step() after each step",
-    no_iterations="iterations are unknown: no repeating range launches the GPU work, and the launches have no clear "
-    "period; call prof.step() after each step, three times or more while the profiler records, or "
-    "name the range with --iteration",
-)
-PROFILERS: Mapping[str, CaptureAdvice] = {"nsys": NSYS, "torch.profiler": TORCH}
-# nsys 2022.4 to 2024.2 do not record ranges of the Python package nvtx 0.2.12 and later.
-PYTHON_RANGES = "nvtx.annotate (of the package nvtx 0.2.11)"
-RANGE_CALLS: Mapping[str, str] = {
-    "pytorch": "torch.cuda.nvtx.range_push/range_pop (or instrument.annotate)",
-    "triton": "torch.cuda.nvtx.range_push/range_pop",
-    "julia": "NVTX.@range",
-}
-
-
 def capture_advice(profiler: str, program: Program = PLAIN_CUDA) -> CaptureAdvice:
     """Return the texts for a profiler and a kind of program; those for nsys if the profiler is unknown."""
-    advice = PROFILERS.get(profiler, NSYS)
-    calls = RANGE_CALLS.get(program.kind, PYTHON_RANGES if program.python else "nvtxRangePushA/nvtxRangePop")
-    return replace(
-        advice,
-        no_ranges=advice.no_ranges.replace("{push}", calls),
-        no_iterations=advice.no_iterations.replace("{push}", calls),
+    texts = read_toml(ADVICE)
+    calls = texts["range_calls"]
+    push = calls.get(program.kind) or calls["python" if program.python else "other"]
+    return CaptureAdvice(
+        **{name: text.replace("{push}", push) for name, text in texts.get(profiler, texts["nsys"]).items()}
     )

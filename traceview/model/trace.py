@@ -131,11 +131,7 @@ STREAMS: Mapping[str, PolarsDataType] = {
     "context": pl.Int64,
     "label": pl.String,  # "stream 7", "stream 7 (default)", or its name from NVTX
 }
-THREADS: Mapping[str, PolarsDataType] = {
-    "process": pl.Int32,
-    "tid": pl.Int64,
-    "name": pl.String,
-}
+THREADS: Mapping[str, PolarsDataType] = {"process": pl.Int32, "tid": pl.Int64, "name": pl.String}
 FRAMES: Mapping[str, Mapping[str, PolarsDataType]] = {  # the frames of a Trace
     "operations": OPERATIONS,
     "api": API,

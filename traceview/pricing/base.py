@@ -7,7 +7,7 @@ costs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple
@@ -223,15 +223,6 @@ class DeviceFacts(NamedTuple):
     def row(self) -> int:
         """The row of Trace.devices."""
         return self.use.device
-
-
-def compute_to_hide(use: DeviceUse, kinds: Collection[str]) -> int:
-    """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
-    overlapped = dict.fromkeys(kinds, 0)
-    for copies in use.copies:
-        if copies.kind in overlapped:
-            overlapped[copies.kind] += copies.overlapped_ns
-    return max(use.compute_ns - min(overlapped.values(), default=0), 0)
 
 
 class CaptureFacts(NamedTuple):

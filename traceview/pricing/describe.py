@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, Iterations, NotMeasured
+from traceview.model.catalogue import read_toml
 from traceview.model.findings import NO_GAIN, Finding, Place
 from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
@@ -34,60 +36,13 @@ MOSTLY = 0.5
 MAX_GAPS = 30_000  # gaps of a finding that are looked at
 MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
-# What helps where the host was, by the functions of libraries below its line, or by the system call or state.
-ADVICE: Mapping[str, str] = {
-    r"torch/utils/data/_utils/(?:fetch|collate)": "The main process loads the data: set `num_workers` and "
-    "`pin_memory=True` in the DataLoader.",
-    r"torch/utils/data/dataloader": "The DataLoader's workers are not ready in time: add workers, raise "
-    "`prefetch_factor`, make samples cheaper.",
-    r"json/": "JSON: encode in a thread or process of its own, or every N steps, or with `orjson`.",
-    r"logging/": "Log every N steps, or through `logging.handlers.QueueHandler`, and write in a thread.",
-    r"\((?:wandb|tensorboard|torch/utils/tensorboard|mlflow)": "Log metrics every N steps, not in each one.",
-    r"tqdm/": "Progress bars: set `mininterval=1`, and update them every N steps.",
-    r"torch/_tensor_str": "Printing a tensor copies it from the GPU element by element: print every N steps.",
-    r"\((?:re|regex|sre_\w+)(?:/|\.py)": "Regular expressions: compile them once, prepare texts before the run, or "
-    "use workers.",
-    r"tokeniz": "Tokenize before the run or in worker processes; fast tokenizers take whole batches.",
-    r"\(PIL/|cv2|torchvision/(?:io|transforms)": "Decode and transform images in worker processes or on the GPU.",
-    r"torch/serialization|pickle": "Save checkpoints in a thread or process, from a copy in host memory.",
-    r"torch/nn/utils/clip_grad": "Clip gradients with `foreach=True`, or compile the step.",
-    r"torch/optim/": "Use `fused=True`, or `torch.compile` the optimizer's step.",
-    r"torch/autograd/": "The backward pass launches too slowly: `torch.compile`, a CUDA graph, or larger batches.",
-    r"\(importlib|<frozen importlib": "Imports: import modules before the loop.",
-    r"\(copy\.py": "`copy.deepcopy` copies Python objects one by one: copy tensors on the GPU with `clone()`.",
-    r"PMPI_|libmpi|^MPI_": "The thread waits in MPI for another rank: start transfers earlier, without blocking, and "
-    "give the ranks equal work.",
-    r"libgomp|libi?omp": "The thread waits for other OpenMP threads: give them equal work, or launch the GPU's work "
-    "outside the parallel region.",
-    r"^GIL": "Another Python thread holds the interpreter lock: move its work to a process.",
-    r"threading\.py|pthread_mutex|pthread_rwlock": "A lock: find the thread that holds it, and hold it for less time.",
-    r"nanosleep|usleep": "The thread sleeps: remove the sleep, or wait for an event.",
-    r"^(?:sem_|pthread_cond|futex)": "The thread waits for another thread or process, such as a queue: feed it "
-    "earlier.",
-    r"^(?:waitpid|fork|posix_spawn|system$)": "Processes: start them before the loop, and do not wait for them in it.",
-    r"^(?:p?write|fwrite|fput|putc|puts|v?f?printf|fflush|fsync|fclose)": "Output: print and write every N steps, or "
-    "in another thread.",
-    r"^(?:p?read|fread|fget|getc|open|fopen|mmap|stat)": "Files: read ahead in another thread.",
-    r"^(?:poll|select|epoll|recv|accept|connect|send)": "Sockets and pipes: fetch the data in another thread.",
-    r"^garbage_collection": "Call `gc.disable()` or `gc.freeze()` before the loop, and `gc.collect()` every N steps.",
-    r"^compiling": "Compile before the loop: warm up every shape, and keep shapes the same.",
-    r"^off_cpu": "The thread is not scheduled: it waits in the system or for a free CPU core.",
-}
+_TEXTS = read_toml(Path(__file__).with_name("host_advice.toml"))
+ADVICE: list[tuple[str, str]] = _TEXTS["advice"]
+STATES: Mapping[str, Mapping[str, str]] = _TEXTS["states"]
 # The program's own functions that make batches, by name.
 MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
 BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes or a thread while the GPU works. "
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
-STATE_WORDS = {
-    "garbage_collection": "in garbage collections",
-    "compiling": "in compilation",
-    "off_cpu": "off the CPU",
-}
-
-STATE_REMEDIES = {
-    "garbage_collection": "Collect garbage every N steps, not in the loop.",
-    "compiling": "Compile before the loop: warm up every shape.",
-    "off_cpu": "Find why the thread is not scheduled: a wait, or busy CPU cores.",
-}
 SLEEPS = re.compile(r"nanosleep|usleep")
 
 # The part of a line's idle time that a finding can be about: outside CUDA calls, inside them, or both.
@@ -213,13 +168,13 @@ def _words(line: SourceLine) -> str:
 def _state_place(states: HostStates, total: int, scale: float, whole: str) -> FindingPlace:
     """Return the longest system call or another state that explains the time, if one does."""
     longest = max(states.waits, key=states.waits.__getitem__, default="")
-    times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATE_WORDS}}
+    times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATES}}
     name = max(times, key=times.__getitem__)
     if times[name] < MIN_WAIT_SHARE * total:
         return NOWHERE
     time_ns = int(min(times[name], total) * scale)
-    where = STATE_WORDS.get(name, f"in `{name}`")
-    state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
+    where = STATES[name]["words"] if name in STATES else f"in `{name}`"
+    state, call = (name, "") if name in STATES else ("waiting", name)
     awaited = _awaited(states) if call else ""
     where += f" for {awaited}" if awaited else ""
     place = HostPlace(time_ns, state=state, waits_in=call, waits_for=awaited)
@@ -238,12 +193,12 @@ def _remedy(state: str, call: str, awaited: str) -> str:
             if SLEEPS.search(call)
             else f"Find what ends the wait in `{call}`."
         )
-    return STATE_REMEDIES.get(state, "")
+    return STATES[state]["remedy"] if state in STATES else ""
 
 
 def _advice(place: str) -> str:
     """Return what helps at library functions, as SourceLine.stack has them, in a call or in a state; or ""."""
-    return next((f"{text} " for pattern, text in ADVICE.items() if re.search(pattern, place)), "")
+    return next((f"{text} " for pattern, text in ADVICE if re.search(pattern, place)), "")
 
 
 ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
@@ -318,9 +273,10 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
     place = name_place(facts.analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
+    is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
-        severity="low" if texts["no_gain"] or _is_hidden(draft, price) else severity_from_share(price.unprofiled_share),
+        severity="low" if texts["no_gain"] or is_hidden else severity_from_share(price.unprofiled_share),
         title=texts["title"] + place.where,
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
@@ -339,11 +295,6 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         gain=replace(NO_GAIN, reason=texts["no_gain"]),
         once=draft.once,
     )
-
-
-def _is_hidden(draft: FindingDraft, price: Price) -> bool:
-    """Return whether a longer run hides the cost: it occurs once, and takes at most half of the run."""
-    return draft.once and price.share <= MOSTLY
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:

@@ -19,8 +19,6 @@ from traceview.intervals import EMPTY, Intervals, Rows, Times, integer_type
 from traceview.model.analysis import Gaps
 from traceview.model.trace import Window
 
-BLOCK = 4096
-
 
 class GapClaim(NamedTuple):
     """A claim on the idle ns with these `causes` in the gaps `rows` (ascending rows or a slice; None: all gaps).
@@ -293,25 +291,3 @@ def sum_columns(columns: Sequence[Times]) -> Times:
     for column in columns[2:]:
         total += column
     return total
-
-
-def largest_positions(values: Times, count: int) -> list[int]:
-    """Return the positions of the `count` largest positive values, largest first; equal values in their order.
-
-    Only the blocks that hold the largest values are searched, so the array is not sorted.
-    """
-    if len(values) == 0:
-        return []
-    block_maxima = np.maximum.reduceat(values, np.arange(0, len(values), BLOCK))
-    remaining: dict[int, Times] = {}
-    positions: list[int] = []
-    while len(positions) < count:
-        block = int(block_maxima.argmax())
-        if block_maxima[block] <= 0:
-            break
-        left = remaining.setdefault(block, values[block * BLOCK : (block + 1) * BLOCK].copy())
-        at = int(left.argmax())
-        positions.append(block * BLOCK + at)
-        left[at] = 0
-        block_maxima[block] = left.max()
-    return positions

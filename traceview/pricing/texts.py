@@ -138,7 +138,10 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
     }
     shown = texts.pop("shows", "")
     words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
-    words = {name: _without_lacking(text, program, shown) for name, text in words.items()}
+    words = {
+        name: " ".join(part for part in SENTENCE.split(text) if not is_lacking(part, program, shown))
+        for name, text in words.items()
+    }
     code = {name: _expanded(texts.get(name, ""), {}) for name in CODE}
     code = {name: "" if is_lacking(text, program, shown) else text for name, text in code.items()}
     code["code"] = code["code"] if _has_language(program, own or general) else ""
@@ -149,11 +152,6 @@ def is_lacking(text: str, program: Program, shown: str = "") -> bool:
     """Return whether a text speaks of something that the program does not have; a finding may show that it has it."""
     lacks = (name for name in NEEDS if name not in shown and getattr(program, name) is False)
     return any(NEEDS[name].search(text) for name in lacks)
-
-
-def _without_lacking(text: str, program: Program, shown: str) -> str:
-    """Return a text without the sentences that speak of something that the program does not have."""
-    return " ".join(part for part in SENTENCE.split(text) if not is_lacking(part, program, shown))
 
 
 def _with_fixes(case: Entry) -> Entry:

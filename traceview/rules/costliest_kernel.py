@@ -150,11 +150,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
     kind = kernel_kind(first.name, first.demangled or first.name)
     count = sum(row.count for row in chosen.rows)
     words = FAMILY_WORDS.get(chosen.family, f"{chosen.family} kernels")
-    limits = (
-        _launch(first, gpu["sm_count"], chosen.label is None),
-        _precision(first),
-        _rate(use, first),
-    )
+    limits = (_launch(first, gpu["sm_count"], chosen.label is None), _precision(first), _rate(use, first))
     values = {
         "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
         "part": share(min(chosen.ns, use.window.length), use.window.length),

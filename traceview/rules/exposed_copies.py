@@ -27,15 +27,7 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.sums import Counts, KeyedSums
 from traceview.model.units import duration, quantity, rate, share, size
 from traceview.pricing.accounts import MEMSET, copy_key
-from traceview.pricing.base import (
-    CaptureFacts,
-    CapturePart,
-    DeviceFacts,
-    DevicePart,
-    FindingDraft,
-    Rule,
-    compute_to_hide,
-)
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.rules.pageable_copies import HOST_KINDS
 
@@ -88,7 +80,7 @@ def _draft(device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraf
     is_mixed = 2 * sums.computing.get(key, 0) > copies.count
     in_gaps = _in_kernel_gaps(copies, sums.short.frame.filter(pl.col("copies") == key))
     kind = KIND_NAMES.get(copies.kind, copies.kind)
-    hideable = None if copies.kind == "d2d" else compute_to_hide(device.use, [copies.kind])
+    hideable = None if copies.kind == "d2d" else device.use.compute_to_hide([copies.kind])
     limited = hideable is not None and hideable < copies.exposed_ns
     values = {
         "copies": quantity(copies.count, f"{kind} copy", f"{kind} copies"),

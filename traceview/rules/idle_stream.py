@@ -21,17 +21,15 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Times, largest_positions
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
-from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
-from traceview.pricing.ledger import largest_positions
 from traceview.pricing.texts import join_words
 
 MAX_IDLE_SHARE = 0.01
@@ -62,7 +60,8 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     pauses, spans, groups = [NO_TIMES], [NO_TIMES], {}
     idle = list(_idle_streams(part.counted, device.use))
     for use, _ in idle:
-        times = _work_of_stream(part.trace, device, use)
+        rows = np.flatnonzero(device.column(part.trace, "stream") == use.stream)
+        times = intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
         lengths = times.start[1:] - times.end[:-1]
         longest = largest_positions(lengths, MAX_PLACES)
         pauses.append(_times(use, times.end[:-1][longest], times.start[1:][longest]))
@@ -90,11 +89,6 @@ def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[Stre
             and use.busy_ns < MAX_IDLE_SHARE * device.compute_ns
         ):
             yield use, busiest
-
-
-def _work_of_stream(trace: Trace, device: DevicePart, use: StreamUse) -> Intervals:
-    rows = np.flatnonzero(device.column(trace, "stream") == use.stream)
-    return intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
 
 
 def _times(use: StreamUse, start: Times, end: Times) -> pl.DataFrame:
@@ -171,7 +165,8 @@ def _unused_streams(events: Mapping[str, int]) -> list[str]:
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse, busiest: StreamUse) -> FindingDraft:
-    follower = _follower(sums.kernels.frame, busiest) if _may_train(facts.program) else None
+    may_train = facts.program.kind == "pytorch" and facts.program.training is not False
+    follower = _follower(sums.kernels.frame, busiest) if may_train else None
     values = {
         "stream": use.label,
         "kernels": f"{use.kernel_count:,}",
@@ -194,10 +189,6 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse
         note_without_cost=True,
         evidence=_longest_pauses(device, sums, use),
     )
-
-
-def _may_train(program: Program) -> bool:
-    return program.kind == "pytorch" and program.training is not False
 
 
 def _follower(kernels: pl.DataFrame, busiest: StreamUse) -> tuple[int, int, int] | None:

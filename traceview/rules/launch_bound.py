@@ -72,18 +72,13 @@ def _runs(stretch: Times, thread: NDArray[np.int16], ns: Times) -> pl.DataFrame:
 
 def short_waits(device: DevicePart) -> tuple[Rows, Times]:
     """Return the short steady gaps in which the GPU waits for launches, and the waiting ns of each."""
-    steady, count = device.steady_gaps, 0
-    rows, ns = (np.empty(steady.stop - steady.start, kind) for kind in (np.int32, np.int64))
-    for block in intervals.blocks(len(rows)):
-        gaps = slice(steady.start + block.start, steady.start + block.stop)
-        waits = device.gap_waits(CAUSES, gaps)
-        if waits is not None:
-            short = device.gap_end[gaps] - device.gap_start[gaps] <= MAX_SHORT_GAP
-            chosen = np.flatnonzero(short & (waits > 0))
-            put = slice(count, count + len(chosen))
-            rows[put], ns[put] = chosen + gaps.start, waits[chosen]
-            count = put.stop
-    return rows[:count], ns[:count]
+    steady = device.steady_gaps
+    waits = device.gap_waits(CAUSES, steady)
+    if waits is None:
+        return np.empty(0, np.int32), np.empty(0, np.int64)
+    short = device.gap_end[steady] - device.gap_start[steady] <= MAX_SHORT_GAP
+    chosen = intervals.rows_where(short & (waits > 0))
+    return chosen + np.int32(steady.start), waits[chosen]
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:

@@ -27,16 +27,7 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.model.units import duration, quantity, rate, share, size
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import (
-    CaptureFacts,
-    CapturePart,
-    DeviceFacts,
-    DevicePart,
-    FindingDraft,
-    Mask,
-    Rule,
-    compute_to_hide,
-)
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, restart_gaps
@@ -104,7 +95,7 @@ def pinned_remainder(use: DeviceUse, copies: list[CopyOverlap]) -> int:
     """
     kinds = {each.kind for each in copies}
     longest = max(sum(each.bytes for each in copies if each.kind == kind) for kind in kinds)
-    return max(int(longest / pinned_rate(use.name)) - compute_to_hide(use, kinds), 0)
+    return max(int(longest / pinned_rate(use.name)) - use.compute_to_hide(kinds), 0)
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:

@@ -22,15 +22,7 @@ from traceview.model.sums import Counts
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.model.units import duration, quantity, size
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import (
-    CaptureFacts,
-    CapturePart,
-    DeviceFacts,
-    DevicePart,
-    FindingDraft,
-    Rule,
-    compute_to_hide,
-)
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 
@@ -81,7 +73,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 def _draft(device: DeviceFacts, sums: _Sums) -> FindingDraft:
     computing = _computing_streams(device.use)
-    hideable = compute_to_hide(device.use, COPY_KINDS)
+    hideable = device.use.compute_to_hide(COPY_KINDS)
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
     values = {
         "copies": quantity(int(sums.streams.counts.sum()), "copy", "copies"),

@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import EMPTY
+from traceview.intervals import EMPTY, largest_positions
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.model.units import duration
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
-from traceview.pricing.ledger import largest_positions
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import calls_of_device, total_cost
 

@@ -283,7 +283,9 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     begin, end = int(selection.work.edges[selection.begin]), int(selection.work.edges[selection.last])
     calls = calls_of(trace, selection, begin, end)
     ops = operations_of(trace, selection, calls, begin)
-    facts = machine_facts(trace, calls, ops)._replace(overhead=_overhead_share(trace, begin, end))
+    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
+    overhead_share = length(clip(overhead, begin, end)) / max(end - begin, 1)
+    facts = machine_facts(trace, calls, ops)._replace(overhead=overhead_share)
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
@@ -294,11 +296,6 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     pairs = zip(*parts, strict=True)
     edges = queue_edges(calls, ops, Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs)))
     return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts)
-
-
-def _overhead_share(trace: Trace, begin: int, end: int) -> float:
-    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
-    return length(clip(overhead, begin, end)) / max(end - begin, 1)
 
 
 LARGE_COPY = 1_000_000  # bytes: the time of a larger copy is determined by its rate

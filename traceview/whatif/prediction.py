@@ -32,14 +32,7 @@ from traceview.whatif.graph import (
     path_times,
     replay,
 )
-from traceview.whatif.outcome import (
-    ChangedRun,
-    RunModel,
-    kernel_time,
-    remaining_work,
-    replay_changes,
-    share_of_others,
-)
+from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time, remaining_work, replay_changes, share_of_others
 from traceview.whatif.select import LaunchedWork, select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
@@ -145,8 +138,10 @@ class Changes:
         for change in (*self.known.values(), *more):
             asked = change.name not in self.known
             prediction = _prediction(self.model, [change]) if asked else self.prediction(change.name)
-            if isinstance(prediction, Prediction) and not asked and self._rounds_to_nothing(prediction):
-                prediction = "an iteration would not become shorter"
+            if isinstance(prediction, Prediction):
+                gain = self.model.measured - prediction.iteration_ns
+                if not asked and gain < LEAST_GAIN * self.model.measured:
+                    prediction = "an iteration would not become shorter"
             if isinstance(prediction, Prediction):
                 predictions.append(prediction)
             else:
@@ -166,16 +161,16 @@ class Changes:
         best = [prediction.change for prediction in alone[:most]]
         ordered = [change for change in self.known.values() if change.name in best]
         sets = (made for count in range(2, len(ordered) + 1) for made in combinations(ordered, count))
-        together = (_prediction(self.model, made) for made in sets if not _exclude_each_other(made))
+        compatible = (
+            made for made in sets if not any(left.name in right.alternatives for left in made for right in made)
+        )
+        together = (_prediction(self.model, made) for made in compatible)
         return Combinations(
             base_ns=self.model.measured,
             path=path_times(self.model.graph, self.model.base),
             predictions=(*alone, *(made for made in together if isinstance(made, Prediction))),
             combined=len(best),
         )
-
-    def _rounds_to_nothing(self, prediction: Prediction) -> bool:
-        return self.model.measured - prediction.iteration_ns < LEAST_GAIN * self.model.measured
 
     def saved_by(self, change: GraphChange) -> int | None:
         """Return the ns of an iteration that a change saves; None if it does not apply."""
@@ -295,10 +290,6 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
             replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
         )
     return tuple(predictions)
-
-
-def _exclude_each_other(made: Sequence[GraphChange]) -> bool:
-    return any(change.name in other.alternatives for change in made for other in made)
 
 
 def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> list[GraphChange]:

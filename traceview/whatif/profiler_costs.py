@@ -16,14 +16,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times, covered_length, union
 from traceview.model.trace import Trace
-from traceview.model.unprofiled import (
-    CALL_FIXED,
-    CALL_SHARE,
-    MAX_CALL,
-    OWN_CALL,
-    RANGE_EVENT,
-    ProfilerCosts,
-)
+from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
 from traceview.normalise.codes import categories
 from traceview.whatif.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times, blocks
+from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Analysis, Iteration, Iterations, IterationSummary, NotMeasured, Spread
 from traceview.model.trace import EVERYTHING, Trace, Window
@@ -168,8 +168,7 @@ def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times,
         compute[:] = True
     # The last entry stands for operations in no iteration.
     finish, first = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
-    for block in blocks(len(iteration)):
-        np.maximum.at(finish, iteration[block], np.where(compute[block], end[block], 0))
+    np.maximum.at(finish, iteration, np.where(compute, end, 0))
     first[iteration[::-1]] = start[::-1]  # operations are sorted by start: the first one is written last
     counts = np.bincount(iteration + 1, minlength=count + 1)[1:]
     return finish[:-1], first[:-1], np.where(finish[:-1] > 0, counts, 0)

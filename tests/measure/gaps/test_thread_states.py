@@ -1,26 +1,23 @@
-"""Tests of CallTimeIndex against sets of single nanoseconds."""
+"""Tests of the time of threads in calls against sets of single nanoseconds."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceview import intervals
-from traceview.measure import gaps
-from traceview.measure.gaps import CallTimeIndex
+from traceview.intervals import EMPTY
+from traceview.measure.gaps import ThreadCalls
 
 # Mostly one after the other, like calls; sometimes nested.
 CALLS = st.lists(st.tuples(st.sampled_from([0, 1, 3, 3, 9, -2]), st.integers(0, 4), st.integers(0, 1)), max_size=40)
 QUESTIONS = st.lists(st.tuples(st.integers(-9, 150), st.integers(-3, 120)), max_size=9)
 
 
-@example([(0, 4, 1), (0, 4, 1), (-2, 4, 1)], [(0, 99)], 0, 1)  # overlapping calls
-@given(CALLS, QUESTIONS, st.sampled_from([0, 1, 100]), st.integers(1, 3))
-def test_lookups_equal_counted_nanoseconds(
-    calls: list[tuple[int, int, int]], questions: list[tuple[int, int]], near: int, at_once: int
-) -> None:
+@example([(0, 4, 1), (0, 4, 1), (-2, 4, 1)], [(0, 99)])  # overlapping calls
+@given(CALLS, QUESTIONS)
+def test_lookups_equal_counted_nanoseconds(calls: list[tuple[int, int, int]], questions: list[tuple[int, int]]) -> None:
     spans, at = [], 0
     for after, length, thread in calls:
         spans.append((at := max(at + after, 0), at + length, thread))
@@ -28,16 +25,13 @@ def test_lookups_equal_counted_nanoseconds(
     spans.sort()
     start, end, thread = (np.array([span[side] for span in spans], np.int64) for side in range(3))
     first, lasting = (np.array([one[side] for one in questions], np.int64) for side in (0, 1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaps, "MAX_CALLS_PER_QUERY", near)
-        patch.setattr(gaps, "BLOCK", 2 * at_once)
-        for rows in (None, intervals.rows_where(thread == 1)):
-            own = [span[:2] for span in spans if rows is None or span[2]]
-            moments = {moment for begin, stop in own for moment in range(begin, stop)}
-            found = CallTimeIndex.build(start, end, rows)
-            expected = [len(moments & set(range(begin, begin + ns))) for begin, ns in questions]
-            assert found.length_between(first, first + lasting).tolist() == expected
-            asked = intervals.union(first, first + lasting)
-            both = intervals.intersect(found.calls_near(asked), asked)
-            inside = {moment for begin, ns in questions for moment in range(begin, begin + ns)}
-            assert intervals.length(both) == len(moments & inside)
+    for rows in (None, intervals.rows_where(thread == 1)):
+        own = [span[:2] for span in spans if rows is None or span[2]]
+        moments = {moment for begin, stop in own for moment in range(begin, stop)}
+        found = ThreadCalls.build(start, end, np.zeros(len(start), np.uint8), rows, EMPTY).all
+        expected = [len(moments & set(range(begin, begin + ns))) for begin, ns in questions]
+        assert found.length_between(first, first + lasting).tolist() == expected
+        asked = intervals.union(first, first + lasting)
+        both = intervals.intersect(found.members_near(asked), asked)
+        inside = {moment for begin, ns in questions for moment in range(begin, begin + ns)}
+        assert intervals.length(both) == len(moments & inside)

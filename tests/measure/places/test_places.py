@@ -52,7 +52,7 @@ def test_table_of_modules_adds_up() -> None:
 
 
 def test_rest_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.measure.place_tables.MAX_PLACES", 3)
+    monkeypatch.setattr("traceview.measure.kernels.MAX_PLACES", 3)
     (device,) = analyze(sample("dual.sqlite")).devices
     *rows, rest = device.tables["kernel_places"].rows
     assert len(rows) == 3 and rest.kernel.endswith("other places)") and rest.range is None

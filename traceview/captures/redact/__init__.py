@@ -307,10 +307,7 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
         if os.path.lexists(out):
             raise refused_as_present(out)
         check_outputs((report,), (out,))
-        with (
-            new_file(out, replaces=False) as part,
-            open_with_copy(part, database, display_name(report)) as export,
-        ):
+        with new_file(out, replaces=False) as part, open_with_copy(part, database, display_name(report)) as export:
             copier = CaptureCopier(export, hash_names)
             redacted = copier.copy(step)
             step("check the copy", 0.9)

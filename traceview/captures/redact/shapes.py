@@ -19,6 +19,12 @@ from pathlib import Path
 from traceview.model.catalogue import read_toml
 
 LISTED = read_toml(Path(__file__).with_name("secrets.toml"))
+
+
+def _any_word(name: str) -> str:
+    return "|".join(LISTED[name]["words"].split())
+
+
 W, HEX = "[A-Za-z0-9_-]", "[0-9A-Fa-f]"
 _QUOTE = r"(?:\\{0,3}[\"'`]|&quot;|&#(?:34|39|x27);|%2[27])"  # plain, or as JSON, HTML or an address writes it
 _STRONG = (
@@ -43,27 +49,14 @@ _FLAG = r"(?<![\w-])--?[A-Za-z]?[\w.-]{0,40}?"
 _SLASH = r"(?:\\{0,3}/|%2[Ff])"
 _PART = r"(?:[^\s:,;\"'()<>|/\\%]|%(?!2[Ff])|\\ )+"
 _FOLDER = r"[^\\/\s:*?\"'<>|]+(?: [^\\/\s:*?\"'<>|]+){0,3}"  # folders of Windows may have spaces
-_DOMAINS = (
-    "com|org|net|edu|gov|mil|int|info|biz|io|ai|dev|app|cloud|xyz|tech|online|site|internal|intranet|corp|lan|local|"
-    "localdomain|home|arpa|cluster|svc|de|uk|fr|ch|nl|eu|se|fi|dk|cz|jp|cn|kr|tw|hk|au|nz|ca|us|br|mx|ru|il|pt|ie"
-)
+_DOMAINS = _any_word("domains")
 _WORDS = frozenset(("app", "cloud", "cluster", "dev", "home", "info", "online", "site", "svc", "tech", "us"))
 _PUBLIC_PATH = re.compile(  # a path that every machine has
     r"/(?:proc/sys(?:/[a-z_]+)+|dev/(?:null|shm|nvidia[\w-]*)|usr/local/cuda[\d.-]*(?:/(?:bin|include|lib64))*)[.,]?"
 )
 _PLAIN_VALUE = re.compile(r"\W*(?:true|false|none|null|nil|yes|no|on|off|[*x]+|\d{1,6}(?:\.\d*)?)?\W*", re.IGNORECASE)
 
-
-# The last part of a layer's name in ONNX and TensorRT, which looks like a path: `/model/layers.0/attn/MatMul_1`.
-_OPERATOR = re.compile(
-    r"(?:Abs|Add|And|Arg(?:Max|Min)|(?:Average|Max|Global\w*)Pool|BatchNorm\w*|Cast|Ceil|Clip|Concat|Constant\w*|"
-    r"Conv\w*|Cos|CumSum|DequantizeLinear|Div|Dropout|Einsum|Equal|Erf|Exp|Expand|Flatten|Floor|Gather\w*|Gelu|Gemm|"
-    r"Greater\w*|GridSample|GroupNorm\w*|GRU|Hard\w+|Identity|If|InstanceNorm\w*|LayerNorm\w*|LeakyRelu|Less\w*|Log|"
-    r"LogSoftmax|Loop|LSTM|MatMul\w*|Max|Mean|Min|Mod|Mul|Neg|NonMaxSuppression|NonZero|Not|OneHot|Or|P?Relu|Pad|Pow|"
-    r"QuantizeLinear|Range|Reciprocal|Reduce\w+|Reshape|Resize|RMSNorm\w*|RNN|RoiAlign|Round|Scatter\w*|Shape|Sigmoid|"
-    r"Sign|Sin|Slice|Softmax|Softplus|Split|Sqrt|Squeeze|Sub|Sum|Swish|Tanh|Tile|TopK|Transpose|Unsqueeze|Upsample|"
-    r"Where|Xor)(?:_\d+)*(?:_output_\d+)?[\]})]*"
-)
+_OPERATOR = re.compile(rf"(?:{_any_word('operators')})(?:_\d+)*(?:_output_\d+)?[\]}})]*")
 
 
 def _always_true(_match: re.Match[str]) -> bool:
@@ -218,9 +211,7 @@ SHAPES: tuple[Shape, ...] = (
         exact=rf"(?i:{_FLAG}(?:(?P<strong>{_STRONG})[\w-]{{0,24}}|(?:{_WEAK})s?){_QUOTE}?(?P<set>[\s,\0=]{{1,4}}){_VALUE})",
     ),
     Shape(
-        "user and password",
-        "(?:-u|--user)[ =]",
-        exact=r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:[^\s:\"']+",
+        "user and password", "(?:-u|--user)[ =]", exact=r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:[^\s:\"']+"
     ),
     Shape(
         "address",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceview.measure.activity import device_activity
 from traceview.measure.base import PartInput
 from traceview.measure.host.lines import FIGURES, StackTimes
-from traceview.measure.place_tables import place_totals
+from traceview.measure.kernels import place_totals
 from traceview.measure.places import Places
 from traceview.model.charts import PlaceNode, RangeNode, StackNode, StackTree
 from traceview.model.rows import place_text

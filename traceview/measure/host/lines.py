@@ -49,7 +49,7 @@ def idle_by_thread(trace: Trace, states: ThreadStates, gaps: pl.DataFrame) -> It
     for caller in np.flatnonzero(np.bincount(thread)).tolist():
         own = thread == caller
         before = intervals.union(start[own], launched[own], ordered=True)
-        host = intervals.subtract(before, states.threads[caller].all.calls_near(before))
+        host = intervals.subtract(before, states.threads[caller].all.members_near(before))
         blamed = intervals.union(start[own], np.maximum(returned[own], launched[own]), ordered=True)
         yield ThreadIdle(caller, intervals.subtract(blamed, profiler), intervals.subtract(host, profiler))
 

@@ -18,11 +18,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import BEFORE_ALL, EMPTY, Times, sorted_unique
+from traceview.intervals import BEFORE_ALL, EMPTY, Coverage, Times, sorted_unique
 from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity
 from traceview.measure.gaps import ThreadStates, attribute
 from traceview.measure.overlap import Copies
-from traceview.measure.sums import covered_length_few_queries, sums_between
 from traceview.model.analysis import CAUSES, Gaps, Spread
 from traceview.model.trace import KINDS, ROLES, Trace, Window, enum_texts
 
@@ -87,22 +86,23 @@ def _work_lengths(trace: Trace, device: Activity, start: Times, end: Times) -> I
     for kind in ("h2d", "d2h"):
         members = copies.members[copies.kind == KINDS.index(kind)]
         overlappable[kind] = intervals.union(device.start[members], device.end[members], ordered=True)
-    yield "compute", covered_length_few_queries(device.compute, start, end)
-    yield "communication", covered_length_few_queries(device.communication, start, end)
+    compute = Coverage.from_union(device.compute)
+    yield "compute", compute.length_between(start, end)
+    yield "communication", intervals.covered_length(device.communication, start, end)
     for name, union in overlappable.items():
         parts = intervals.parts_in_queries(union, start, end)
-        hidden = covered_length_few_queries(device.compute, parts.start, parts.end)
+        hidden = compute.length_between(parts.start, parts.end)
         exposed = np.zeros(len(start), np.int64)
         np.add.at(exposed, parts.query, parts.end - parts.start - hidden)
         yield f"exposed_{name}", exposed
 
 
 def _kernel_counts(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
-    kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
+    kernels = np.flatnonzero(device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
     # Unclipped starts: a kernel that began before the window did not start inside it.
-    starts = device.select(trace.operations["start"].to_numpy())
-    first, last = (np.searchsorted(starts, moments, side="left") for moments in (start, end))
-    return sums_between(kernel, first, last)
+    starts = device.select(trace.operations["start"].to_numpy())[kernels]
+    counts: Times = np.searchsorted(starts, end) - np.searchsorted(starts, start)
+    return counts
 
 
 def _idle_by_cause(

@@ -1,4 +1,4 @@
-"""Kernels by name and launch shape, their families, and how a launch fills a GPU (docs/definitions.md "Kernels").
+"""Kernels by launch shape, family and place, and how a launch fills a GPU (docs/definitions.md "Kernels", "Places").
 
 The rules of occupancy are those of cudaOccupancyMaxActiveBlocksPerMultiprocessor; an SM gives as much shared memory as
 it can.
@@ -6,7 +6,7 @@ it can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,10 @@ from traceview import intervals
 from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels.families import KernelKind, shape_kinds
+from traceview.measure.places import PLACE
+from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
-from traceview.model.rows import KernelFamily, KernelUse
+from traceview.model.rows import KernelFamily, KernelPlace, KernelUse, ModuleUse
 from traceview.model.trace import SHAPES, Trace, Window
 
 MAX_KERNELS = 200
@@ -26,16 +28,19 @@ DIGITS = 6
 
 def kernel_uses(part: PartContext, totals: pl.DataFrame) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
-    keys = [*SHAPES]
     dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
-    totals = totals.sort(["total_ns", *keys], descending=[True, *[False] * len(keys)]).with_columns(*dimensions)
-    total = int(totals["total_ns"].sum())
-    limits = _sm_limits(part.trace, part.device)
-    first = totals.head(MAX_KERNELS)
+    total, limits = int(totals["total_ns"].sum()), _sm_limits(part.trace, part.device)
+    first, rest = costliest(totals.with_columns(*dimensions), SHAPES, MAX_KERNELS)
     kinds = zip(first.iter_rows(named=True), shape_kinds(first), strict=True)
     rows = [_kernel_use(row, kind, total, limits) for row, kind in kinds]
-    rest = totals[MAX_KERNELS:]
     return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
+
+
+def costliest(totals: pl.DataFrame, keys: Iterable[str], limit: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows with most `total_ns`, at most `limit`, and the others; equal ones are in the order of `keys`."""
+    names = [*keys]
+    ordered = totals.sort(["total_ns", *names], descending=[True, *[False] * len(names)])
+    return ordered.head(limit), ordered[limit:]
 
 
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
@@ -77,7 +82,7 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
     grid, block = _dimensions(row["grid"]), _dimensions(row["block"])
     return KernelUse(
         name=row["name"],
-        **_kind_fields(kind),
+        **{name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")},
         **_figures(row["count"], row["total_ns"], row["min_ns"], row["max_ns"], total),
         demangled=row["demangled"],
         grid=grid,
@@ -86,10 +91,6 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
         shared_bytes=row["shared_bytes"],
         **_launch_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
     )
-
-
-def _kind_fields(kind: KernelKind) -> dict[str, Any]:
-    return {name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")}
 
 
 def _figures(count: int, ns: int, low: int, high: int, total: int) -> dict[str, Any]:
@@ -180,6 +181,85 @@ FAMILIES = PartMeasure(
     Table(name="kernel_families", title="Kernel families", row_type=KernelFamily),
     kernel_families,
     order=lambda row: (-row.total_ns, row.family),
+)
+
+
+MAX_PLACES = 500
+MAX_PAIRS = 1 << 20  # pairs of a place and a shape; up to so many sums are kept in one array
+ELSEWHERE = "(no module and no op)"
+KEYS = ("kernel", "family", *PLACE)
+
+
+def kernel_places(_part: PartContext, totals: pl.DataFrame) -> tuple[KernelPlace, ...]:
+    """Return one row for each kernel name and place, the costliest first; one row for all beyond MAX_PLACES."""
+    total = int(totals["total_ns"].sum())
+    first, rest = costliest(totals, KEYS, MAX_PLACES)
+    rows = [KernelPlace(**row, share=rounded_share(row["total_ns"], total)) for row in first.iter_rows(named=True)]
+    if rest.is_empty():
+        return tuple(rows)
+    count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
+    name, share = f"({len(rest)} other places)", rounded_share(ns, total)
+    return (*rows, partial_row(KernelPlace, kernel=name, count=count, total_ns=ns, share=share))
+
+
+def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
+    """Return KEYS, and `more` columns of places, with count and total_ns."""
+    work, shapes = given.activity, len(given.trace.shapes)
+    pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
+    kinds, size = None, shapes * len(given.places.table)
+    if size > MAX_PAIRS:
+        kinds, pair = np.unique(pair, return_inverse=True)
+        size = len(kinds)
+    count = np.bincount(pair, minlength=size)
+    used = np.flatnonzero(count)
+    total = sums_by_owner(pair, work.end - work.start, size)[used]
+    place, shape = np.divmod(used if kinds is None else kinds[used], shapes)
+    return (
+        pl.concat([_kernel_names(given)[shape], given.places.table[place]], how="horizontal")
+        .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
+        .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
+        .group_by(*KEYS, *more)
+        .agg(pl.col("count", "total_ns").sum())
+    )
+
+
+def module_uses(_part: PartContext, totals: pl.DataFrame) -> tuple[ModuleUse, ...]:
+    """Return one row for each module, op and direction, the costliest first; none if the capture has neither."""
+    if totals.is_empty() or not any(totals.select(pl.col("module", "op").is_not_null().any()).row(0)):
+        return ()
+    total = int(totals["total_ns"].sum())
+    place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
+    rows = (
+        totals.group_by(pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), "direction")
+        .agg(pl.col("count", "total_ns").sum())
+        .sort("total_ns", "place", "direction", descending=[True, False, False])
+        .head(MAX_PLACES)
+    )
+    return tuple(ModuleUse(**row, share=rounded_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
+
+
+def _kernel_names(given: PartInput) -> pl.DataFrame:
+    """Return the label and the family of the kernels of each of Trace.shapes."""
+    kinds = [(kind.label, kind.family) for kind in shape_kinds(given.trace.shapes)]
+    return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
+
+
+KERNEL_PLACES = PartMeasure(
+    Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False),
+    kernel_places,
+    totals=place_totals,
+)
+MODULES = PartMeasure(
+    Table(
+        name="modules",
+        title="Kernels by module and op",
+        note="Backward kernels count for the module and the op of their forward.",
+        row_type=ModuleUse,
+        shown=("place", "share", "total_ns", "count", "direction"),
+        in_json=False,
+    ),
+    module_uses,
+    totals=lambda given: pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given),
 )
 
 

@@ -153,7 +153,7 @@ class TraceLanes(NamedTuple):
             # 0 means none; a column of zeros is left out.
             {
                 "correlation": correlation.to_numpy()[rows],
-                "host_memory": _category_numbers(memory)[rows],
+                "host_memory": (memory.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()[rows],
                 "shape": shape.to_numpy()[rows],
             },
         )
@@ -187,12 +187,6 @@ class TraceLanes(NamedTuple):
             for cost in COSTS if len(at) else ():
                 costs.setdefault(cost, np.zeros(count, np.int64))[at] = use.frame[cost].to_numpy()[known]
         return costs
-
-
-def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
-    """Return the numbers of categories from 1; 0 for null."""
-    numbers: NDArray[np.uint8] = (column.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
-    return numbers
 
 
 class TimelineEvents(NamedTuple):

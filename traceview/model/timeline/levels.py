@@ -15,7 +15,7 @@ from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.timeline.events import PageInputs
-from traceview.model.timeline.marks import Marks, Numbers, concatenated, reach
+from traceview.model.timeline.marks import Marks, concatenated, reach
 from traceview.model.timeline.merging import MAX_SHIFT, GroupCounts, merged
 from traceview.model.timeline.rows import TimelineRow
 from traceview.model.timeline.stored import AllMarks, StoredMarks
@@ -28,7 +28,6 @@ STEP = 2  # doublings per level; 1 costs 1.5 times the bytes and draws hardly fa
 MARGIN_SHARE = 0.5  # margin on both sides of a place, as a share of its length
 MIN_MARGIN = 50_000  # ns
 MAX_PLACE_FRACTION = 100  # only both ends are kept of a place longer than the capture divided by this
-LOW_BITS = (1 << 20) - 1
 
 Place = tuple[int, int]
 
@@ -221,17 +220,10 @@ def _chosen_marks(marks: AllMarks, cover: Intervals, correlations: Times) -> Mar
     for piece in marks.near(cover, correlations):
         rows = _touching_rows(piece, cover)
         if len(correlations) and "correlation" in piece.details:
-            rows = sorted_unique(np.concatenate([rows, _rows_with(piece.details["correlation"], correlations)]))
+            launched = np.flatnonzero(np.isin(piece.details["correlation"], correlations))
+            rows = sorted_unique(np.concatenate([rows, launched]))
         parts.append(piece.take(rows))
     return concatenated(parts) if parts else marks.take(slice(0, 0))
-
-
-def _rows_with(values: Numbers, numbers: Numbers) -> Times:
-    """Return the rows whose value is among `numbers`. A table of the lowest bits selects candidates."""
-    table = np.zeros(LOW_BITS + 1, np.bool_)
-    table[numbers & LOW_BITS] = True
-    rows = np.flatnonzero(table[values & LOW_BITS])
-    return rows[np.isin(values[rows], numbers)]
 
 
 def _touching_rows(marks: Marks, cover: Intervals) -> Times:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
+from traceview.intervals import EMPTY, Times, blocks, sorted_unique
 from traceview.model.timeline.marks import Marks, Merge, Numbers, concatenated
 
 MAX_SHIFT = 61
@@ -112,22 +112,21 @@ def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
 
 def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -> Marks:
     """Merge the groups of marks that start at `first`. `alike`: all marks have the same name and look."""
-    last = np.append(first[1:], len(marks)) - 1
-    size = last - first + 1
+    size = np.diff(first, append=len(marks))
     length = marks.end - marks.start
     known = marks.merge or Merge(size, length, length, looks)
     longest = first if alike else _longest(known.top, first, size, shift)
-    shares = _shares(marks, known, size, last)
+    shares = _shares(marks, known, first)
     return Marks(
         marks.start[first],
-        _latest(marks.end, first, last),
+        np.maximum.reduceat(marks.end, first),
         marks.name[longest],
         _dominant(shares, looks, marks.look[longest]) if shares else marks.look[longest],
-        {key: _sums(column, last) for key, column in marks.sums.items()},
+        {key: _sums(column, first) for key, column in marks.sums.items()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
         Merge(
-            size if marks.merge is None else _sums(known.count, last),
-            _sums(known.busy, last),
+            size if marks.merge is None else _sums(known.count, first),
+            _sums(known.busy, first),
             known.top[longest],
             looks,
             shares,
@@ -135,18 +134,8 @@ def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -
     )
 
 
-def _latest(end: Times, first: Times, last: Times) -> Times:
-    """Return the latest end of each group; where ends ascend, it is the end of the last mark."""
-    if is_sorted(end):
-        return end[last]
-    latest: Times = np.maximum.reduceat(end, first)
-    return latest
-
-
-def _sums(values: Times, last: Times) -> Times:
-    """Return the sum of each group from cumulative sums, which is twice as fast as np.add.reduceat."""
-    sums: Times = np.cumsum(values)[last]
-    sums[1:] -= sums[:-1]
+def _sums(values: Times, first: Times) -> Times:
+    sums: Times = np.add.reduceat(values, first, dtype=np.int64)
     return sums
 
 
@@ -175,17 +164,9 @@ def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Nu
     return dominant
 
 
-def _shares(marks: Marks, known: Merge, size: Times, last: Times) -> tuple[Times, ...]:
+def _shares(marks: Marks, known: Merge, first: Times) -> tuple[Times, ...]:
     """Return the ns of each class in each group; empty where the marks have one class."""
-    if known.shares:
-        return tuple(_sums(share, last) for share in known.shares)
     if len(known.looks) == 1:
         return ()
-    # One cell per class and group.
-    groups, least, most = len(last), int(known.looks[0]), int(known.looks[-1])
-    place = np.repeat(np.arange(groups) - least * groups, size)
-    place += np.multiply(marks.look, groups, dtype=np.int64)
-    # Floats hold these sums exactly: a bin is shorter than 2^53 ns.
-    sums = np.bincount(place, weights=known.busy.astype(np.float64), minlength=groups * (most - least + 1))
-    of_class = sums.astype(np.int64).reshape(-1, groups)
-    return tuple(of_class[look - least] for look in known.looks.tolist())
+    shares = known.shares or (np.where(marks.look == look, known.busy, 0) for look in known.looks)
+    return tuple(_sums(share, first) for share in shares)

@@ -134,7 +134,10 @@ def write_part(
         for thread in used(lanes.api.owner).tolist():
             out.row("call", call_id(thread), lanes.calls(thread))
         places = NamePlaces.merged(out.places, span.start)
-        blocks = write_blocks(_as_marks(places), file, path)
+        places = places.take(np.argsort(places.start, kind="stable"))
+        look, details = np.zeros(len(places.start), np.uint8), {"row": places.row}
+        marks = Marks(places.start, places.start + places.length, places.name, look, {}, details)
+        blocks = write_blocks(marks, file, path)
     return PartMarks(
         out.lanes,
         edges,
@@ -190,12 +193,6 @@ def _device_bins(device: DeviceLanes, window: Window | None, span: Window) -> De
     return DeviceBins(device.id, first, device_sums(device, edges))
 
 
-def _as_marks(places: NamePlaces) -> Marks:
-    order = np.argsort(places.start, kind="stable")
-    start, end = places.start[order], (places.start + places.length)[order]
-    return Marks(start, end, places.name[order], np.zeros(len(start), np.uint8), {}, {"row": places.row[order]})
-
-
 def split_edges(gaps: Marks, device: DeviceUse) -> tuple[Marks, Marks, Marks]:
     """Return the gaps that touch no edge of the device's window in the part, the one at its start, the one at its end.
 
@@ -220,12 +217,7 @@ def stored_events(parts: Sequence[PartMarks], span: Window, folder: Path) -> Tim
             exposed[device] = (sum_mappings((before[0], whole)), sum_mappings((before[1], steady)))
     calls = [costliest(pl.concat(frames)) for frames in zip(*(part.calls for part in parts), strict=True)]
     return TimelineEvents(
-        span,
-        names,
-        lanes.by_id,
-        exposed,
-        call_places(calls),
-        _stored_sums(parts, span, lanes, len(names.texts)),
+        span, names, lanes.by_id, exposed, call_places(calls), _stored_sums(parts, span, lanes, len(names.texts))
     )
 
 
@@ -300,7 +292,7 @@ class StoredLanes:
         joins = _GapJoins(folder / JOINED_FILE, zero)
         for part, number, shape in zip(parts, self.names, shapes, strict=True):
             for lane, edges in part.edges.items():
-                start, end = (_renamed(edge, number) for edge in edges)
+                start, end = (replace(edge, name=number[edge.name]) if len(edge) else edge for edge in edges)
                 lanes.setdefault(lane, []).extend(joins.closed(lane, start, lane in part.lanes or len(end) > 0))
                 joins.open(lane, end)
             for lane, own in part.lanes.items():
@@ -357,10 +349,6 @@ class _GapJoins:
             sums = {cause: marks.sums.get(cause, ZERO) for cause in CAUSES}
             self.joined.setdefault(lane, []).append(replace(marks, sums=sums))
             yield PartBlocks(write_lane(marks, self._zero, self._file, self._path), names, names[:1])
-
-
-def _renamed(marks: Marks, numbers: Numbers) -> Marks:
-    return replace(marks, name=numbers[marks.name]) if len(marks) else marks
 
 
 def _joined_gap(before: Marks, after: Marks) -> Marks:

@@ -7,13 +7,14 @@ capture in memory makes them from its lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times, blocks
-from traceview.model.timeline.marks import Columns, Marks, Packed, used
+from traceview.model.timeline.marks import Columns, Marks, used
 from traceview.model.timeline.rows import LOOKS, Group, NamePlaces, TimelineRow, unions
 from traceview.model.timeline.stored import AllMarks
 from traceview.model.trace import Window
@@ -88,13 +89,7 @@ def sums_of_names(
         shift = max(shift, stored.name_shift)
         for part in stored.names:
             known.setdefault(part.row, []).append(part.wider(shift - stored.name_shift))
-    return shift, list(_names(groups, bin_edges(span, shift), known))
-
-
-def _names(groups: Sequence[Group], edges: Times, known: Mapping[str, Sequence[NameSums]]) -> Iterator[NameSums]:
-    for group in groups:
-        for row in group.rows:
-            yield from known[row.id] if row.id in known else sums_of_row(row, edges)
+    return shift, list(row_sums(groups, bin_edges(span, shift), known))
 
 
 class DeviceLanes(NamedTuple):
@@ -132,7 +127,10 @@ def tally_bins(devices: int, budget: int) -> int:
 
 def tally(sums: Mapping[str, dict[str, Times]], shift: int, length: int, columns: Columns) -> dict[str, object]:
     """Write the sums of each device (by id) in bins of 2^shift ns to `columns`; return their places."""
-    packed = [{"id": device, "columns": _packed_sums(own, columns)} for device, own in sums.items()]
+    packed = [
+        {"id": device, "columns": {name: columns.add(values) for name, values in own.items() if values.any()}}
+        for device, own in sums.items()
+    ]
     return {"shift": shift, "count": (length >> shift) + 1, "devices": packed}
 
 
@@ -197,10 +195,6 @@ def _counts(streams: Sequence[Marks], edges: Times) -> dict[str, Times]:
     return {"kernels": kernels, "copy_count": copies}
 
 
-def _packed_sums(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
-    return {name: columns.add(values) for name, values in sums.items() if values.any()}
-
-
 class NameSums(NamedTuple):
     """Sums of one row, ascending by bin and name: ns inside the bin, and events that start in it."""
 
@@ -224,11 +218,13 @@ class NameSums(NamedTuple):
         return self._replace(bin=bin[first], name=name[first], time=time, started=started)
 
 
-def row_sums(groups: Sequence[Group], edges: Times) -> Iterator[NameSums]:
-    """Yield the sums of every row between the ascending borders `edges` (ns)."""
+def row_sums(
+    groups: Sequence[Group], edges: Times, known: Mapping[str, Sequence[NameSums]] = MappingProxyType({})
+) -> Iterator[NameSums]:
+    """Yield the sums of every row between the ascending borders `edges` (ns), those of some rows from `known`."""
     for group in groups:
         for row in group.rows:
-            yield from sums_of_row(row, edges)
+            yield from known[row.id] if row.id in known else sums_of_row(row, edges)
 
 
 def sums_of_row(row: TimelineRow, edges: Times) -> Iterator[NameSums]:

@@ -142,30 +142,13 @@ def _decide_batch(totals: Totals) -> SpeedupDecision | str:
 
 CHANNELS_LAST = Speedup(
     "channels-last",
-    "Images in channels-last layout",
-    "an image network in PyTorch",
     ("layout", "convolution", "product", "native", "cudnn", "volume"),
     _layouts,
     _decide_layouts,
     gone=("layout",),
 )
-PAD = Speedup(
-    "pad",
-    "Pad matrix dimensions to multiples of 8",
-    "a vocabulary or width that may be padded",
-    ("odd",),
-    _odd_products,
-    _decide_padding,
-)
-BATCH = Speedup(
-    "batch",
-    "Batch equal small matrix products",
-    "products that do not depend on each other",
-    ("first", "later"),
-    _small_products,
-    _decide_batch,
-    gone=("later",),
-)
+PAD = Speedup("pad", ("odd",), _odd_products, _decide_padding)
+BATCH = Speedup("batch", ("first", "later"), _small_products, _decide_batch, gone=("later",))
 
 
 MEASURED = ("H100", "H200", "GH200", "H800")  # GPUs of the generation on which the fractions were measured
@@ -296,31 +279,6 @@ def _evidence(totals: Totals, precision: str, *groups: str) -> str:
     return text
 
 
-TF32 = Speedup(
-    "tf32",
-    "Allow TF32 for matrix products",
-    "inputs with 10-bit mantissas",
-    (*FP32_GROUPS, *VOCABULARY),
-    _fp32_products,
-    _decide_tf32,
-    blocks=VOCABULARY,
-)
-FP16 = Speedup(
-    "fp16",
-    "Autocast to FP16",
-    "a scaled loss, inputs with 10-bit mantissas",
-    (*FP32_GROUPS, *VOCABULARY),
-    _products_on_old_gpu,
-    _decide_fp16,
-    blocks=VOCABULARY,
-)
-BF16 = Speedup(
-    "bf16",
-    "Autocast to bfloat16",
-    "inputs with 7-bit mantissas",
-    BF16_GROUPS,
-    _products_below_bf16,
-    _decide_bf16,
-    blocks=VOCABULARY,
-    programs=("pytorch",),
-)
+TF32 = Speedup("tf32", (*FP32_GROUPS, *VOCABULARY), _fp32_products, _decide_tf32, blocks=VOCABULARY)
+FP16 = Speedup("fp16", (*FP32_GROUPS, *VOCABULARY), _products_on_old_gpu, _decide_fp16, blocks=VOCABULARY)
+BF16 = Speedup("bf16", BF16_GROUPS, _products_below_bf16, _decide_bf16, blocks=VOCABULARY)

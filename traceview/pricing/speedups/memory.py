@@ -87,56 +87,17 @@ def _decide_share(what: str, left: Range, totals: Totals) -> SpeedupDecision | s
     return SpeedupDecision(totals.detail(what), dict.fromkeys(totals.groups, left))
 
 
-def _move(name: str, title: str, rests_on: str, pattern: str, what: str, left: Range) -> Speedup:
+def _move(name: str, pattern: str, what: str, left: Range) -> Speedup:
     """Return a change to the kernels whose names match a pattern."""
     decide = partial(_decide_share, what, left)
-    return Speedup(
-        name,
-        title,
-        rests_on,
-        ("moves",),
-        lambda kernels: Members({"moves": kernels.matches(pattern)}),
-        decide,
-        programs=("pytorch",),
-    )
+    return Speedup(name, ("moves",), lambda kernels: Members({"moves": kernels.matches(pattern)}), decide)
 
 
-ZEROED = Speedup(
-    "zeroed-gradients",
-    "Gradients dropped, not zeroed",
-    "gradients that are written next",
-    ("zeroed",),
-    _zeroed_gradients,
-    _decide_zeroed,
-    gone=("zeroed",),
-    programs=("training",),
-)
-EMBEDDING = Speedup(
-    "embedding",
-    "Embedding gradients without a sort",
-    "a sparse or fused update",
-    ("gradient", "sort"),
-    _embedding_gradients,
-    _decide_embedding,
-    programs=("training",),
-)
-CASTS = _move("casts", "Fewer casts", "tensors that keep one precision", CAST, "casts between precisions", CAST_LEFT)
-CONCATENATE = _move(
-    "concatenate",
-    "Parts written in place",
-    "a result that is allocated once",
-    CONCATENATION,
-    "concatenations",
-    CONCATENATION_LEFT,
-)
-STRIDED_COPY = _move(
-    "contiguous",
-    "Fewer strided copies",
-    "kernels that accept strides",
-    STRIDED,
-    "copies of strided tensors",
-    STRIDED_LEFT,
-)
+ZEROED = Speedup("zeroed-gradients", ("zeroed",), _zeroed_gradients, _decide_zeroed, gone=("zeroed",))
+EMBEDDING = Speedup("embedding", ("gradient", "sort"), _embedding_gradients, _decide_embedding)
+CASTS = _move("casts", CAST, "casts between precisions", CAST_LEFT)
+CONCATENATE = _move("concatenate", CONCATENATION, "concatenations", CONCATENATION_LEFT)
+STRIDED_COPY = _move("contiguous", STRIDED, "copies of strided tensors", STRIDED_LEFT)
 
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
@@ -286,32 +247,10 @@ def _single_tensor_updates(kernels: KernelSequence) -> Mask:
     return marked(first[many], last[many], len(update))
 
 
-COMPILE = Speedup(
-    "compile",
-    "Fuse chains of elementwise kernels (torch.compile)",
-    "shapes that seldom change",
-    ("first", "later", "attention", "compiled"),
-    _chains,
-    _decide_chains,
-    gone=("later",),
-    programs=("pytorch",),
-)
+COMPILE = Speedup("compile", ("first", "later", "attention", "compiled"), _chains, _decide_chains, gone=("later",))
 SDPA = Speedup(
-    "sdpa",
-    "Attention as one kernel",
-    "a supported head size, and no use of the attention weights",
-    ("product", "backward", "odd", "inner", "layer", "fused"),
-    _attention,
-    _decide_attention,
-    gone=("inner",),
+    "sdpa", ("product", "backward", "odd", "inner", "layer", "fused"), _attention, _decide_attention, gone=("inner",)
 )
 FUSED_OPTIMIZER = Speedup(
-    "fused-optimizer",
-    "A fused optimizer",
-    "the same update up to rounding",
-    ("several", "single", "adam"),
-    _updates,
-    _decide_optimizer,
-    gone=("single",),
-    programs=("training",),
+    "fused-optimizer", ("several", "single", "adam"), _updates, _decide_optimizer, gone=("single",)
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +18,12 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where
 from traceview.measure.kernels.families import KernelKind, shape_kinds
+from traceview.model.catalogue import read_toml
 from traceview.model.sums import Counts
 from traceview.model.trace import CLASSES, SOURCES, Trace
 from traceview.model.units import share
 
+TEXTS = Path(__file__).with_name("texts.toml")
 Mask = NDArray[np.bool_]
 Factors = NDArray[np.float64]
 COMPUTE, KERNEL = CLASSES.index("compute"), SOURCES.index("kernel")
@@ -283,19 +286,31 @@ class Speedup(NamedTuple):
     """A change to the compute.
 
     `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not
-    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`. `programs` are
-    the kinds of programs (KINDS of pricing/texts.py) that the change fits; none for all.
+    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`. texts.toml has
+    the texts of the change, and the kinds of programs that it fits.
     """
 
     name: str
-    title: str
-    rests_on: str
     groups: tuple[str, ...]
     collect: Callable[[KernelSequence], Members]
     decide: Callable[[Totals], SpeedupDecision | str]
     gone: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What the change is."""
+        return str(read_toml(TEXTS)[self.name]["title"])
+
+    @property
+    def rests_on(self) -> str:
+        """The conditions of its gain."""
+        return str(read_toml(TEXTS)[self.name]["rests_on"])
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The kinds of programs that it fits; none for all."""
+        return tuple(read_toml(TEXTS)[self.name].get("programs", ()))
 
     def candidates(self, kernels: KernelSequence, counted: slice = slice(None)) -> Candidates:
         """Return the kernels that the change may affect among those that count; the others show what runs nearby."""

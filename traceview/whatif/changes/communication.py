@@ -1,12 +1,7 @@
-"""Changes to communication: overlap it, and train on several GPUs of a host.
+"""Changes to communication: overlap it, and train on several GPUs of a host (docs/whatif.md "The changes").
 
-Overlap. Symptom: compute waits for communication kernels. With the change, work that waited for communication waits for
-the work that the communication itself waited for. The order of all other work stays the same.
-
-Several GPUs. This change is predicted only on request, because the capture holds neither the other GPUs nor the size of
-the gradients. With the change, the all-reduce of a bucket starts when the backward pass has computed its gradients. The
-all-reduces run one after the other on a separate stream; the optimizer waits for the last. Concurrent kernels share the
-GPU with them.
+Several GPUs are predicted only on request, because the capture holds neither the other GPUs nor the size of the
+gradients. The all-reduces run one after the other on a separate stream.
 """
 
 from __future__ import annotations

@@ -1,19 +1,7 @@
 """Changes to copies and streams: pin memory, prefetch batches, copy results apart, run micro-batches concurrently.
 
-Pinning. Symptom: copies from or to pageable memory. The driver stages them, and the call returns when that is done.
-With the change, a copy runs at the pinned rate, and its call takes as long as an asynchronous one. A synchronization
-that directly follows a copy to the GPU on its thread belongs to it (`tensor.to` makes it) and is removed, too.
-
-Prefetching. Symptom: large h2d copies on the kernels' stream, which all later kernels wait for. With the change, an
-iteration issues the copy of the next batch. The copy waits for the copy engine and for the previous iteration to
-release its buffer. The kernels of the next iteration wait for the copy.
-
-Results. Symptom: large d2h copies on the kernels' stream, which all later kernels wait for. With the change, a copy
-waits for the work before it, and later kernels do not wait for the copy.
-
-Micro-batches. Symptom: gradient accumulation, and kernels that do not fill the GPU. With one batch a step nothing can
-run concurrently: the next forward pass needs this step's weights, and autograd runs a backward pass on the stream of
-its forward pass. With the change, kernels take less time, except in the first forward and the last backward pass.
+docs/whatif.md "The changes". Micro-batches run concurrently only with gradient accumulation: with one batch a step, the
+next forward pass needs this step's weights, and autograd runs a backward pass on the stream of its forward pass.
 """
 
 from __future__ import annotations

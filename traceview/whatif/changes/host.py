@@ -1,14 +1,6 @@
 """Changes to the time of the host: reuse memory, synchronize less often, and hide data loading.
 
-Memory. Symptom: calls such as cudaMalloc and cudaFree inside iterations. They take time, and cudaFree waits for the
-GPU. With the change, they take no time.
-
-Synchronization. Symptom: in each iteration the host waits for the GPU: a synchronization, or a small copy to the host
-that blocks (a value that is read, `loss.item()`). The GPU is idle while the host returns and launches again. With the
-change, the host records an event and continues, and values are read later.
-
-Data loading. Symptom: host time in a range named after data, batches or loading; without such a range, a pause of the
-host before it copies a batch. With the change, the thread that launches does not spend this time.
+docs/whatif.md "The changes".
 """
 
 from __future__ import annotations

@@ -1,14 +1,6 @@
 """Changes to kernels: fuse storms, launch an iteration as one CUDA graph, and compute faster.
 
-Storms. Symptom: the same few operations repeat, each shorter than its launch, because Python code loops over elements.
-With the change, each operation of the repeated pattern runs once. The other rounds take no time on the GPU or the host.
-The host time directly before and after a storm, and before and after its backward pass, is shorter for each element:
-views, list entries and autograd nodes are not needed.
-
-CUDA graph. Symptom: kernels wait for their launches, or 1.5 µs for each other. With the change, the first kernel of an
-iteration waits for one launch, and the others follow with a small gap. The host no longer launches them one by one. If
-the host pauses much longer than usual between two launches, it does something else, and the pause stays. Each batch is
-copied once more, into the inputs of the graph. If an iteration has few kernels, a graph holds several iterations.
+docs/whatif.md "The changes".
 """
 
 from __future__ import annotations
@@ -74,16 +66,12 @@ def shorter_host_gaps(graph: DependencyGraph, storms: Sequence[Storm], element: 
         same = calls.iteration[target] == calls.iteration[first]
         ends = same & ((target == first) | (source == last))
         crosses = same & (calls.thread[source] != calls.thread[target]) & (source >= first)
-        for edge in (*gap[ends].tolist(), *_handovers(gap[crosses], source[crosses])):
+        # The first two edges between threads: to autograd's thread and back, or only back.
+        handovers = gap[crosses][np.argsort(source[crosses], kind="stable")][:2]
+        for edge in (*gap[ends].tolist(), *handovers.tolist()):
             least = usual.get(int(calls.thread[edges.target[edge] // 2]), 0)
             weight[edge] = max(min(int(weight[edge]), least), int(weight[edge]) - element * storm.rounds)
     return weight
-
-
-def _handovers(gap: Codes, source: Codes) -> list[int]:
-    """Return the first two edges between threads: to autograd's thread and back, or only back."""
-    edges: list[int] = gap[np.argsort(source, kind="stable")][:2].tolist()
-    return edges
 
 
 FUSE = GraphChange(
