@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from traceview.engine.facts import FindingContext, capture_part
-from traceview.engine.findings import find
+from traceview.engine.findings import find, find_together
 from traceview.engine.measure import Extents, PartPlan, measure_part
 from traceview.engine.merge import merge_steady_streams
 from traceview.engine.part import PartRunner, TraceInMemory
@@ -49,7 +49,7 @@ def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[
     analysis = analyze(trace, whole=whole)
     parts, steady = in_a_part(analysis)
     host_idle = HostIdle.build(analysis.trace, ThreadStates.from_trace(analysis.trace))
-    return find(analysis, steady, parts, host_idle, rules=rules)
+    return find_together(parts, [find(analysis, steady, parts, host_idle, rules=rules)])[0]
 
 
 def in_a_part(analysis: Analysis) -> tuple[PartRunner, dict[int, tuple[StreamUse, ...]]]:
@@ -64,7 +64,7 @@ def in_a_part(analysis: Analysis) -> tuple[PartRunner, dict[int, tuple[StreamUse
 def rows_of(analysis: Analysis) -> CapturePart:
     """Return the rows that rules read of a capture that is one part."""
     parts, steady = in_a_part(analysis)
-    return parts.in_part(0, partial(capture_part, context=FindingContext.from_analysis(analysis, steady, ())))
+    return parts.in_part(0, partial(capture_part, covered=FindingContext.from_analysis(analysis, steady).covered))
 
 
 def sums_of(trace: Trace, rule: Rule[Any]) -> dict[int, Any]:

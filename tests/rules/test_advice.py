@@ -10,7 +10,7 @@ import pytest
 
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
 from tests.rules.helpers import in_a_part
-from traceview.engine.findings import find
+from traceview.engine.findings import find, find_together
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
@@ -140,7 +140,7 @@ def findings_by_program(name: str) -> Iterator[tuple[str, Analysis]]:
     for program in list(PROGRAMS)[CAPTURES.index(name) % 3 :: 3]:
         of_program = replace(measured, trace=replace(measured.trace, program=PROGRAMS[program]), notes=())
         parts, steady = in_a_part(of_program)
-        findings, notes = find(of_program, steady, parts)
+        findings, notes = find_together(parts, [find(of_program, steady, parts)])[0]
         yield program, replace(of_program, findings=findings, notes=notes)
 
 

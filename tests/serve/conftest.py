@@ -25,7 +25,7 @@ def analysis() -> Analysis:
 def server(analysis: Analysis) -> Iterator[Server]:
     # With this budget the page holds bins and requests the rest from the server.
     patch = pytest.MonkeyPatch()
-    patch.setattr(html_page, "LIVE_DETAIL", 2_800_000)
+    patch.setattr(html_page, "LIVE_DETAIL", 1_200_000)
     with Server(inputs_of(analysis)) as running:
         patch.undo()
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.engine.facts import FindingContext, capture_part
+from traceview.engine.facts import capture_part
 from traceview.engine.iterations import own_operations
 from traceview.engine.part import PartTrace
 from traceview.intervals import EMPTY, Intervals, Positions, Rows, Times, first_equal_rows, number_distinct, row_hashes
@@ -27,11 +27,11 @@ from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
 from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends
-from traceview.pricing.base import DevicePart
+from traceview.pricing.base import Covered, DevicePart
 from traceview.pricing.claims import Claim, Collected, Group, resolve
 from traceview.pricing.describe import GrantSums
 from traceview.pricing.ledger import GapClaim, Grant, KernelClaim, Ledger, TimeClaim
-from traceview.pricing.packages import Failure, PackageRule, guarded
+from traceview.pricing.packages import AnyRule, Failure, PackageRule, guarded
 
 NO_LIMIT = np.int64(1 << 62)
 MAX_SINGLE = 1_000  # gaps of a limited claim that stay single
@@ -323,6 +323,7 @@ def _distinct(values: NDArray[np.uint64]) -> list[int]:
 NOTHING = GrantSums(0, 0, 0, ())
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
 Claims = Mapping[Key, Sequence[Claim]]
+Rules = tuple[AnyRule, ...]  # in the order in which they claim
 
 
 class Decision(NamedTuple):
@@ -352,23 +353,27 @@ class _Collection(NamedTuple):
     groups: Mapping[tuple[int, int], Mapping[str, Group]]
 
 
-def collect_in_part(part: PartTrace, context: FindingContext) -> PartSums:
+def collect_in_part(part: PartTrace, covered: Covered, rules: Rules) -> PartSums:
     """Run the first half of each rule in a part."""
-    return _collected(part, context).sums
+    return _collected(part, covered, rules).sums
 
 
-def _collected(part: PartTrace, context: FindingContext) -> _Collection:
-    return part.once_for_all_passes("collected", partial(_collect, part, context), context.windows)
+def _collected(part: PartTrace, covered: Covered, rules: Rules) -> _Collection:
+    return part.once_for_all_passes(_name(covered), partial(_collect, part, covered, rules), covered)
 
 
-def _collect(part: PartTrace, context: FindingContext) -> _Collection:
-    rows = capture_part(part, context)
+def _name(covered: Covered) -> str:
+    return f"collected {covered.whole}"
+
+
+def _collect(part: PartTrace, covered: Covered, rules: Rules) -> _Collection:
+    rows = capture_part(part, covered)
     part.forget("threads")  # the rows have the gaps; 1.0 million kernels have 20 MB of calls
     devices = [replace(device) for device in rows.devices]  # copies, so that the part does not keep their kernels
-    jobs = [(number, device) for number in range(len(context.rules)) for device in devices]
+    jobs = [(number, device) for number in range(len(rules)) for device in devices]
 
     def collect(job: tuple[int, DevicePart]) -> Collected[Any] | Failure:
-        rule = context.rules[job[0]]
+        rule = rules[job[0]]
         return guarded(rule, partial(rule.collect, rows, job[1]))
 
     sums, groups, failures = {}, {}, {}
@@ -411,7 +416,8 @@ class PartClaims:
 class Request(NamedTuple):
     """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers."""
 
-    context: FindingContext
+    covered: Covered
+    rules: Rules
     claims: Claims
     until: Mapping[int, EndOfWork | None]
     compact: bool
@@ -422,7 +428,7 @@ def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decisi
     assert part.trace.window is not None, "a part has a window"
     result = PartClaims(part.trace.window, {}, {}, {})
     decided = {decision.key for decision in decisions}
-    for device in capture_part(part, request.context).devices:
+    for device in capture_part(part, request.covered).devices:
         ledger, claims, failures = open_part_ledger(part, request, device)
         grants = deduct_decided(ledger, claims, decisions)
         if decisions and (last := decisions[-1].key) in grants:  # decisions of several devices follow each other
@@ -433,7 +439,7 @@ def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decisi
         build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
     if not request.compact:
-        part.forget("collected")  # the claims on the only part are resolved once
+        part.forget(_name(request.covered))  # the claims on the only part are resolved once
     return result
 
 
@@ -463,9 +469,9 @@ def open_part_ledger(
     part: PartTrace, request: Request, device: DevicePart
 ) -> tuple[Ledger, dict[Key, tuple[accounts.Claim, ...]], dict[int, Failure]]:
     """Return the ledger of a device in a part, the claims on it by draft, and the rules whose claims do not fit."""
-    groups = _collected(part, request.context).groups
+    groups = _collected(part, request.covered, request.rules).groups
     ledger = open_ledger(device, _exposed(part, device), request.until[device.row])
-    rules, claims, failures = request.context.rules, {}, dict[int, Failure]()
+    rules, claims, failures = request.rules, {}, dict[int, Failure]()
 
     def claims_of(key: Key) -> tuple[accounts.Claim, ...]:
         own = tuple(resolve(claim, groups.get(key[:2], {}), device.steady_gaps) for claim in request.claims[key])

@@ -1,4 +1,4 @@
-"""The rows that rules read in a part of a capture, with the figures of the whole capture.
+"""The rows that rules read in a part of a capture, and the figures of the whole capture that decide.
 
 An operation belongs to the part in which it starts, a gap to the part in which its last ns lies.
 """
@@ -6,7 +6,6 @@ An operation belongs to the part in which it starts, a gap to the part in which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -21,93 +20,54 @@ from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured
 from traceview.model.rows import StreamUse
-from traceview.model.sizes import WorkSizes
-from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace, Window
 from traceview.pricing.accounts import steady_use
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart
-from traceview.pricing.packages import AnyRule
+from traceview.pricing.base import CaptureFacts, CapturePart, Covered, DeviceFacts, DevicePart
 from traceview.pricing.speedups import KernelSequence
 
 
 class FindingContext(NamedTuple):
-    """The figures of the whole capture. Rules see them in each part.
+    """The figures of the whole capture, which decide.
 
-    `analysis` has no rows of events. `uses` holds the figures of each device in the time that findings cover, by row of
-    Trace.devices. `counted` is the number of counted iterations, None if there are none. `rules` run in this order.
+    `covered` is what findings cover. `uses` holds the figures of each device in this time, by row of Trace.devices.
     """
 
     analysis: Analysis
-    counted: int | None
+    covered: Covered
     uses: Mapping[int, DeviceUse]
-    rules: tuple[AnyRule, ...]
 
     @classmethod
-    def from_analysis(
-        cls, analysis: Analysis, steady: Mapping[int, Sequence[StreamUse]], rules: tuple[AnyRule, ...]
-    ) -> FindingContext:
+    def from_analysis(cls, analysis: Analysis, steady: Mapping[int, Sequence[StreamUse]]) -> FindingContext:
         """Return the context of an analysis; `steady` has the streams of each device in its steady part."""
+        times = {use.device: (use.window, use.steady.window) for use in analysis.devices}
         iterations = analysis.iterations
         counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
+        covered = Covered.from_times(times, counted, analysis.run, whole=analysis.whole)
         uses = {}
         for use in analysis.devices:
-            if analysis.part(use).window.length:
+            if use.device in covered.covered:
                 in_window = analysis.whole or use.steady.window == use.window
                 uses[use.device] = use if in_window else steady_use(use, tuple(steady[use.device]))
-        return cls(analysis, counted or None, uses, rules)
-
-    @property
-    def windows(self) -> tuple[tuple[int, Window], ...]:
-        """The time of each device that findings cover."""
-        return tuple((row, use.window) for row, use in self.uses.items())
-
-    @property
-    def for_parts(self) -> FindingContext:
-        """The context without what grows with the capture: it is sent to each part."""
-        uses = {row: _without_totals(use) for row, use in self.uses.items()}
-        return self._replace(analysis=_without_rows(self.analysis), uses=uses)
+        return cls(analysis, covered, uses)
 
     def facts(self, sizes: Mapping[str, int]) -> CaptureFacts:
         """Return the facts for decisions; `sizes` are the numbers of operations and calls."""
         devices = tuple(DeviceFacts(use, use.steady.window) for use in self.uses.values())
-        return CaptureFacts(self.analysis, devices, self.counted, sizes)
+        return CaptureFacts(self.analysis, devices, self.covered.counted, sizes)
 
 
-def _without_rows(analysis: Analysis) -> Analysis:
-    trace, iterations = analysis.trace, analysis.iterations
-    frames = {name: getattr(trace, name).clear() for name in ("ranges", "overhead", "memory", "gpu_metrics", "scopes")}
-    return replace(
-        analysis,
-        trace=replace(trace, **frames, evidence=HostEvidence(), sizes=WorkSizes()),
-        devices=tuple(map(_without_totals, analysis.devices)),
-        iterations=iterations if isinstance(iterations, NotMeasured) else replace(iterations, per_iteration=()),
-        tables={},
-    )
-
-
-def _without_totals(use: DeviceUse) -> DeviceUse:
-    """Return a device whose tables have rows alone."""
-    tables = {name: replace(table, totals=None) for name, table in use.tables.items()}
-    return replace(use, tables=tables, steady=replace(use.steady, tables={}))
-
-
-def capture_part(part: PartTrace, context: FindingContext) -> CapturePart:
+def capture_part(part: PartTrace, covered: Covered) -> CapturePart:
     """Return the rows of a part for rules. They are collected once for all passes."""
-    return part.once("rows for rules", lambda: _capture_part(part, context), context.windows)
+    return part.once(("rows for rules", covered.whole), lambda: _capture_part(part, covered), covered)
 
 
-def _capture_part(part: PartTrace, context: FindingContext) -> CapturePart:
-    whole, trace = context.analysis.host, part.trace
-    own = host_in_part(part, {use.device: use.window for use in context.analysis.devices})
-    host = replace(
-        whole,
-        sync=replace(whole.sync, frame=own.sync.frame),
-        implicit_sync=replace(whole.implicit_sync, frame=own.implicit_sync.frame),
-    )
+def _capture_part(part: PartTrace, covered: Covered) -> CapturePart:
+    trace = part.trace
     return CapturePart(
-        analysis=replace(context.analysis, trace=trace, host=host),
-        devices=tuple(_device_part(part, use) for use in context.uses.values()),
-        counted=context.counted,
+        trace=trace,
+        host=host_in_part(part, covered.windows),
+        devices=tuple(_device_part(part, covered, row) for row in covered.covered),
+        covered=covered,
         annotating=annotating_threads(trace),
         nesting=cache(partial(_build_nesting, trace)),
     )
@@ -122,16 +82,21 @@ def _build_nesting(trace: Trace) -> Nesting:
     return Nesting.build(start, end, thread, np.array(edges, np.int64))
 
 
-def _device_part(part: PartTrace, use: DeviceUse) -> DevicePart:
-    trace, steady = part.trace, use.steady.window
-    work, every, previous = _own_work(part, use)
-    frame = part.gaps(work).frame  # in pieces, which share the memory of the measured gaps
-    gap_start = frame["start"].to_numpy()
+def _device_part(part: PartTrace, covered: Covered, device: int) -> DevicePart:
+    trace, steady, window = part.trace, covered.steady[device], covered.covered[device]
+    work, every, previous = _own_work(part, device, window)
+    gaps = part.gaps(work)  # in pieces, which share the memory of the measured gaps
+    frame = gaps.frame
+    gap_start, row = frame["start"].to_numpy(), trace.devices.row(device, named=True)
     first = int(np.searchsorted(every, work.rows[0])) if len(work.rows) else 0
     begin = max(first - NEIGHBOURS, 0)
     nearby = every[begin : first + len(work.rows) + NEIGHBOURS] if len(work.rows) else work.rows
     return DevicePart(
-        use=replace(use, gaps=replace(use.gaps, frame=frame)),
+        row=device,
+        id=row["id"],
+        process_ids=tuple(row["processes"]),
+        window=window,
+        gaps=gaps,
         activity=work,
         copies=Copies.from_activity(trace, work),
         steady=steady,
@@ -143,19 +108,19 @@ def _device_part(part: PartTrace, use: DeviceUse) -> DevicePart:
         previous=previous,
         nearby_rows=nearby,
         own_nearby=slice(first - begin, first - begin + len(work.rows)),
-        collect_kernels=partial(KernelSequence.from_rows, trace, use.device),
+        collect_kernels=partial(KernelSequence.from_rows, trace, device),
     )
 
 
-def _own_work(part: PartTrace, use: DeviceUse) -> tuple[Activity, Rows, int]:
+def _own_work(part: PartTrace, device: int, covered: Window) -> tuple[Activity, Rows, int]:
     """Return the work of a device in the time that a part accounts for, all of its work, and the operation before it.
 
     The time begins with the first gap of the part. The rows are those of Trace.operations; -1 stands for none.
     """
-    window, covered, whole = part.trace.window, use.window, part.work(use.device)
+    window, whole = part.trace.window, part.work(device)
     assert window is not None, "a part has a window"
     if whole is None:
-        nothing = idle_activity(part.trace, use.device)
+        nothing = idle_activity(part.trace, device)
         return nothing, nothing.rows, -1
     every = whole.clip(covered).rows
     if window.end <= covered.start or window.start >= covered.end:

@@ -5,10 +5,10 @@ The details of a finding are what each part of a capture shows of it, and what a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,7 @@ from traceview.engine.claims import (
     PartClaims,
     PartSums,
     Request,
+    Rules,
     claims_of_part,
     collect_in_part,
     deduct_decided,
@@ -98,7 +99,7 @@ def details_in_part(
     """
     assert part.trace.window is not None, "a part has a window"
     details = dict[Key, PartDetails]()
-    for device in capture_part(part, request.context).devices:
+    for device in capture_part(part, request.covered).devices:
         ledger, claims, _ = open_part_ledger(part, request, device)
         grants = deduct_decided(ledger, claims, decisions[part.trace.window])
         details |= {key: details_of_grant(part, request, key, grant, labels[key]) for key, grant in grants.items()}
@@ -107,7 +108,7 @@ def details_in_part(
 
 def details_of_grant(part: PartTrace, request: Request, key: Key, grant: Grant, label: str | None) -> PartDetails:
     """Return what a part shows of a finding that is granted its members; `label` is an entry of details_in_part."""
-    rows = capture_part(part, request.context)
+    rows = capture_part(part, request.covered)
     device = next(device for device in rows.devices if device.row == key[1])
     places = [] if label is None else largest_places(rows, device, label, grant)
     host = _host_sums(part.host_idle, device, request.claims[key], grant)
@@ -189,7 +190,7 @@ def _idle_place(part: CapturePart, device: DevicePart, row: int, cost: int, labe
         text=text,
         start_ns=start,
         end_ns=end,
-        device=device.use.id,
+        device=device.id,
         stream=None if operation < 0 else int(trace.operations["stream"][operation]),
         thread=None if thread < 0 else thread,
     )
@@ -203,7 +204,7 @@ def _compute_place(part: CapturePart, device: DevicePart, position: int, label: 
         text=f"{operation['name']}: {duration(end - start)}, {label}",
         start_ns=start,
         end_ns=end,
-        device=device.use.id,
+        device=device.id,
         stream=operation["stream"],
         thread=None if launch is None else int(trace.api["thread"][launch]),
     )
@@ -221,7 +222,36 @@ def _exposed_place(part: CapturePart, device: DevicePart, start: int, end: int, 
         stream, launch = operation["stream"], operation["launch"]
         thread = None if launch is None else int(trace.api["thread"][launch])
         text = f"{operation['name']}: {text}"
-    return Place(text=text, start_ns=start, end_ns=end, device=device.use.id, stream=stream, thread=thread)
+    return Place(text=text, start_ns=start, end_ns=end, device=device.id, stream=stream, thread=thread)
+
+
+Findings: TypeAlias = tuple[tuple[Finding, ...], tuple[Note, ...]]
+FindingSteps: TypeAlias = Generator[Callable[[PartTrace], Any], list[Any], Findings]
+
+
+def find_together(parts: Runner, steps: Sequence[FindingSteps]) -> list[Findings]:
+    """Run the steps of several calls of `find`. A pass over the parts takes the next step of each."""
+    ended, pending = dict[int, Findings](), dict[int, Callable[[PartTrace], Any]]()
+
+    def advance(number: int, results: list[Any] | None) -> None:
+        try:
+            pending[number] = steps[number].send(results)  # type: ignore[arg-type]  # None starts a generator
+        except StopIteration as end:
+            ended[number] = end.value
+
+    for number in range(len(steps)):
+        advance(number, None)
+    while pending:
+        numbers, functions = list(pending), tuple(pending.values())
+        pending.clear()
+        results = list(parts.over_parts(partial(_results_of_each, functions=functions)))
+        for number, own in zip(numbers, zip(*results, strict=True), strict=True):
+            advance(number, list(own))
+    return [ended[number] for number in range(len(steps))]
+
+
+def _results_of_each(part: PartTrace, functions: Sequence[Callable[[PartTrace], Any]]) -> list[Any]:
+    return [function(part) for function in functions]
 
 
 def find(
@@ -231,45 +261,54 @@ def find(
     host_idle: HostIdle | None = None,
     priced: Callable[[], Analysis] | None = None,
     rules: Sequence[AnyRule] = (),
-) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    sums: Sequence[PartSums] = (),
+) -> FindingSteps:
     """Return the findings of a capture, the costliest first, and the notes of rules.
+
+    This is a generator of functions over the parts, which gets their results (see find_together).
 
     `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace; `steady` has
     the streams of each device in its steady part. `host_idle` knows the resident tables. `priced` returns the analysis
     with the profiler's part of idle time, which prices need and claims do not. `rules` are all rules by default.
+    `sums` are those that the rules collected in each part, if they did.
     """
-    context = FindingContext.from_analysis(analysis, steady, tuple(rules) or all_rules())
-    for_parts = context.for_parts
-    sums = list(parts.over_parts(partial(collect_in_part, context=for_parts)))
-    drafts, notes = _decide(context, sums)
+    context, every = FindingContext.from_analysis(analysis, steady), tuple(rules) or all_rules()
+    sums = sums or (yield partial(collect_in_part, covered=context.covered, rules=every))
+    drafts, notes = _decide(context, every, sums)
     ends = {
         row: None if analysis.covers_run else end_of_work([part.ends[row] for part in sums]) for row in context.uses
     }
-    request = Request(for_parts, {key: draft.claims for key, draft in drafts.items()}, ends, parts.count > 1)
-    claims = list(parts.over_parts(partial(claims_of_part, request=request)))
+    claimed = {key: draft.claims for key, draft in drafts.items()}
+    request = Request(context.covered, every, claimed, ends, parts.count > 1)
+    claims = yield partial(claims_of_part, request=request)
     for part in claims:
         for number, failure in part.failures.items():
             notes.append((number, failure.note))
             drafts = {key: draft for key, draft in drafts.items() if key[0] != number}
     if priced is not None:
         analysis = priced()
-        context = FindingContext.from_analysis(analysis, steady, context.rules)
+        context = FindingContext.from_analysis(analysis, steady)
     pricing = _Pricing(context, request, parts, claims, [[] for _ in claims])
     prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
     notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
-    findings = _describe(request, parts, pricing, drafts, prices, in_order, host_idle)
+    details = [pricing.details]
+    if request.compact and prices:
+        decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
+        labels = {key: _place_label(drafts[key], texts) for key, (_, texts) in prices.items()}
+        details = yield partial(details_in_part, decisions=decisions, request=request, labels=labels)
+    findings = _describe(context, details, drafts, prices, in_order, host_idle)
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
     return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
 
 
 def _decide(
-    context: FindingContext, parts: Sequence[PartSums]
+    context: FindingContext, rules: Rules, parts: Sequence[PartSums]
 ) -> tuple[dict[Key, FindingDraft], list[tuple[int, Note]]]:
     """Run the second half of each rule. Return the drafts, and notes with the numbers of their rules."""
     facts = context.facts({name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")})
     drafts, notes = dict[Key, FindingDraft](), list[tuple[int, Note]]()
-    for number, rule in enumerate(context.rules):
+    for number, rule in enumerate(rules):
         failure = next((part.failures[number] for part in parts if number in part.failures), None)
         if failure is None:
             sums = {row: merged_sums([part.rules[number, row] for part in parts]) for row in context.uses}
@@ -296,23 +335,14 @@ def _checked(drafts: Iterable[FindingDraft | Note], groups: frozenset[str]) -> l
 
 
 def _describe(
-    request: Request,
-    parts: Runner,
-    pricing: _Pricing,
+    context: FindingContext,
+    details: Sequence[Mapping[Key, PartDetails]],
     drafts: Mapping[Key, FindingDraft],
     prices: Mapping[Key, tuple[Price, FindingTexts]],
     notes: Sequence[Note],
     host_idle: HostIdle | None,
 ) -> list[PricedFinding]:
-    """Return the findings with what decides which of them are joined."""
-    if not prices:
-        return []
-    context, details = pricing.context, [pricing.details]
-    if request.compact:
-        decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
-        labels = {key: _place_label(drafts[key], texts) for key, (_, texts) in prices.items()}
-        run = partial(details_in_part, decisions=decisions, request=request, labels=labels)
-        details = list(parts.over_parts(run))
+    """Return the findings with what decides which of them are joined; `details` are those of each part."""
     doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
     facts, findings = context.facts({}), []
     for key, (price, texts) in prices.items():
@@ -367,7 +397,7 @@ class _Pricing:
         enough = price.is_enough_for(draft)
         if not (enough or draft.note_without_cost):
             return None
-        texts = texts_of_draft(self.context.rules[key[0]], draft, self.context.analysis.program, price)
+        texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.program, price)
         if texts is not None and enough:
             if not self.request.compact and grants[0] is not None:
                 label = _place_label(draft, texts)

@@ -36,13 +36,14 @@ from traceview.measure.iterations.times import (
     end_of_launches,
 )
 from traceview.measure.nvtx import project_operations
+from traceview.measure.run import CallsTime, calls_time
 from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.trace import Trace, Window
 
 
 @dataclass(frozen=True, slots=True)
 class PartLaunches:
-    """What a part launches. `times` is the result of gpu_times, `counts` that of compute_counts.
+    """What a part launches. `times` is the result of gpu_times, `counts` that of compute_counts, `calls` of calls_time.
 
     `ranges` are the rows of the ranges that launch; the sums that follow are those of LaunchSums for these rows, and
     `processes` is that of LaunchSums.
@@ -56,6 +57,7 @@ class PartLaunches:
     processes: pl.DataFrame
     times: pl.DataFrame
     counts: dict[int, tuple[int, int]]
+    calls: CallsTime | None
 
 
 def own_operations(trace: Trace) -> Trace:
@@ -86,6 +88,7 @@ def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
         processes=sums.processes,
         times=gpu_times(own, devices),
         counts=compute_counts(own),
+        calls=calls_time(part.trace),
     )
 
 
@@ -98,6 +101,7 @@ class _Launches:
         self.processes: list[pl.DataFrame] = []
         self.times: list[pl.DataFrame] = []
         self.counts: dict[int, tuple[int, int]] = {}
+        self.calls: list[CallsTime] = []
 
     def add(self, part: PartLaunches) -> None:
         """Add what a part launches."""
@@ -107,6 +111,7 @@ class _Launches:
         self.own[part.ranges] += part.own
         self.processes.append(part.processes)
         self.times.append(part.times)
+        self.calls += [] if part.calls is None else [part.calls]
         for process, (launched, total) in part.counts.items():
             before = self.counts.get(process, (0, 0))
             self.counts[process] = before[0] + launched, before[1] + total
@@ -124,6 +129,13 @@ def _sums_by_process(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return every.group_by("process").agg(pl.exclude("process").sum())
 
 
+class LocatedIterations(NamedTuple):
+    """Where the iterations are, and what they launch, or why there are none; and the times of the calls of parts."""
+
+    iterations: tuple[IterationRanges, IterationLaunches] | NotMeasured
+    calls: Sequence[CallsTime]
+
+
 def find_iterations_in_parts(
     resident: Trace,
     devices: Sequence[int],
@@ -131,7 +143,7 @@ def find_iterations_in_parts(
     *,
     pattern: str | None = None,
     skip: int | None = None,
-) -> tuple[IterationRanges, IterationLaunches] | NotMeasured:
+) -> LocatedIterations:
     """Return where the iterations are, and what they launch.
 
     `resident` has the ranges, devices, threads and the user's window, but no operations and calls. `devices` are the
@@ -148,7 +160,7 @@ def find_iterations_in_parts(
 
     where = choose_iterations(resident, devices, launches.source(sequence), pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
-        return where
+        return LocatedIterations(where, launches.calls)
     function = partial(
         _work_in_part,
         process=where.process,
@@ -156,7 +168,8 @@ def find_iterations_in_parts(
         until=end_of_launches(where.start, where.end),
         devices=devices,
     )
-    return with_last_work(where, reduce(IterationLaunches.merged, over_parts(function)))
+    work = reduce(IterationLaunches.merged, over_parts(function))
+    return LocatedIterations(with_last_work(where, work), launches.calls)
 
 
 def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPart:

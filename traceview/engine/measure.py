@@ -31,15 +31,24 @@ from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import MeasuredDevices
 from traceview.measure.nvtx import project_ranges
 from traceview.measure.places import locate_operations
-from traceview.measure.run import CallsTime, calls_time
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, HostUse, Iterations, NotMeasured, Unmatched
+from traceview.model.analysis import (
+    CAUSES,
+    NO_RUN,
+    DeviceFigures,
+    DeviceUse,
+    HostUse,
+    Iterations,
+    NotMeasured,
+    Unmatched,
+)
 from traceview.model.columns import Table
 from traceview.model.rows import StreamUse
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.normalise.lost_events import CallPart
 from traceview.normalise.sizes import count_messages
 from traceview.pricing.accounts import streams_in_part
+from traceview.pricing.base import Covered
 
 if TYPE_CHECKING:
     from traceview.measure.charts import ChartTotals
@@ -89,7 +98,7 @@ class PartPlan(NamedTuple):
     """What all parts of a capture share. A part knows figures of the whole capture, but none of another part.
 
     `window` is that of the capture. `iterations` have their times, but not their figures yet; `where` is the result of
-    find_iterations_in_parts. The others are options of `analyze`.
+    find_iterations_in_parts, and `run` is Analysis.run. The others are options of `analyze`.
     """
 
     window: Window
@@ -100,6 +109,7 @@ class PartPlan(NamedTuple):
     whole: bool
     flops_per_iteration: int | None
     folder: Path | None = None  # for the marks of a timeline; None makes none
+    run: Window = NO_RUN
     part_count: int = 1
     keeps_rows: bool = False  # results have the frames of gaps and calls
 
@@ -117,6 +127,12 @@ class PartPlan(NamedTuple):
     def steady(self, device: int) -> Window:
         """Return the steady part of a device in the whole capture."""
         return steady_window(self.iterations, self.extents.devices[device])
+
+    def covered(self, *, whole: bool) -> Covered:
+        """Return what findings cover: the steady parts, or with `whole` the windows of devices."""
+        times = {row: (extent, self.steady(row)) for row, extent in self.extents.devices.items()}
+        counted = None if self.where is None else len(self.where.start) - self.where.skipped
+        return Covered.from_times(times, counted, self.run, whole=whole)
 
 
 class PagePart(NamedTuple):
@@ -139,7 +155,6 @@ class PartResult(NamedTuple):
     shows it. `messages` is the result of count_messages.
     `steady_streams` has the streams of each device in its steady part (see streams_in_part).
     `page` is None without a page.
-    `calls_time` is that of the calls that begin in the part; None if the user chose a window.
     """
 
     devices: tuple[DeviceUse, ...]
@@ -152,7 +167,6 @@ class PartResult(NamedTuple):
     messages: tuple[int, int]
     steady_streams: Mapping[int, tuple[StreamUse, ...]]
     page: PagePart | None = None
-    calls_time: CallsTime | None = None
 
 
 def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
@@ -207,7 +221,6 @@ def measure_part(part: PartTrace, plan: PartPlan) -> PartResult:
         messages=count_messages(trace.sizes, trace.operations[rows], rows.start),
         steady_streams=steady_streams,
         page=page,
-        calls_time=calls_time(trace) if plan.window == EVERYTHING else None,
     )
 
 

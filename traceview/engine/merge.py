@@ -14,7 +14,6 @@ from traceview.measure.base import CaptureInput, Measure, PartContext, merges_of
 from traceview.measure.devices import list_gaps
 from traceview.measure.host import HostIdle, longest_first
 from traceview.measure.nvtx import project_operations
-from traceview.measure.run import run_time
 from traceview.measure.streams import STREAM_ORDER
 from traceview.measure.sync import call_order
 from traceview.model.analysis import (
@@ -82,10 +81,7 @@ def merge_parts(
             **{field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Unmatched)}
         ),
         whole=plan.whole,
-        run=run_time(
-            [device.window for device in devices],
-            [each.calls_time for each in results if each.calls_time is not None],
-        ),
+        run=plan.run,
     )
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.engine.findings import find
-from traceview.engine.iterations import find_iterations_in_parts, merge_iteration_parts
+from traceview.engine.claims import PartSums, Rules, collect_in_part
+from traceview.engine.findings import find, find_together
+from traceview.engine.iterations import LocatedIterations, find_iterations_in_parts, merge_iteration_parts
 from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
 from traceview.engine.merge import merge_parts, merge_steady_streams
 from traceview.engine.part import OverParts, PartRunner, PartTrace, ProcessRunner, TraceInMemory
@@ -28,6 +29,7 @@ from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
 from traceview.measure.iterations import FIGURES, IterationRanges, build_iterations
 from traceview.measure.iterations.times import Breakdown, IterationLaunches
+from traceview.measure.run import run_time
 from traceview.measure.shared_work import started_beside
 from traceview.model.analysis import CAUSES, Analysis, Iterations, NotMeasured
 from traceview.model.findings import Finding
@@ -36,6 +38,8 @@ from traceview.model.trace import EVERYTHING, Note, Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
+from traceview.pricing.base import Covered
+from traceview.rules import all_rules
 from traceview.rules.answer import with_answer
 from traceview.whatif.constants import MAX_MODELLED
 from traceview.whatif.gains import with_gains
@@ -164,9 +168,6 @@ def model_capture(
     return Modelled(analysis, changes_of_run(part, work))
 
 
-Located = tuple[IterationRanges, IterationLaunches] | NotMeasured  # the result of find_iterations_in_parts
-
-
 class AnalysisOptions(NamedTuple):
     """Options of an analysis (see pipeline.analyze)."""
 
@@ -180,36 +181,22 @@ class AnalysisOptions(NamedTuple):
     unprofiled_ns: int | None = None
 
 
-class Decide(Protocol):
-    """The last step for one analysis."""
-
-    def __call__(self, analysis: Analysis, /) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-        """Return the findings of the steady part or of the window, and the notes of rules."""
-
-
 @dataclass(frozen=True)
 class AnalyzedCapture:
     """An analysis, and the parts that it comes from, which a page needs (engine/page.py).
 
-    `undecided` is the analysis without findings, `changes` are those of its model. `pages` has what each part measured
-    for a page; it is empty for a capture in memory. `host_idle` knows the resident tables.
+    `changes` are those of its model. `pages` has what each part measured for a page; it is empty for a capture in
+    memory. `host_idle` knows the resident tables. `other_part` returns the analysis of the window instead of the steady
+    part, or the reverse; None if they are the same.
     """
 
     analysis: Analysis
-    undecided: Analysis
     changes: Changes | None
     plan: PartPlan
     pages: Sequence[PagePart]
     over_parts: OverParts
     host_idle: HostIdle | None
-    decide: Decide
-
-    def other_part(self) -> Analysis | None:
-        """Return the analysis of the window instead of the steady part, or the reverse; None if they are the same."""
-        if all(device.steady.window == device.window for device in self.undecided.devices):
-            return None
-        other = replace(self.undecided, whole=not self.undecided.whole)
-        return _decided(other, *self.decide(other), self.changes)
+    other_part: Callable[[], Analysis | None]
 
 
 def analyze_parts(
@@ -231,15 +218,50 @@ def analyze_parts(
     """
     located = _find_iterations(runner, resident, extents, options, complete)
     plan = _plan(resident, extents, located, options, folder, runner.count, complete)
-    results = list(runner.over_parts(partial(measure_part, plan=plan)))
+    shown = [plan.covered(whole=whole) for whole in (options.whole, not options.whole)]
+    if shown[0].covered == shown[1].covered:
+        del shown[1]
+    wanted = shown if folder is not None else shown[:1]  # a page shows both; without one, the other is found if asked
+    # In the only part in memory, rules collect while the model is built.
+    function = partial(_measured, plan=plan, covered=wanted if complete is None else (), rules=all_rules())
+    results, collected = zip(*runner.over_parts(function), strict=True)
     merged, host_idle = _merge(runner, resident, plan, located, results, complete)
-    decide = partial(find, steady=merge_steady_streams(results), parts=runner, host_idle=host_idle)
     modelled = started_beside(partial(model_capture, merged, trace_of, options.costs, options.unprofiled_ns))
-    findings, notes = decide(merged, priced=lambda: modelled().analysis)
-    undecided, changes = modelled()
-    analysis = _decided(undecided, findings, notes, changes)
+    steady = merge_steady_streams(results)
+
+    def decided(covered: Sequence[Covered], sums: Sequence[Sequence[PartSums]]) -> list[Analysis]:
+        """Return the analyses with the findings of what is covered."""
+        wholes = [each.whole for each in covered]
+        steps = [
+            find(
+                replace(merged, whole=whole),
+                steady,
+                runner,
+                host_idle,
+                lambda whole=whole: replace(modelled().analysis, whole=whole),  # type: ignore[misc]
+                sums=own,
+            )
+            for whole, own in zip(wholes, sums, strict=True)
+        ]
+        findings, (undecided, changes) = find_together(runner, steps), modelled()
+        return [
+            _decided(replace(undecided, whole=whole), *own, changes)
+            for whole, own in zip(wholes, findings, strict=True)
+        ]
+
+    def other_part() -> Analysis | None:
+        return analyses[1] if len(analyses) > 1 else decided(shown[1:], [()])[0] if len(shown) > 1 else None
+
+    analyses = decided(wanted, list(zip(*collected, strict=True)) or [()])
     pages = [result.page for result in results if result.page is not None]
-    return AnalyzedCapture(analysis, undecided, changes, plan, pages, runner.over_parts, host_idle, decide)
+    return AnalyzedCapture(analyses[0], modelled().changes, plan, pages, runner.over_parts, host_idle, other_part)
+
+
+def _measured(
+    part: PartTrace, plan: PartPlan, covered: Sequence[Covered], rules: Rules
+) -> tuple[PartResult, list[PartSums]]:
+    """Return the figures of a part, and what rules collect in it of each of `covered`."""
+    return measure_part(part, plan), [collect_in_part(part, each, rules) for each in covered]
 
 
 def _decided(
@@ -256,7 +278,7 @@ def _find_iterations(
     extents: Extents,
     options: AnalysisOptions,
     complete: Trace | None,
-) -> Located:
+) -> LocatedIterations:
     if complete is not None and complete.window is not None:  # what ranges launch outside the window counts, too
         runner = PartRunner(TraceInMemory(replace(complete, window=None)), (EVERYTHING,))
     return find_iterations_in_parts(
@@ -267,21 +289,23 @@ def _find_iterations(
 def _plan(
     resident: Trace,
     extents: Extents,
-    located: Located,
+    located: LocatedIterations,
     options: AnalysisOptions,
     folder: Path | None,
     part_count: int,
     complete: Trace | None,
 ) -> PartPlan:
+    iterations = located.iterations
     return PartPlan(
         resident.window or EVERYTHING,
         extents,
-        None if isinstance(located, NotMeasured) else located[0]._replace(names=()),
-        located if isinstance(located, NotMeasured) else _for_parts(*located, resident),
+        None if isinstance(iterations, NotMeasured) else iterations[0]._replace(names=()),
+        iterations if isinstance(iterations, NotMeasured) else _for_parts(*iterations, resident),
         options.top,
         options.whole,
         options.flops_per_iteration,
         folder,
+        run_time(list(extents.devices.values()), located.calls if resident.window is None else ()),
         part_count,
         keeps_rows=complete is not None,
     )
@@ -304,16 +328,16 @@ def _merge(
     runner: PartRunner | ProcessRunner,
     resident: Trace,
     plan: PartPlan,
-    located: Located,
+    located: LocatedIterations,
     results: Sequence[PartResult],
     complete: Trace | None,
 ) -> tuple[Analysis, HostIdle | None]:
     """Return the analysis without findings, and what the resident tables show of the host."""
     iterations: Iterations | NotMeasured
-    if isinstance(located, NotMeasured):
-        iterations = located
+    if isinstance(located.iterations, NotMeasured):
+        iterations = located.iterations
     else:
-        where, work = located
+        where, work = located.iterations
         parts = [result.iterations for result in results if result.iterations is not None]
         iterations = build_iterations(where, merge_iteration_parts(where, parts), work)
     if complete is None:

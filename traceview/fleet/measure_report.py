@@ -166,7 +166,9 @@ def _measure_rank(
 ) -> RankResult:
     resident = runner.source.resident
     row = resident.devices.row(device.row, named=True)
-    located = find_iterations_in_parts(resident, [device.row], runner.over_parts, pattern=iteration, skip=skip)
+    located = find_iterations_in_parts(
+        resident, [device.row], runner.over_parts, pattern=iteration, skip=skip
+    ).iterations
     cut, begin, numbers, steady = None, EMPTY, EMPTY, device.window
     if isinstance(located, NotMeasured):
         notes.append(located.reason)

@@ -71,7 +71,7 @@ class EndOfWork(NamedTuple):
 def open_ledger(device: DevicePart, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
     """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
     ends = until or (None, None)
-    return Ledger.from_gaps(device.use.gaps, exposed, own_compute(device.activity), *ends)
+    return Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
 
 
 class WorkEnds(NamedTuple):

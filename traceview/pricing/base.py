@@ -20,7 +20,7 @@ from traceview.intervals import Intervals, Rows, Times, index_ranges
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse
 from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
@@ -38,14 +38,18 @@ NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 class DevicePart:
     """The rows of a device in one part of a capture, in the part of its window that findings cover.
 
-    This is the steady part, or the whole window if Analysis.whole. `activity`, `copies` and the gaps are limited to
-    it; the figures of `use` are those of the whole capture. `steady` is the steady part, or the whole window without
-    iterations, and `steady_gaps` are the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for
-    null. `previous` is the operation before the first gap, -1 if the capture has none. `nearby_rows` are the rows of
-    the work and of operations before and after it; those from `own_nearby` are the work.
+    `row` is that of Trace.devices. `window` is this time: the steady part, or the whole window of the device if
+    Analysis.whole. `activity`, `copies` and `gaps` are limited to it, and to the part. `steady` is the steady part, or
+    the whole window without iterations, and `steady_gaps` are the gaps that begin in it. The gap arrays are columns of
+    Gaps.frame, with -1 for null. `previous` is the operation before the first gap, -1 if the capture has none.
+    `nearby_rows` are the rows of the work and of operations before and after it; those from `own_nearby` are the work.
     """
 
-    use: DeviceUse
+    row: int
+    id: str
+    process_ids: tuple[int, ...]
+    window: Window
+    gaps: Gaps
     activity: Activity
     copies: Copies
     steady: Window
@@ -58,11 +62,6 @@ class DevicePart:
     nearby_rows: Rows
     own_nearby: slice
     collect_kernels: Callable[[Rows], KernelSequence]
-
-    @property
-    def row(self) -> int:
-        """The row of Trace.devices."""
-        return self.use.device
 
     @cached_property
     def nearby(self) -> KernelSequence:
@@ -98,7 +97,7 @@ class DevicePart:
         cut = len(gaps) and gaps[-1] == len(ending) - 1 and self.starts_after_window(int(ending[-1]))
         return gaps[:-1] if cut else gaps
 
-    def operations_before(self, gaps: Times) -> Rows:
+    def operations_before(self, gaps: Rows | Times) -> Rows:
         """Return the operation (row of Trace.operations) before each of these gaps: the first that ends there."""
         rows, start, ending = self.activity.rows, self.gap_start[gaps], self.gap_operation[gaps]
         place = np.searchsorted(np.maximum.accumulate(self.activity.end), start)
@@ -110,11 +109,11 @@ class DevicePart:
     def starts_after_window(self, operation: int) -> bool:
         """Return whether an operation (row of Trace.operations) starts after the time that findings cover."""
         place = int(np.searchsorted(self.activity.nonempty_rows, operation))
-        return int(self.activity.nonempty_start[place]) >= self.use.window.end
+        return int(self.activity.nonempty_start[place]) >= self.window.end
 
     def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
-        """Return the ns of these causes in each of the gaps; None if the device has no gap with one of them."""
-        frame, sums = self.use.gaps.frame, self.use.gaps.causes
+        """Return the ns of these causes in each of the gaps; None if no gap of the part has one of them."""
+        frame, sums = self.gaps.frame, self.gaps.causes
         columns = [frame[cause][gaps].to_numpy() for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
 
@@ -123,34 +122,69 @@ class DevicePart:
         return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
-class CapturePart(NamedTuple):
-    """The rows of one part of a capture, for Rule.collect.
+class Covered(NamedTuple):
+    """The times of a capture, and what findings cover of it, as each part knows them.
 
-    `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
-    calls of the capture. `annotating` holds for each row of Trace.threads the thread that annotates for its process, or
-    -1. `nesting` builds the index of Trace.ranges at its first call.
+    `windows` are those of the devices, `covered` and `steady` what findings cover of them and their steady parts, by
+    row of Trace.devices; a device without time that findings cover is only in `windows`. `counted` is the number of
+    counted iterations, None if there are none. `whole` is Analysis.whole, `covers_run` Analysis.covers_run, and `run`
+    Analysis.run.
     """
 
-    analysis: Analysis
-    devices: tuple[DevicePart, ...]
+    windows: Mapping[int, Window]
+    covered: Mapping[int, Window]
+    steady: Mapping[int, Window]
     counted: int | None
+    whole: bool
+    covers_run: bool
+    run: Window
+
+    @classmethod
+    def from_times(
+        cls,
+        devices: Mapping[int, tuple[Window, Window]],
+        counted: int | None,
+        run: Window,
+        *,
+        whole: bool,
+    ) -> Covered:
+        """Return what findings cover; `devices` have their window and their steady part."""
+        covered = {row: window if whole else steady for row, (window, steady) in devices.items()}
+        return cls(
+            {row: window for row, (window, _) in devices.items()},
+            {row: window for row, window in covered.items() if window.length},
+            {row: steady for row, (_, steady) in devices.items()},
+            counted or None,
+            whole,
+            whole or counted is None,
+            run,
+        )
+
+
+class CapturePart(NamedTuple):
+    """The rows of one part of a capture, for Rule.collect. It has no figures of the whole capture, only its times.
+
+    `trace` has operations and calls around the part, `host` the blocking calls of the part. `covered` is what findings
+    cover. `annotating` holds for each row of Trace.threads the thread that annotates for its process, or -1. `nesting`
+    builds the index of Trace.ranges at its first call.
+    """
+
+    trace: Trace
+    host: HostUse
+    devices: tuple[DevicePart, ...]
+    covered: Covered
     annotating: Times
     nesting: Callable[[], Nesting]
 
-    @property
-    def trace(self) -> Trace:
-        """The trace of the part, with operations and calls around it."""
-        return self.analysis.trace
-
     def calls_for(self, device: DevicePart) -> pl.DataFrame:
         """Return the rows of Trace.api that begin in the part, while findings cover the device."""
-        window = device.use.window
+        window = device.window
         return self.trace.own_calls.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
 
     @property
     def program(self) -> Program:
         """The kind of the program."""
-        return self.analysis.program
+        return self.trace.program
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
         """Return the innermost range (row of Trace.ranges) open on each thread at each moment, or -1.
@@ -158,7 +192,7 @@ class CapturePart(NamedTuple):
         If a thread has no open range, the annotating thread of its process is used
         (docs/definitions.md "NVTX projected on the GPU").
         """
-        if self.analysis.trace.ranges.is_empty() or len(moment) == 0:
+        if self.trace.ranges.is_empty() or len(moment) == 0:
             return np.full(len(moment), -1, np.int64)
         nesting = self.nesting()
         place = nesting.innermost(thread.astype(np.int64), moment)
@@ -193,7 +227,7 @@ class CapturePart(NamedTuple):
 
         `ranges` are rows of Trace.ranges; -1 stands for no range and has the name "".
         """
-        texts = self.analysis.trace.ranges["name"]
+        texts = self.trace.ranges["name"]
         code = np.full(len(ranges), -1, np.int64)
         known = np.flatnonzero(ranges >= 0)
         code[known] = texts.to_physical().to_numpy()[ranges[known]]

@@ -43,14 +43,16 @@ class TimeGroup(NamedTuple):
 class KernelGroup(NamedTuple):
     """Operations of a device: `rows` are ascending indices into DevicePart.activity.
 
-    A claim takes a part of the own time of each, `fractions`; with `labels`, a claim gives the fraction of each label.
-    `limits` has the largest fraction of each that a claim takes, before ComputeClaim.scale.
+    A claim takes a part of the own time of each, `fractions`; with `labels`, a claim gives the fraction of each label,
+    or chooses labels by name: with `names`, a label is an index into them. `limits` has the largest fraction of each
+    that a claim takes, before ComputeClaim.scale.
     """
 
     rows: Times | Rows
     fractions: NDArray[np.float64] | None = None
     labels: NDArray[np.integer[Any]] | None = None
     limits: NDArray[np.float64] | None = None
+    names: tuple[str, ...] = ()
 
 
 Group: TypeAlias = GapGroup | TimeGroup | KernelGroup
@@ -92,12 +94,13 @@ class ComputeClaim(NamedTuple):
 
     `fractions` maps labels to the claimed part of each operation's own time, where the group has labels: the time in
     which it computes and no operation that started earlier still does. Other labels are not claimed. `scale` multiplies
-    the fractions.
+    the fractions. `labels` limits the claim to operations with these names as labels.
     """
 
     group: str
     fractions: Mapping[int, float] | None = None
     scale: float = 1.0
+    labels: frozenset[str] | None = None
 
 
 Claim: TypeAlias = IdleClaim | ExposedClaim | ComputeClaim
@@ -161,6 +164,9 @@ def _exposed_claim(claim: ExposedClaim, groups: Mapping[str, Group]) -> ledger.T
 def _compute_claim(claim: ComputeClaim, groups: Mapping[str, Group]) -> ledger.KernelClaim:
     group = _group(groups, claim.group, KernelGroup(NO_ROWS, np.empty(0)), "kernels")
     rows: Times = np.asarray(group.rows)
+    if claim.labels is not None and group.labels is not None:  # such a group has no fractions
+        rows = rows[np.array([name in claim.labels for name in group.names], np.bool_)[group.labels]]
+        return ledger.KernelClaim(rows, np.full(len(rows), claim.scale))
     fractions = np.ones(len(rows)) if group.fractions is None else group.fractions
     if claim.fractions is not None and group.labels is not None:
         by_label = np.zeros(1 + max((int(group.labels.max(initial=0)), *claim.fractions)))

@@ -91,7 +91,7 @@ def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
     """Return the gaps of a grant to look at, rows of Gaps.frame, and the ns that are granted of them."""
     positions = _sample_gaps(grant.idle)
     rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
-    return device.use.gaps.frame[rows], int(grant.idle[positions].sum())
+    return device.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
 def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:

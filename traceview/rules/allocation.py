@@ -37,7 +37,7 @@ class _Sums(NamedTuple):
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Count the calls, and group the gaps after those that block."""
     calls = _memory_calls(part, device)
-    implicit = calls_of_device(device, part.analysis.host.implicit_sync.frame)
+    implicit = calls_of_device(device, part.host.implicit_sync.frame)
     blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
     queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
     sums = _Sums(count_names(calls), total_cost(implicit) + queued)
@@ -54,7 +54,7 @@ def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
             (pl.col("role") == "memory")
             & (pl.col("start") >= max(device.steady.start, window.start))
             & (pl.col("start") < min(device.steady.end, window.end))
-            & pl.col("process").is_in(list(device.use.process_ids))
+            & pl.col("process").is_in(list(device.process_ids))
         )
         .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "implicit")
         .collect()

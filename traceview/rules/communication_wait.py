@@ -14,7 +14,7 @@ Claims the first `duration - shortest duration` ns of each kernel's exposed time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,11 +38,13 @@ MOSTLY = 0.5
 class _Sums(NamedTuple):
     """Waits for other devices in collectives: their ns, and how often each device is the last to start one.
 
-    `different` counts the parts of the capture in which the devices run different collectives. `own` is the time in
-    which the device waits for its own host: HOST_CASES, in short gaps and in long ones.
+    `different` counts the parts of the capture in which the devices run different collectives, and `together` those in
+    which the same ones communicate, by their ids. `own` is the time in which the device waits for its own host:
+    HOST_CASES, in short gaps and in long ones.
     """
 
     different: int
+    together: dict[str, int]
     wait_ns: int
     last: dict[str, int]
     own: dict[str, int]
@@ -50,22 +52,29 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Group the times in which a device waits."""
-    devices = [each for each in part.devices if each.use.communication.count]
-    if len(devices) < 2 or not device.use.communication.count:
-        return Collected(_Sums(0, 0, {}, {}))
-    rows = {each.use.device: _collectives(part, each) for each in devices}
+    if len(part.devices) < 2:
+        return Collected(_Sums(0, {}, 0, {}, {}))
+    every = {each.row: _collectives(part, each) for each in part.devices}
+    devices = [each for each in part.devices if len(every[each.row])]
+    together = {_ids([each.id for each in devices]): 1}
+    if len(devices) < 2 or device not in devices:
+        return Collected(_Sums(0, together if devices else {}, 0, {}, _waits_for_host(device)))
     names = part.trace.operations["name"].to_physical().to_numpy()
-    sequences = [names[each.activity.rows[rows[each.use.device]]] for each in devices]
+    sequences = [names[each.activity.rows[every[each.row]]] for each in devices]
     if not all(np.array_equal(sequences[0], sequence) for sequence in sequences):
-        return Collected(_Sums(1, 0, {}, {}))
-    own = rows[device.use.device]
-    lengths = np.stack([(each.activity.end - each.activity.start)[rows[each.use.device]] for each in devices])
+        return Collected(_Sums(1, together, 0, {}, {}))
+    own = every[device.row]
+    lengths = np.stack([(each.activity.end - each.activity.start)[every[each.row]] for each in devices])
     start = device.activity.start[own]
     waits = (device.activity.end - device.activity.start)[own] - lengths.min(axis=0)
     late = np.bincount(lengths.argmin(axis=0)[waits > 0], minlength=len(devices)).tolist()
-    last = {each.use.id: count for each, count in zip(devices, late, strict=True)}
-    sums = _Sums(0, int(waits.sum()), last, _waits_for_host(device))
+    last = {each.id: count for each, count in zip(devices, late, strict=True)}
+    sums = _Sums(0, together, int(waits.sum()), last, _waits_for_host(device))
     return Collected(sums, {"waits": TimeGroup(intervals.union(start, start + waits))})
+
+
+def _ids(devices: Sequence[str]) -> str:
+    return " ".join(sorted(devices))
 
 
 def _waits_for_host(device: DevicePart) -> dict[str, int]:
@@ -92,7 +101,10 @@ def _collectives(part: CapturePart, device: DevicePart) -> Times:
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for another device inside collectives."""
     devices = [device for device in facts.devices if device.use.communication.count]
-    if len(devices) < 2 or sums[devices[0].row].different:
+    if len(devices) < 2:
+        return
+    own, ids = sums[devices[0].row], _ids([device.use.id for device in devices])
+    if own.different or own.together.keys() - {ids}:
         return
     for device in devices:
         last = sums[device.row].last

@@ -43,7 +43,7 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     trace = part.trace
-    if not _may_repeat(part.program, part.counted):
+    if not _may_repeat(part.program, part.covered.counted):
         return Collected(_Sums(Counts.from_values(np.zeros(0, np.int64))))
     to_gpu = device.column(trace, "kind") == ALL_KINDS.index("h2d")
     return Collected(_Sums(Counts.from_values(device.column(trace, "bytes")[to_gpu])))

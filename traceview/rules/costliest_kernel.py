@@ -75,10 +75,6 @@ class Costliest(NamedTuple):
         """The sum of their lengths."""
         return sum(row.total_ns for row in self.rows)
 
-    def has(self, kind: KernelKind) -> bool:
-        """Return whether a kernel of this kind is one of them."""
-        return kind.family == self.family and self.label in (None, kind.label)
-
 
 def costliest(use: DeviceUse) -> Costliest | None:
     """Return the kernel that takes most of a device's time, or the family if no kernel stands out."""
@@ -107,18 +103,23 @@ class _Graphs(NamedTuple):
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Graphs]:
-    """Group the costliest kernels of the whole capture, and the graphs."""
-    kernels, chosen = device.kernels, costliest(device.use)
-    groups, graphs = dict[str, Group](), np.flatnonzero(device.column(part.trace, "source") == GRAPH)
-    if chosen is not None:
-        member = np.array([chosen.has(kind) for kind in kernels.kinds], np.bool_)
-        groups[GROUP] = KernelGroup(kernels.places[np.flatnonzero(member[kernels.shape])])
+    """Group the kernels by family and label, and the graphs."""
+    kernels, graphs = device.kernels, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
+    kinds = [_name(kind.family, kind.label) for kind in kernels.kinds]
+    number = {name: at for at, name in enumerate(dict.fromkeys(kinds))}
+    label = np.array([number[name] for name in kinds], np.min_scalar_type(len(number)))
+    groups = dict[str, Group]({GROUP: KernelGroup(kernels.places, labels=label[kernels.shape], names=tuple(number))})
     if not len(graphs):
         return Collected(_Graphs({}, {}), groups)
     groups[GRAPHS] = KernelGroup(graphs)
     rows = part.trace.operations[device.activity.rows[graphs]].group_by(pl.col("name").cast(pl.String))
     sums = rows.agg(pl.len().alias("launches"), (pl.col("end") - pl.col("start")).sum().alias("ns")).sort("name")
     return Collected(_Graphs(*(dict(sums.select("name", column).iter_rows()) for column in _Graphs._fields)), groups)
+
+
+def _name(family: str | None, label: str) -> str:
+    """Return what tells kernels apart in the group."""
+    return f"{family} {label}"
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Graphs]) -> Iterator[FindingDraft]:
@@ -162,7 +163,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
         "sms": gpu["sm_count"] or 0,
         "pattern": ncu_filter(first),
     }
-    claim = ComputeClaim(GROUP)
+    claim = ComputeClaim(GROUP, labels=frozenset(_name(row.family, row.label) for row in chosen.rows))
     return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, kind, gpu))
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from traceview import intervals
@@ -35,35 +34,35 @@ MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap bet
 MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change
 MIN_HIDDEN = 0.7  # the share of its time from which a copy counts as running beside the compute
 NO_PIECES = pl.DataFrame(schema={"copies": pl.String, "length": pl.Int64, "count": pl.Int64})
+NO_STREAMS = pl.DataFrame(schema={"copies": pl.String, "stream": pl.Int64, "count": pl.Int64})
 KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
 
 
 class _Sums(NamedTuple):
-    """Copies by kind and memory, as in `copy_key`: short exposed pieces (their lengths), and copies by their stream.
-
-    `computing` counts the copies on streams that also compute.
-    """
+    """Copies by kind and memory, as in `copy_key`: short exposed pieces (their lengths), and `count` by stream."""
 
     short: KeyedSums
-    computing: dict[str, int]
+    streams: KeyedSums
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     work, stream = device.activity, part.trace.operations["stream"].to_numpy()
-    computes = [use.stream for use in device.use.streams if use.compute_ns]
-    pieces, computing = [NO_PIECES], dict[str, int]()
+    pieces, streams = [NO_PIECES], [NO_STREAMS]
     for kind, memory, members in device.copies.groups():
         if memory == "pageable" and kind in HOST_KINDS:
             continue
         key = copy_key(kind, memory)
-        computing[key] = int(np.count_nonzero(np.isin(stream[work.rows[members]], computes)))
+        counts = Counts.from_values(stream[work.rows[members]])
+        own = {"copies": [key] * len(counts.values), "stream": counts.values, "count": counts.counts}
+        streams.append(pl.DataFrame(own, NO_STREAMS.schema))
         if kind in ("h2d", "d2h"):
             copying = intervals.union(work.start[members], work.end[members], ordered=True)
             exposed = intervals.subtract(copying, work.compute)
             lengths = exposed.end - exposed.start
             short = pl.DataFrame({"length": lengths[lengths < MAX_KERNEL_GAP]})
             pieces.append(short.select(pl.lit(key).alias("copies"), "length", count=pl.lit(1, pl.Int64)))
-    return Collected(_Sums(KeyedSums.from_rows(pl.concat(pieces), "copies", "length"), computing))
+    by_stream = KeyedSums.from_rows(pl.concat(streams), "copies", "stream")
+    return Collected(_Sums(KeyedSums.from_rows(pl.concat(pieces), "copies", "length"), by_stream))
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
@@ -77,7 +76,9 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 def _draft(device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraft:
     key = copy_key(copies.kind, copies.memory)
-    is_mixed = 2 * sums.computing.get(key, 0) > copies.count
+    computing = pl.col("stream").is_in([use.stream for use in device.use.streams if use.compute_ns])
+    mixed = sums.streams.frame.filter(pl.col("copies") == key, computing)["count"].sum()
+    is_mixed = 2 * mixed > copies.count
     in_gaps = _in_kernel_gaps(copies, sums.short.frame.filter(pl.col("copies") == key))
     kind = KIND_NAMES.get(copies.kind, copies.kind)
     hideable = None if copies.kind == "d2d" else device.use.compute_to_hide([copies.kind])

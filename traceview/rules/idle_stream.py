@@ -15,21 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times, largest_positions
+from traceview.intervals import Intervals, Times, largest_positions
+from traceview.measure.activity import COMMUNICATION, COPY
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import Collected, GapGroup, IdleClaim
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, Rule
+from traceview.pricing.claims import Collected, GapGroup, Group, IdleClaim
 from traceview.pricing.texts import join_words
 
 MAX_IDLE_SHARE = 0.01
@@ -42,7 +44,7 @@ NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no str
 
 
 class _Sums(NamedTuple):
-    """Streams that do almost nothing, the threads that launch, and events on streams without work.
+    """Streams that may do almost nothing, the threads that launch, and events on streams without work.
 
     `pauses` has the longest times between two operations of a stream, and `spans` the time of its work in each part of
     the capture (columns stream, start, end); `kernels` the number of kernels by launching thread and stream. `events`
@@ -57,23 +59,33 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Group the gaps that switching to a stream and back can cost, for each stream that does almost nothing."""
-    pauses, spans, groups = [NO_TIMES], [NO_TIMES], {}
-    idle = list(_idle_streams(part.counted, device.use))
-    for use, _ in idle:
-        rows = np.flatnonzero(device.column(part.trace, "stream") == use.stream)
-        times = intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
+    pauses, spans, groups = [NO_TIMES], [NO_TIMES], dict[str, Group]()
+    streams = device.column(part.trace, "stream")
+    several = (part.trace.streams["device"] == device.row).sum() > 1
+    for stream in _without_copies(device, streams) if several else ():
+        times = _work_of_stream(device, streams == stream)
+        if intervals.length(times) >= MAX_IDLE_SHARE * device.window.length:
+            continue  # more than a stream that does almost nothing works in the whole capture
         lengths = times.start[1:] - times.end[:-1]
         longest = largest_positions(lengths, MAX_PLACES)
-        pauses.append(_times(use, times.end[:-1][longest], times.start[1:][longest]))
-        spans.append(_times(use, times.start[:1], times.end[-1:]))
-        groups[use.label] = GapGroup(_switching_gaps(part.trace, device, use))
+        pauses.append(_times(stream, times.end[:-1][longest], times.start[1:][longest]))
+        spans.append(_times(stream, times.start[:1], times.end[-1:]))
+        groups[str(stream)] = GapGroup(_switching_gaps(part.trace, device, stream))
     sums = _Sums(
         KeyedSums(pl.concat(pauses), STREAM_TIME),
         KeyedSums(pl.concat(spans), STREAM_TIME),
-        KeyedSums.from_rows(_kernels_by_thread(part.trace, device) if idle else NO_KERNELS, "thread", "stream"),
-        _events_without_work(part.trace, device.use.device),
+        KeyedSums.from_rows(_kernels_by_thread(part.trace, device) if several else NO_KERNELS, "thread", "stream"),
+        _events_without_work(part.trace, device.row),
     )
     return Collected(sums, groups)
+
+
+def _without_copies(device: DevicePart, streams: NDArray[np.integer[Any]]) -> list[int]:
+    """Return the streams that neither copy nor communicate in a part."""
+    codes = device.activity.codes
+    counts, others = np.bincount(streams), np.bincount(streams[(codes == COPY) | (codes == COMMUNICATION)])
+    counts[np.flatnonzero(others)] = 0
+    return np.flatnonzero(counts).tolist()
 
 
 def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[StreamUse, StreamUse]]:
@@ -91,18 +103,23 @@ def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[Stre
             yield use, busiest
 
 
-def _times(use: StreamUse, start: Times, end: Times) -> pl.DataFrame:
-    return pl.DataFrame({"stream": np.full(len(start), use.stream), "start": start, "end": end}, NO_TIMES.schema)
+def _work_of_stream(device: DevicePart, members: Mask) -> Intervals:
+    rows = np.flatnonzero(members)
+    return intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
 
 
-def _switching_gaps(trace: Trace, device: DevicePart, use: StreamUse) -> Times:
+def _times(stream: int, start: Times, end: Times) -> pl.DataFrame:
+    return pl.DataFrame({"stream": np.full(len(start), stream), "start": start, "end": end}, NO_TIMES.schema)
+
+
+def _switching_gaps(trace: Trace, device: DevicePart, stream: int) -> Times:
     """Return the gaps before this stream's operations and before the device's next operation after each."""
     streams, rows = trace.operations["stream"].to_numpy(), device.activity.rows
     # The last gap can end with an operation of the next part.
     last = device.gap_operation[-1:]
     rows = np.append(rows, last[~np.isin(last, rows) & (last >= 0)])
-    own = streams[rows] == use.stream
-    before = device.previous >= 0 and streams[device.previous] == use.stream
+    own = streams[rows] == stream
+    before = device.previous >= 0 and streams[device.previous] == stream
     chosen = np.zeros(len(streams), np.bool_)
     chosen[rows] = own | np.append(before, own)[:-1]
     return device.gaps_before(chosen)
@@ -110,7 +127,8 @@ def _switching_gaps(trace: Trace, device: DevicePart, use: StreamUse) -> Times:
 
 def _kernels_by_thread(trace: Trace, device: DevicePart) -> pl.DataFrame:
     """Return the thread and the stream of each compute kernel with a launch."""
-    work = trace.operations[device.activity.rows].filter(
+    columns = trace.operations.select("source", "class", "launch", "stream")  # a copy of all would be large
+    work = columns[device.activity.rows].filter(
         (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
     )
     thread = trace.api["thread"].gather(work["launch"]).cast(pl.Int64).alias("thread")
@@ -182,7 +200,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse
     return FindingDraft(
         "idle_stream",
         device,
-        (IdleClaim(("queued",), use.label),),
+        (IdleClaim(("queued",), str(use.stream)),),
         values,
         "follower" if follower else "",
         key=use.label,

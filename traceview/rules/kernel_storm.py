@@ -106,9 +106,9 @@ def _storm_operations(part: CapturePart, device: DevicePart) -> tuple[Rows, Time
     tiny = tiny_operations(work.start, work.end, shape, trace.shapes)
     tensors = TENSOR_LIBRARIES.intersection((part.program.kind, *part.program.frameworks))
     members, counts = [EMPTY.start], [EMPTY.start]
-    for use in device.use.streams:
-        if use.operation_count >= MIN_STORM:
-            own = np.flatnonzero((stream == use.stream) & (work.codes != COMMUNICATION))
+    for row, own_count in enumerate(np.bincount(stream).tolist()):
+        if own_count >= MIN_STORM:
+            own = np.flatnonzero((stream == row) & (work.codes != COMMUNICATION))
             stretches = storms(name[own], tiny[own])
             if not tensors:
                 stretches = _without_kernels(stretches, work.codes[own] == COMPUTE)

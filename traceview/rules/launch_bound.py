@@ -51,7 +51,7 @@ def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     rows, waits = short_waits(device)
     # Only stretches with gaps: with a damaged timestamp the window can last a century.
     stretch = (device.gap_start[rows] - device.steady.start) // STRETCH
-    late = device.use.gaps.frame["sync"].to_numpy()[rows] == 0
+    late = device.gaps.frame["sync"].to_numpy()[rows] == 0
     return Collected(
         _Sums(
             KeyedSums.from_rows(_runs(stretch, device.gap_thread[rows], waits), "stretch", "thread"),

@@ -32,10 +32,10 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Group the gaps outside the steady part, where findings cover the whole window."""
-    if not part.analysis.whole:
+    if not part.covered.whole:
         return Collected(_Sums({}, {}))
     gaps = (slice(0, device.steady_gaps.start), slice(device.steady_gaps.stop, len(device.gap_start)))
-    sums = [{cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
+    sums = [{cause: int(device.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
     return Collected(_Sums(*sums), dict(zip(("before_loop", "after_loop"), map(GapGroup, gaps), strict=True)))
 
 

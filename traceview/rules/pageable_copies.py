@@ -46,10 +46,10 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Group the gaps that end with pageable copies, and those after their calls."""
-    if not pageable(device.use.copies):
-        return Collected(_Sums(0, 0))
     trace, copies = part.trace, device.copies
     issued = _are_pageable(trace, device)
+    if not issued.any():
+        return Collected(_Sums(0, 0))
     calls = _blocking_calls(part, device, issued)
     chosen = copies.members[issued[device.activity.rows[copies.members]]]
     start = trace.operations["start"].to_numpy()[device.activity.rows[chosen]]
@@ -66,7 +66,7 @@ def _are_pageable(trace: Trace, device: DevicePart) -> Mask:
         trace.operations[name].to_physical().to_numpy() for name in ("kind", "memory", "device", "class")
     )
     kinds = [KINDS.index(name) for name in HOST_KINDS]
-    is_copy = (own == device.use.device) & (work == COPY) & (memory == MEMORIES.index("pageable"))
+    is_copy = (own == device.row) & (work == COPY) & (memory == MEMORIES.index("pageable"))
     marked: Mask = is_copy & np.isin(kind, kinds)
     return marked
 
@@ -76,10 +76,10 @@ def _blocking_calls(part: CapturePart, device: DevicePart, issued: Mask) -> pl.D
 
     A call can return before its copy starts.
     """
-    window = device.use.window
+    window = device.window
     inside = (pl.col("start") < window.end) & (pl.col("end") > window.start)
     launches = part.trace.operations.filter(pl.Series(issued) & inside)["launch"].drop_nulls().unique().to_numpy()
-    frame = part.analysis.host.implicit_sync.frame
+    frame = part.host.implicit_sync.frame
     return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 

@@ -12,13 +12,14 @@ take 5% of the time: then the kernels are too small.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Intervals, Rows, Times, rows_where
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.model.units import duration, quantity, share
@@ -36,6 +37,9 @@ LATE = "late_start"
 REASONS = ("process_wait", "dependency_wait", LATE, "operation_gaps")  # ids of findings, by why work does not start
 
 
+Codes: TypeAlias = NDArray[np.int8]
+
+
 class _Sums(NamedTuple):
     """Gaps with queued work by reason and length (columns `count` and `ns`).
 
@@ -50,33 +54,42 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Label the gaps with the number of their reason, negative and less one in short gaps."""
-    queued = device.use.gaps.frame["queued"].to_numpy()
-    few = device.use.gaps.causes["queued"] < MIN_SHORT_SHARE * device.use.window.length
-    rows = np.flatnonzero(queued > HARDWARE_GAP if few else queued)  # where few ns are queued, short gaps do not count
-    reason, short = _reasons(part.trace, device, rows, queued[rows]), queued[rows] <= HARDWARE_GAP
-    members = pl.DataFrame({"reason": reason, "short": short, "ns": queued[rows]}).select(
-        "reason", "short", "ns", count=pl.lit(1, pl.Int64)
-    )
+    queued = device.gaps.frame["queued"].to_numpy()
+    rows = rows_where(queued > 0)
+    queued = queued[rows]
+    reason = _reasons(part.trace, device, rows, queued)
+    label = np.where(queued <= HARDWARE_GAP, ~reason, reason)
     late = rows[reason == REASONS.index(LATE)]
     idle = Intervals(device.gap_start[late], device.gap_end[late])
     sums = _Sums(
-        KeyedSums.from_rows(members, "reason", "short"),
+        _sums_of_labels(label, queued),
         intervals.length(idle),
         _time_in_calls(part.trace, device, idle) if len(late) else {},
     )
-    return Collected(sums, {"queued": GapGroup(rows, np.where(short, -1 - reason, reason))})
+    return Collected(sums, {"queued": GapGroup(rows, label)})
 
 
-def _reasons(trace: Trace, device: DevicePart, gaps: Times, queued: Times) -> Times:
+def _sums_of_labels(label: Codes, queued: Times) -> KeyedSums:
+    """Return the ns and the number of gaps by reason and length."""
+    count, ns = (np.bincount(label + len(REASONS), each, 2 * len(REASONS)) for each in (None, queued))
+    used = np.flatnonzero(count)
+    short = used < len(REASONS)
+    reason = np.where(short, ~(used - len(REASONS)), used - len(REASONS))
+    frame = {"reason": reason, "short": short, "ns": ns[used].astype(np.int64), "count": count[used]}
+    return KeyedSums(pl.DataFrame(frame), ("reason", "short"))
+
+
+def _reasons(trace: Trace, device: DevicePart, gaps: Rows, queued: Times) -> Codes:
     """Return the index in REASONS of each gap; all gaps end with an operation."""
     if len(gaps) == 0:
-        return gaps
+        return np.zeros(0, np.int8)
     before = device.operations_before(gaps)
     after = device.gap_operation[gaps]
     process, stream = (trace.operations[name].to_numpy() for name in ("process", "stream"))
-    long = queued > MAX_HARDWARE_GAP
-    rules = [process[before] != process[after], ~long & (stream[before] != stream[after]), long]
-    return np.select(rules, range(len(rules)), len(rules))
+    reason = np.where(stream[before] != stream[after], np.int8(1), np.int8(3))
+    reason[queued > MAX_HARDWARE_GAP] = REASONS.index(LATE)
+    reason[process[before] != process[after]] = 0
+    return reason
 
 
 def _time_in_calls(trace: Trace, device: DevicePart, idle: Intervals) -> dict[str, int]:
@@ -87,9 +100,9 @@ def _time_in_calls(trace: Trace, device: DevicePart, idle: Intervals) -> dict[st
     long = trace.api.filter(
         (pl.col("end") - pl.col("start") > MAX_HARDWARE_GAP)
         & (pl.col("role") != "sync")
-        & (pl.col("start") < device.use.window.end)
-        & (pl.col("end") > device.use.window.start)
-        & pl.col("process").is_in(list(device.use.process_ids))
+        & (pl.col("start") < device.window.end)
+        & (pl.col("end") > device.window.start)
+        & pl.col("process").is_in(list(device.process_ids))
     )
     start, end, name = (long[column].to_physical().to_numpy() for column in ("start", "end", "name"))
     texts = categories(long["name"])
@@ -108,7 +121,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         for number, reason in enumerate(REASONS):
             own = gaps.filter(pl.col("reason") == number)
             if len(own):
-                claimed = np.array([label for label in labels if label in (number, -1 - number)], np.int64)
+                claimed = np.array([label for label in labels if label in (number, ~number)], np.int64)
                 case, values = _late_case(device, sums[device.row]) if reason == LATE else ("", {})
                 count, queued = own.select(pl.col("count", "ns").sum()).row(0)
                 values = {"count": quantity(count, "gap"), "mean": duration(queued / count), **values}

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview import intervals
+from traceview.intervals import Intervals
 from traceview.model.analysis import DeviceUse
-from traceview.model.sums import Counts
+from traceview.model.sums import KeyedSums
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.model.units import duration, quantity, size
 from traceview.pricing.accounts import copy_key
@@ -30,12 +32,13 @@ COPY_KINDS = ("h2d", "d2h")
 
 
 class _Sums(NamedTuple):
-    """Copies on streams of kernels: their number by stream, their bytes, those of results, and exposed ns."""
+    """Copies by stream: their number, their bytes, and those of results (columns count, bytes and results).
 
-    streams: Counts
-    bytes: int
-    results: int
-    exposed: int
+    `exposed` has the ns in which nothing computes, by the streams that copy then.
+    """
+
+    streams: KeyedSums
+    exposed: dict[str, int]
 
 
 def _computing_streams(use: DeviceUse) -> dict[int, str]:
@@ -45,44 +48,68 @@ def _computing_streams(use: DeviceUse) -> dict[int, str]:
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
-    """Group the times of the copies on these streams."""
-    work, operations, copies = device.activity, part.trace.operations, device.copies
+    """Group the times of the copies by their stream."""
+    work, copies = device.activity, device.copies
     kinds = np.isin(copies.kind, [KINDS.index(name) for name in COPY_KINDS])
-    candidates = copies.members[kinds & (copies.memory != MEMORIES.index("pageable"))]
-    stream = operations["stream"].to_numpy()[work.rows[candidates]]
-    shared = np.isin(stream, list(_computing_streams(device.use)))
-    chosen = candidates[shared]
-    within = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
-    rows = work.rows[chosen]
-    size, kind = operations["bytes"].to_numpy()[rows], operations["kind"].to_physical().to_numpy()[rows]
-    sums = _Sums(
-        streams=Counts.from_values(stream[shared].astype(np.int64)),
-        bytes=int(size.sum()),
-        results=int(size[kind == KINDS.index("d2h")].sum()),
-        exposed=intervals.length(intervals.subtract(within, work.compute)),
+    members = copies.members[kinds & (copies.memory != MEMORIES.index("pageable"))]
+    rows = part.trace.operations[work.rows[members]].select(
+        pl.col("stream").cast(pl.Int64),
+        "bytes",
+        count=pl.lit(1, pl.Int64),
+        results=pl.col("bytes") * (pl.col("kind") == "d2h"),
     )
-    return Collected(sums, {"copies": TimeGroup(within)})
+    stream, within = rows["stream"].to_numpy(), dict[str, Intervals]()
+    for row in np.unique(stream).tolist():
+        own = members[stream == row]
+        within[str(row)] = intervals.union(work.start[own], work.end[own], ordered=True)
+    sums = _Sums(KeyedSums.from_rows(rows, "stream"), _exposed_by_streams(within, work.compute))
+    return Collected(sums, {name: TimeGroup(times) for name, times in within.items()})
+
+
+def _exposed_by_streams(within: Mapping[str, Intervals], compute: Intervals) -> dict[str, int]:
+    """Return the ns of copies in which nothing computes, by the streams that copy then; `within` has the times of each.
+
+    One stream after the other divides the times of the streams before it.
+    """
+    pieces = dict[str, Intervals]()
+    for name, times in within.items():
+        left, divided = intervals.subtract(times, compute), dict[str, Intervals]()
+        for names, piece in pieces.items():
+            divided[f"{names} {name}"] = intervals.intersect(piece, left)
+            divided[names] = intervals.subtract(piece, left)
+            left = intervals.subtract(left, piece)
+        pieces = {names: piece for names, piece in {**divided, name: left}.items() if len(piece.start)}
+    return {names: intervals.length(piece) for names, piece in pieces.items()}
 
 
 def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies queue behind its kernels."""
     for device in facts.devices:
-        if len(sums[device.row].streams.values):
-            yield _draft(device, sums[device.row])
+        computing = _computing_streams(device.use)
+        copies = sums[device.row].streams.frame.filter(pl.col("stream").is_in(list(computing))).sort("stream")
+        if len(copies):
+            labels = {str(stream): computing[stream] for stream in copies["stream"].to_list()}
+            yield _draft(device, sums[device.row].exposed, copies, labels)
 
 
-def _draft(device: DeviceFacts, sums: _Sums) -> FindingDraft:
-    computing = _computing_streams(device.use)
+def _draft(
+    device: DeviceFacts, exposed: Mapping[str, int], copies: pl.DataFrame, labels: Mapping[str, str]
+) -> FindingDraft:
+    """Return the finding; `labels` are those of the streams of `copies`, and `exposed` is that of _Sums."""
     hideable = device.use.compute_to_hide(COPY_KINDS)
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
+    count, total, results = copies.select(pl.col("count", "bytes", "results").sum()).row(0)
+    ns = sum(own for streams, own in exposed.items() if not labels.keys().isdisjoint(streams.split()))
     values = {
-        "copies": quantity(int(sums.streams.counts.sum()), "copy", "copies"),
-        "size": size(sums.bytes),
-        "streams": join_words([computing[stream] for stream in sums.streams.values.tolist()][:3]),
-        "limit": f"; {duration(hideable)} of compute can hide them" if sums.exposed > hideable else "",
+        "copies": quantity(count, "copy", "copies"),
+        "size": size(total),
+        "streams": join_words(list(labels.values())[:3]),
+        "limit": f"; {duration(hideable)} of compute can hide them" if ns > hideable else "",
     }
-    case = "results" if 2 * sums.results > sums.bytes else ""
-    return FindingDraft("shared_stream", device, (ExposedClaim(keys, "copies"),), values, case, at_most=hideable)
+    claims = tuple(ExposedClaim(keys, name) for name in labels)
+    return FindingDraft(
+        "shared_stream", device, claims, values, "results" if 2 * results > total else "", at_most=hideable
+    )
 
 
 shared_stream = Rule("shared_stream", _decide, _collect, place=150)

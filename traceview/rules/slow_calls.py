@@ -40,7 +40,7 @@ class _Sums(NamedTuple):
 
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
-    host = part.analysis.host
+    host = part.host
     blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
     return Collected(_Sums(blocking, KeyedSums(_longest_waits(part.trace, device), ("gap_start", "launch"))))
 

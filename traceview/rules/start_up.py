@@ -17,7 +17,7 @@ Where the iterations are a small part of the run, the calls that occur first bef
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ from traceview.measure.run import (
     name_calls,
     with_shapes,
 )
-from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Place
 from traceview.model.sums import KeyedSums, sum_mappings
 from traceview.model.trace import EVERYTHING, Window, names_load_data, names_match
@@ -102,8 +101,10 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Sum the calls before and after the work, and label long gaps with the call that takes most of each."""
-    run, work = part.analysis.run, _work_time(part.analysis, device.use)
-    calls = calls_of_processes(part.trace, pl.Series(device.use.process_ids, dtype=pl.Int32))
+    run, processes = part.covered.run, part.trace.devices["processes"]
+    windows = [(processes[row].to_list(), window) for row, window in part.covered.windows.items()]
+    work = _work_time(windows, device.process_ids)
+    calls = calls_of_processes(part.trace, pl.Series(device.process_ids, dtype=pl.Int32))
     own = with_shapes(part.trace, calls)
     outside = Window(run.start, work.start), Window(work.end, run.end)
     before, after = (_named(part, inside(own, window), "ns", "counts") for window in outside)
@@ -129,10 +130,12 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     return Collected(sums, {SINGLE: group, COMPILING: compiling[1]})
 
 
-def _work_time(analysis: Analysis, use: DeviceUse) -> Window:
-    """Return the time from the first to the last work of all GPUs that the processes of a device use."""
-    processes = set(use.process_ids)
-    windows = [other.window for other in analysis.devices if processes & set(other.process_ids)]
+def _work_time(devices: Iterable[tuple[Sequence[int], Window]], processes: Sequence[int]) -> Window:
+    """Return the time from the first to the last work of all GPUs that some processes use.
+
+    `devices` have their processes and their window.
+    """
+    windows = [window for others, window in devices if not set(processes).isdisjoint(others)]
     return Window(min(window.start for window in windows), max(window.end for window in windows))
 
 
@@ -164,7 +167,7 @@ def _by_name(calls: pl.DataFrame) -> dict[str, int]:
 
 
 def _account(device: DevicePart, causes: tuple[str, ...]) -> Times:
-    return sum_columns([device.use.gaps.frame[cause].to_numpy() for cause in causes])
+    return sum_columns([device.gaps.frame[cause].to_numpy() for cause in causes])
 
 
 def _single_waits(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tuple[pl.DataFrame, GapGroup]:
@@ -194,7 +197,7 @@ def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tu
     A range shows it by its name. A call that links or loads a module shows that the host, or a thread or process that
     it waited for, made this code before.
     """
-    host = device.use.gaps.frame["host"].to_numpy()
+    host = device.gaps.frame["host"].to_numpy()
     gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
     middle = (device.gap_start[gaps] + device.gap_end[gaps]) // 2
     names, which = part.range_names(part.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
@@ -217,7 +220,8 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
     """Yield what occurs once on each device."""
     for device in facts.devices:
         own, analysis = sums[device.row], facts.analysis
-        work, in_calls = _work_time(analysis, device.use), sum(own.before.values())
+        windows = ((use.process_ids, use.window) for use in analysis.devices)
+        work, in_calls = _work_time(windows, device.use.process_ids), sum(own.before.values())
         few = not analysis.covers_run and device.steady.length <= FEW * analysis.run.length
         early = _early(own) if few else own.early.frame.clear()
         host = work.start - analysis.run.start - in_calls if few or analysis.covers_run else 0

@@ -41,7 +41,7 @@ class _Sums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     """Count the calls, and group the gaps after them."""
-    calls = calls_of_device(device, part.analysis.host.sync.frame)
+    calls = calls_of_device(device, part.host.sync.frame)
     owner = part.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
     names, which = part.range_names(owner[owner >= 0])
     ranges = dict(zip(names, np.bincount(which, minlength=len(names)).tolist(), strict=True))
@@ -81,7 +81,7 @@ def _main_range(ranges: Mapping[str, int], count: int) -> str:
 def calls_of_device(device: DevicePart, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the blocking calls (rows of SyncUse.frame) of the device's processes in its steady time."""
     return frame.filter(
-        pl.col("process").is_in(list(device.use.process_ids))
+        pl.col("process").is_in(list(device.process_ids))
         & (pl.col("end") > device.steady.start)
         & (pl.col("start") < device.steady.end)
     )

@@ -19,7 +19,7 @@ def measure_iterations(
     part = PartTrace(trace.with_window(trace.window or EVERYTHING))
     activities = [work for work in active_devices(trace) if device in (None, work.device)]
     devices = [work.device for work in activities]
-    found = find_iterations_in_parts(trace, devices, lambda use: map(use, [part]), pattern=pattern, skip=skip)
+    found, _ = find_iterations_in_parts(trace, devices, lambda use: map(use, [part]), pattern=pattern, skip=skip)
     if isinstance(found, NotMeasured):
         return found
     where, work = found
