@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from traceview.fleet import analyze_reports
-from traceview.fleet.measure_report import measure_report
-from traceview.fleet.merge import merge_reports
-from traceview.fleet.partials import FleetReports
-from traceview.fleet.worker import Job, Report
 from traceview.intervals import Times
 from traceview.model.fleet import COLLECTIVE_COLUMNS, PackedColumn, ReportResult
+from traceview.ranks import analyze_reports
+from traceview.ranks.measure_report import measure_report
+from traceview.ranks.merge import merge_reports
+from traceview.ranks.partials import FleetReports
+from traceview.ranks.worker import Job, Report
 from traceview.report.fleet import render, to_json
 from traceview.workers import Workers
 from traceview.workers.cluster import DaskWorkers
@@ -114,7 +114,7 @@ def measure(size: int, collectives: int, workers: int, dask: bool) -> None:
             client = stack.enter_context(cluster.get_client())
         else:
             folder = Path(stack.enter_context(TemporaryDirectory()))
-            opened = stack.enter_context(Processes(workers, "traceview.fleet.measure_report", threads=1))
+            opened = stack.enter_context(Processes(workers, "traceview.ranks.measure_report", threads=1))
         reports: list[Report] = [
             MadeReport(file, Job(), i, folder, "made", collectives=collectives) for i, file in enumerate(files)
         ]

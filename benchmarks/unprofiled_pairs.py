@@ -25,7 +25,7 @@ from traceview import analyze
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
 from traceview.read.calibration import read_calibration
-from traceview.whatif.prediction import predict
+from traceview.replay.prediction import predict
 
 TOLERANCE = 0.1
 LIST = Path(__file__).with_suffix(".txt")

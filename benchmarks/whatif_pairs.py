@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from traceview import Analysis, analyze
 from traceview.model.analysis import NotMeasured
-from traceview.whatif.changes import ranks as data_parallel
-from traceview.whatif.prediction import measured, predict, whatif
+from traceview.replay.changes import ranks as data_parallel
+from traceview.replay.prediction import measured, predict, whatif
 
 HEAD = """| before | after | changes | before, ms | predicted, ms | range | measured, ms | error | replay |
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""

@@ -15,9 +15,9 @@ from tests.pages import inputs_of
 from tests.rules.helpers import US, findings
 from traceview import measure
 from traceview.pipeline import analyze
+from traceview.replay import changes, prediction
+from traceview.replay.prediction import measured, predict
 from traceview.report.analysis import page, terminal, to_json
-from traceview.whatif import changes, prediction
-from traceview.whatif.prediction import measured, predict
 
 # What the tests of the page use without importing it.
 USED = {"US": US, "analyze": analyze, "analyzed": analyzed, "findings": findings, "made_trace": made_trace}

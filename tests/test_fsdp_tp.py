@@ -14,7 +14,7 @@ from statistics import median
 import pytest
 
 from tests.captures import analyzed, sample
-from tests.fleet.reports import merged
+from tests.ranks.reports import merged
 from traceview import Analysis
 
 WIDTH, INNER, LAYERS, ROWS, STEPS = 2048, 8192, 6, 8 * 512, 4

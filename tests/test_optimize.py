@@ -16,8 +16,8 @@ from tests.cli.command import Command
 from traceview.cli.schemas import SCHEMAS
 from traceview.comparison.ledger import read_ledger, write_ledger
 from traceview.pipeline import analyze
+from traceview.replay.prediction import measured, predict
 from traceview.report.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep
-from traceview.whatif.prediction import measured, predict
 
 TIMES = st.integers(1, 10**12)
 EXPECTED = st.builds(ExpectedTime, st.text(max_size=9), st.text(max_size=9), TIMES, TIMES, TIMES)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command
-from traceview.export import FORMATS
+from traceview.exporters import FORMATS
 from traceview.pipeline import analyze
 from traceview.read.payloads import STACK_DOMAIN
 

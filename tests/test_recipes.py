@@ -13,7 +13,7 @@ import pytest
 from tests.captures import ROOT, sample
 from traceview.cli import COMMANDS, cli
 from traceview.cli.schemas import SCHEMAS
-from traceview.export.tables import CSV_FILES
+from traceview.exporters.tables import CSV_FILES
 
 PAGE = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
 RULES = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "traceview" / "rules").rglob("*.py"))

@@ -20,13 +20,13 @@ from traceview.model import columns as _columns
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
-    from traceview.fleet.analyze_reports import analyze_fleet
     from traceview.model.analysis import Analysis
     from traceview.model.comparison import Comparison
     from traceview.model.findings import Finding
     from traceview.model.fleet import Fleet
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
+    from traceview.ranks.analyze_reports import analyze_fleet
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,7 +51,7 @@ _MODULES = {
     "Trace": "traceview.model.trace",
     "Window": "traceview.model.trace",
     "analyze": "traceview.pipeline",
-    "analyze_fleet": "traceview.fleet.analyze_reports",
+    "analyze_fleet": "traceview.ranks.analyze_reports",
     "compare": "traceview.comparison",
     "open_trace": "traceview.pipeline",
 }

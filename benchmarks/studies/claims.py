@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from traceview import Analysis, analyze
 from traceview.errors import TraceviewError
 from traceview.intervals import length, union
-from traceview.whatif.changes import ranks as data_parallel
-from traceview.whatif.prediction import measured, predict
+from traceview.replay.changes import ranks as data_parallel
+from traceview.replay.prediction import measured, predict
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SETTLED = 19  # first counted step of a training run in h200_ddp.json

@@ -6,7 +6,7 @@
 A step has some matrix products (8192 x 8192, bf16) and some multiplications of 512 MB. Then the GPU is idle, so that it
 is busy 30 to 100% of the time. Each row holds the kernels' times in the first 0.3 s and after 0.9 s, and the power and
 clock from nvidia-smi after 0.6 s. If `copies` is true, a pinned copy of 256 MB runs during each step. Needs a GPU,
-PyTorch and nvidia-smi; takes 70 s. It is the source of POWER_LIMITS and beside_slow in traceview/whatif/constants.py.
+PyTorch and nvidia-smi; takes 70 s. It is the source of POWER_LIMITS and beside_slow in traceview/replay/constants.py.
 """
 
 from __future__ import annotations

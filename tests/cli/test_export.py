@@ -12,11 +12,11 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command, in_a_process
-from tests.export.decode import decode
-from tests.export.sums import add_up, idle_sums
+from tests.exporters.decode import decode
+from tests.exporters.sums import add_up, idle_sums
 from traceview.cli.export import NAMES
-from traceview.export import FORMATS, collect
-from traceview.export.tables import CSV_FILES
+from traceview.exporters import FORMATS, collect
+from traceview.exporters.tables import CSV_FILES
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
@@ -118,7 +118,7 @@ def test_older_export_is_replaced(report: Path, tmp_path: Path, traceview: Comma
 
 FAILING_RUN = """
 import sys
-from traceview.export import {module}
+from traceview.exporters import {module}
 def fail(*_):
     raise {error}
 {module}.{function} = fail

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.captures import analyzed, sample
-from tests.whatif.test_unprofiled import unprofiled
+from tests.replay.test_unprofiled import unprofiled
 from traceview.engine import run
 from traceview.engine.run import model_capture
 from traceview.model.analysis import NotMeasured

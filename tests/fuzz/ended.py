@@ -49,7 +49,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
-            mock.patch("traceview.fleet.analyze_reports.Processes", lambda *_, **__: ThisProcess()),
+            mock.patch("traceview.ranks.analyze_reports.Processes", lambda *_, **__: ThisProcess()),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
         ):

@@ -24,10 +24,10 @@ from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.parquet import suppressed_stderr
+from traceview.replay.prediction import predict
 from traceview.report.analysis import document
 from traceview.report.analysis.page import render
 from traceview.report.comparison import document as compare_document
-from traceview.whatif.prediction import predict
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME",

@@ -20,11 +20,11 @@ from tests.captures import ROOT, SAMPLES
 from traceview.comparison import compare_analyses
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
+from traceview.replay.prediction import whatif
 from traceview.report.analysis import document
 from traceview.report.comparison import document as comparison_document
 from traceview.report.whatif import document as whatif_document
 from traceview.serve.agents import NAMES
-from traceview.whatif.prediction import whatif
 
 MAX_CALLS, MAX_TOTAL = 3, 4_000
 CAPTURES = {

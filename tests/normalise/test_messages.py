@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import sample
-from tests.fleet.test_collectives import COMMUNICATOR, as_json, blob, with_payloads
 from tests.made_trace import made_trace
+from tests.ranks.test_collectives import COMMUNICATOR, as_json, blob, with_payloads
 from traceview import analyze
 from traceview.model.sizes import CALLS
 from traceview.normalise.sizes import _messages_of_calls

@@ -14,8 +14,8 @@ from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.trace import KINDS as COPY_KINDS
 from traceview.pricing.speedups import FINDABLE, SPEEDUPS
 from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
+from traceview.replay.changes import CHANGES
 from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
-from traceview.whatif.changes import CHANGES
 
 NEED_PYTORCH = {speedup.name for speedup in FINDABLE if speedup.programs} - {"bf16"}  # TF32 has texts for all
 NEED_TRAINING = {speedup.name for speedup in FINDABLE if speedup.programs == ("training",)}

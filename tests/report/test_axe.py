@@ -12,13 +12,13 @@ from tests.captures import SAMPLES, analyzed, sample
 from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
-from traceview.fleet.analyze_reports import analyze_reports
 from traceview.model.analysis import Analysis
 from traceview.model.whatif import WhatIf
+from traceview.ranks.analyze_reports import analyze_reports
+from traceview.replay.prediction import whatif
 from traceview.report.analysis.page import live, render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
-from traceview.whatif.prediction import whatif
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 SHOWN = """async () => {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.captures import ROOT, sample
-from tests.export.hostile import hostile_export
-from tests.fleet.reports import merged, ranks_of
+from tests.exporters.hostile import hostile_export
+from tests.ranks.reports import merged, ranks_of
 from traceview import analyze, compare
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations

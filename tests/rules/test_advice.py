@@ -16,8 +16,8 @@ from traceview.model.analysis import Analysis
 from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
 from traceview.pricing.texts import FOLDER, FindingTexts, is_lacking, read_entry, texts_for
 from traceview.pricing.texts import KINDS as TEXT_KINDS
-from traceview.whatif.changes import CHANGES, GraphChange
-from traceview.whatif.changes.communication import OVERLAP
+from traceview.replay.changes import CHANGES, GraphChange
+from traceview.replay.changes.communication import OVERLAP
 
 # Every kind of program that advice differs for, by a name.
 PROGRAMS = {

@@ -11,8 +11,8 @@ from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.findings import Gain
 from traceview.model.units import time_range
+from traceview.replay.prediction import whatif as predictions
 from traceview.rules.answer import share_words, with_answer
-from traceview.whatif.prediction import whatif as predictions
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
-    from traceview.export import Format
+    from traceview.exporters import Format
 
 ALL_RANKS = "all-ranks.pftrace"
 NAMES = ("perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
@@ -90,8 +90,8 @@ def export(
     of a collective.
     """
     check_window(start, end, range_name)
-    from traceview.export import FORMATS, FileFormat, Written
-    from traceview.fleet.analyze_reports import find_reports
+    from traceview.exporters import FORMATS, FileFormat, Written
+    from traceview.ranks.analyze_reports import find_reports
 
     form = next(form for form in FORMATS if form.name == format_name)
     paths = find_reports(reports)
@@ -107,7 +107,7 @@ def export(
         refuse_link(target, "--output")
     _check_target((report,), form, target, json_path)
     with progress(quiet) as step:
-        from traceview.export import collect
+        from traceview.exporters import collect
         from traceview.pipeline import open_trace
 
         step("read", 0.0)
@@ -115,7 +115,7 @@ def export(
         step("collect", 0.3)
         contents = collect(narrowed(trace, start, end, range_name), device)
         if form.name == "perfetto":
-            from traceview.fleet.merged_trace import with_collectives
+            from traceview.ranks.merged_trace import with_collectives
 
             contents = with_collectives(contents)
         step("write", 0.5)
@@ -146,10 +146,10 @@ def _export_many(
         refuse_link(target, "--output")
     _check_target(paths, form, target, json_path)
     with progress(quiet) as step:
-        from traceview.export import Written, write_trace
-        from traceview.fleet.analyze_reports import analyze_reports
-        from traceview.fleet.merged_trace import merged_trace
-        from traceview.fleet.worker import Job
+        from traceview.exporters import Written, write_trace
+        from traceview.ranks.analyze_reports import analyze_reports
+        from traceview.ranks.merged_trace import merged_trace
+        from traceview.ranks.worker import Job
         from traceview.read.nsys_rep import CHOSEN
         from traceview.read.source import MAX_DECODED
 
@@ -173,7 +173,7 @@ def _export_many(
 
 
 def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_path: Path | None) -> None:
-    from traceview.export import FolderFormat
+    from traceview.exporters import FolderFormat
     from traceview.read.formats import check_capture
 
     if len(reports) == 1:

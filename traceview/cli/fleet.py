@@ -114,8 +114,8 @@ def fleet(
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     check_memory(memory)
     page = page_path(html, no_html, opened, Path(PAGE))
-    from traceview.fleet.analyze_reports import analyze_reports, find_reports
-    from traceview.fleet.worker import Job
+    from traceview.ranks.analyze_reports import analyze_reports, find_reports
+    from traceview.ranks.worker import Job
     from traceview.read.nsys_rep import CHOSEN
     from traceview.read.source import MAX_DECODED
     from traceview.report.fleet import render, to_json

@@ -76,7 +76,7 @@ def save_baseline(name: str, report: Path, names: str, json_path: Path | None, q
     check_outputs((report, stored, stored.with_name(f"{name}.json")), (json_path,))
     with progress(quiet) as step:
         from traceview.captures.redact import redact
-        from traceview.export import write_trace
+        from traceview.exporters import write_trace
         from traceview.model.comparison import Baselines, StoredBaseline
         from traceview.pipeline import analyze
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from traceview.captures.info import CaptureContents
 from traceview.captures.record import Checks
 from traceview.captures.redact import Redacted
-from traceview.export import Written
+from traceview.exporters import Written
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.model.analysis import Analysis, DeviceFigures, DeviceUse

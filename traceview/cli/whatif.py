@@ -88,9 +88,9 @@ def whatif(
     from traceview.engine.run import AnalysisOptions
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
+    from traceview.replay.changes import ranks as data_parallel
+    from traceview.replay.prediction import whatif as run
     from traceview.report.whatif import render, render_bounds, render_brief, to_json
-    from traceview.whatif.changes import ranks as data_parallel
-    from traceview.whatif.prediction import whatif as run
 
     with progress(quiet) as step:
         costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)

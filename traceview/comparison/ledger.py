@@ -13,9 +13,9 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.whatif import Prediction
 from traceview.read.source import display_name
+from traceview.replay.prediction import predict, whatif
 from traceview.report.files import write_text
 from traceview.report.ledger import ExpectedTime, GainLedger, LedgerEntry, OpenStep, to_json
-from traceview.whatif.prediction import predict, whatif
 
 LEDGER = "ledger.json"
 MAX_LEDGER = 10_000_000  # bytes

@@ -39,13 +39,13 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.pricing.base import Covered
+from traceview.replay.constants import MAX_MODELLED
+from traceview.replay.gains import with_gains
+from traceview.replay.prediction import Changes, changes_of_run
+from traceview.replay.select import MAX_RUN, LaunchedWork
+from traceview.replay.unprofiled import with_profiler_part, with_unprofiled_time
 from traceview.rules import all_rules
 from traceview.rules.answer import with_answer
-from traceview.whatif.constants import MAX_MODELLED
-from traceview.whatif.gains import with_gains
-from traceview.whatif.prediction import Changes, changes_of_run
-from traceview.whatif.select import MAX_RUN, LaunchedWork
-from traceview.whatif.unprofiled import with_profiler_part, with_unprofiled_time
 
 
 def modelled_part(analysis: Analysis, trace_of: Callable[[Window], Trace]) -> Analysis | None:

@@ -17,7 +17,7 @@ from traceview.model.unprofiled import CALIBRATION
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.read.formats import captures_in, is_capture_folder
-from traceview.whatif.prediction import whatif
+from traceview.replay.prediction import whatif
 
 Result = TypeVar("Result")
 

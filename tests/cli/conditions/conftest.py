@@ -1,5 +1,5 @@
 """The fleets of the fleet tests."""
 
-from tests.fleet.conftest import slow_gpu
+from tests.ranks.conftest import slow_gpu
 
 __all__ = ["slow_gpu"]

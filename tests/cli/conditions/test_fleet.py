@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.captures import sample
-from tests.fleet.reports import merged
+from tests.ranks.reports import merged
 from traceview.cli.fleet import failures, parse
 from traceview.errors import RequestError
 from traceview.model.fleet import Fleet

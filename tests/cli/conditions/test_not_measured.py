@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import analyzed, change, sample
-from tests.fleet.reports import merged
+from tests.ranks.reports import merged
 from tests.report.made_analysis import bare_analysis
 from traceview.cli import fleet
 from traceview.cli.conditions import analysis, comparison

@@ -18,8 +18,8 @@ from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding, Place
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
+from traceview.replay.prediction import whatif
 from traceview.report.analysis.page import render, sections
-from traceview.whatif.prediction import whatif
 
 
 def hostile_analysis() -> Analysis:

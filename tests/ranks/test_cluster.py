@@ -1,0 +1,179 @@
+"""A cluster that loses workers or its scheduler; test_command starts real clusters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.ranks.reports import ranks_of
+from traceview import __version__
+from traceview.errors import RequestError
+from traceview.ranks.analyze_reports import analyze_reports
+from traceview.workers import WorkerDiedError, cluster
+from traceview.workers.cluster import WORKERS_LOST, DaskWorkers
+
+ADDRESS = "tcp://127.0.0.1:8786"
+Outcome = Callable[..., Any]
+
+
+class KilledWorker(Exception):  # noqa: N818 - the name in distributed
+    pass
+
+
+class Calls(Executor):
+    """Stands in for the executor of distributed: runs each call here, or ends it as `outcome` does."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        self.outcome = outcome
+
+    def submit(self, _unwatched: object, /, function: Any, *values: Any, **_options: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        if self.outcome is None:
+            return future  # never ends
+        try:
+            future.set_result(self.outcome(function, *values))
+        except CancelledError:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Client:
+    """Stands in for the client of distributed, to lose workers and scheduler at a chosen time."""
+
+    status = "running"
+
+    def __init__(self, outcome: Outcome | None, threads: list[dict[str, int]]) -> None:
+        self.outcome, self.threads, self.versions = outcome, threads, {"a": __version__}
+
+    def get_executor(self, **_options: object) -> Executor:
+        return Calls(self.outcome)
+
+    def submit(self, _unwatched: object, _identity: object, value: object, **_options: object) -> object:
+        return value
+
+    def nthreads(self) -> dict[str, int]:
+        """Return the next of `threads`, whose last remains; an empty list is a lost scheduler."""
+        if not self.threads:
+            raise OSError("the scheduler is gone")
+        return self.threads.pop(0) if len(self.threads) > 1 else self.threads[0]
+
+    def run(self, _function: object, *_values: object, **_options: object) -> dict[str, object]:
+        return dict(self.versions)
+
+    def close(self) -> None:
+        self.status = "closed"
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
+    """Return a function that makes the client of the next cluster, which calls functions as `outcome` does."""
+
+    def connect(outcome: Outcome | None = None, *threads: dict[str, int]) -> Client:
+        client = Client(outcome, list(threads or ({"a": 1},)))
+        monkeypatch.setitem(
+            sys.modules,
+            "distributed",
+            SimpleNamespace(
+                Client=lambda *_, **__: client,
+                get_worker=lambda: SimpleNamespace(
+                    address="a", memory_manager=SimpleNamespace(memory_limit=None), local_directory=None
+                ),
+                security=SimpleNamespace(Security=lambda **_: SimpleNamespace(get_connection_args=lambda _: {})),
+            ),
+        )
+        return client
+
+    monkeypatch.setattr(DaskWorkers, "poll_seconds", 0.01)
+    monkeypatch.setattr(cluster, "MAX_SECONDS_WITHOUT_WORKERS", 0.02)
+    return connect
+
+
+def called(function: Any, *values: Any) -> Any:
+    return function(*values)
+
+
+def test_cluster_without_workers(connect: Callable[..., Client]) -> None:
+    """A short time without workers is none; a long one is one line."""
+    connect(None, {"a": 1}, {"a": 1}, {}, {"a": 1}, {}, {"a": 1}, {}, {})
+    with DaskWorkers(ADDRESS) as workers, pytest.raises(RequestError, match=r"8786: no workers for 0\.02 s") as raised:
+        list(workers.as_completed(str, [1]))
+    assert "\n" not in str(raised.value)
+    connect(None, {})
+    with pytest.raises(RequestError, match="8786: the cluster has no workers; start it with"):
+        DaskWorkers(ADDRESS)
+
+
+def test_workers_with_another_version(connect: Callable[..., Client]) -> None:
+    client = connect()
+    client.versions = {"a": __version__, "b": "0.0.1"}
+    with pytest.raises(RequestError, match="a worker has another version of traceview; install"):
+        DaskWorkers(ADDRESS)
+    client.versions = {"a": __version__, "b": ImportError()}  # type: ignore[dict-item]
+    with pytest.raises(RequestError, match="a worker cannot import traceview"):
+        DaskWorkers(ADDRESS)
+    assert client.status == "closed"
+
+
+def test_lost_scheduler_is_one_line(connect: Callable[..., Client]) -> None:
+    client = connect()
+    with DaskWorkers(ADDRESS) as workers:
+        calls = workers.as_completed(str, [1])
+        client.threads = []
+        with pytest.raises(RequestError, match="8786: the scheduler ended or was restarted"):
+            next(calls)
+
+    def cancelled(*_: object) -> None:
+        raise CancelledError
+
+    connect(cancelled)
+    with pytest.raises(RequestError, match="8786: the scheduler ended or was restarted"):
+        analyze_reports(ranks_of("slowhost"), scheduler=ADDRESS)
+
+
+def test_result_of_a_lost_worker(connect: Callable[..., Client]) -> None:
+    for error, words in (
+        (KilledWorker(), WORKERS_LOST),
+        (ModuleNotFoundError(), f"a worker could not run traceview {__version__} (ModuleNotFoundError)"),
+    ):
+        connect()
+        failed: Future[None] = Future()
+        failed.set_exception(error)
+        with DaskWorkers(ADDRESS) as workers, pytest.raises(WorkerDiedError) as raised:
+            workers.result(failed)
+        assert str(raised.value) == words
+
+
+def test_worker_that_is_lost_while_it_merges_is_one_line(connect: Callable[..., Client]) -> None:
+    def outcome(function: Any, work: Any, job: Any) -> Any:
+        if isinstance(job, list):  # a leaf of the merge
+            raise KilledWorker
+        return function(work, job)
+
+    connect(outcome)
+    with pytest.raises(RequestError, match="the results cannot be merged: the workers that read it were lost"):
+        analyze_reports(ranks_of("slowhost")[:2], scheduler=ADDRESS)
+
+
+def test_results_of_a_run_are_removed(
+    connect: Callable[..., Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    client = connect(called)
+    kept: list[int] = []
+
+    def run(function: Any, *values: Any, **_options: object) -> dict[str, object]:
+        kept.append(len(list(tmp_path.glob("traceview-fleet-*/*"))))
+        return {"a": function(*values)}
+
+    monkeypatch.setattr(client, "run", run)
+    fleet = analyze_reports(ranks_of("slowhost")[:2], scheduler=ADDRESS)
+    assert len(fleet.ranks) == 2 and kept == [0, 2] and not list(tmp_path.iterdir())

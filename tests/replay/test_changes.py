@@ -1,0 +1,86 @@
+"""Concurrent micro-batches, data parallelism and power, compared with measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.captures import analyzed, sample
+from traceview.errors import RequestError
+from traceview.model.analysis import Analysis
+from traceview.replay.build import build
+from traceview.replay.changes import ranks as data_parallel
+from traceview.replay.constants import HIGH, LOW, MIDDLE, power_limits, reduce_rate
+from traceview.replay.graph import RUN
+from traceview.replay.outcome import with_clock
+from traceview.replay.prediction import measured, predict
+from traceview.replay.select import Selection, select
+
+# Runs under the profiler, so that predictions are exact.
+
+
+def prefetch() -> Analysis:
+    return analyzed(sample("trainer/prefetch.sqlite"), costs=None)
+
+
+def test_data_parallel_on_two_gpus() -> None:
+    prediction = predict(prefetch(), [], more=[data_parallel(2, 253_000_000)])
+    # benchmarks/results/h200_ddp.json: 11.2 ms a step without a profiler, and 10.65 in this capture for 10.38 without.
+    assert prediction.low_ns < 11_200_000 * 10.65 / 10.38 < prediction.high_ns
+    assert prediction.iteration_ns == pytest.approx(11_200_000 * 10.65 / 10.38, rel=0.05)
+    assert prediction.note.startswith("2 batches a step: 1.8")
+
+
+@pytest.mark.parametrize(("name", "limited"), [("dual", False), ("trainer/prefetch", True)])
+def test_kernels_that_do_not_limit_a_change_are_stated(name: str, limited: bool) -> None:
+    prediction = predict(analyzed(sample(f"{name}.sqlite"), costs=None), ["compile"])
+    assert prediction.note.startswith("kernels do not limit it: they take ") is not limited
+
+
+def test_larger_gradients_take_longer() -> None:
+    times = [
+        predict(prefetch(), [], more=[data_parallel(count, size)]).iteration_ns
+        for count, size in ((2, 1_000_000), (2, 253_000_000), (8, 253_000_000), (2, 4_000_000_000))
+    ]
+    assert measured(prefetch()) * 0.99 < times[0] and times == sorted(times)
+    # An all-reduce of 4 GB at 190 GB/s takes at least 21 ms.
+    assert times[-1] > 4_000_000_000 / reduce_rate("NVIDIA H200") > times[-2]
+
+
+def test_reasons_against_concurrency() -> None:
+    with pytest.raises(RequestError, match="one batch a step"):
+        predict(prefetch(), ["staged"])
+    with pytest.raises(RequestError, match="several streams already"):
+        predict(analyzed(sample("trainer/staged.sqlite"), costs=None), ["staged"])
+    with pytest.raises(RequestError, match="several ranks already"):
+        predict(analyzed(sample("trainer/ddp.sqlite"), costs=None), [], more=[data_parallel(4, 253_000_000)])
+    with pytest.raises(RequestError, match="no backward pass"):
+        predict(analyzed(sample("cudagraph.sqlite"), costs=None), [], more=[data_parallel(2, 253_000_000)])
+
+
+def test_matrix_products_slow_down_at_the_power_cap() -> None:
+    analysis = prefetch()
+    chosen = select(analysis)
+    assert isinstance(chosen, Selection)
+    graph = build(analysis.trace, chosen)
+    now = chosen.measured_ns
+    run = graph.edges.kind == RUN
+    work = int(graph.edges.weight[run].sum())
+    assert with_clock(graph, now, graph, now, MIDDLE) is graph
+    assert with_clock(graph, now, graph, now // 2, LOW) is graph
+    graphs = [with_clock(graph, now, graph, now // 2, constants) for constants in (MIDDLE, HIGH)]
+    slower = [slowed.edges.weight[run].sum() for slowed in graphs]
+    assert work < slower[0] < slower[1] < 1.25 * work
+    unknown = graph._replace(facts=graph.facts._replace(gpu="another"))
+    assert with_clock(unknown, now, unknown, now // 2, HIGH) is unknown
+
+
+def test_constants_by_gpu_name() -> None:
+    assert power_limits("NVIDIA H200") is not None
+    assert power_limits("NVIDIA GH200 480GB") is None and power_limits("NVIDIA A100-SXM4-80GB") is None
+    assert reduce_rate("NVIDIA H200") > reduce_rate("Tesla T4")
+
+
+def test_overlapped_communication_keeps_the_order_of_other_work() -> None:
+    # Two GPUs with a batch each are never faster than one GPU with one batch.
+    ddp = analyzed(sample("trainer/ddp.sqlite"), costs=None)
+    assert measured(prefetch()) * 0.98 < predict(ddp, ["overlap"]).iteration_ns <= measured(ddp)

@@ -1,0 +1,217 @@
+"""The normalised frames and the tables of measures as CSV (for spreadsheets) or Parquet (for pandas and polars).
+
+Columns in ns end in `_ns`; times are on the capture's clock. The first column of a frame's table is the row number in
+the full capture. A column of the same name in another table refers to it. Tables of measures have the columns of the
+JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from polars import selectors as cs
+
+from traceview.exporters.contents import ExportContents
+from traceview.measure import MEASURES
+from traceview.measure.base import CaptureMeasure
+from traceview.measure.devices import measure_devices
+from traceview.measure.host import LINES, HostIdle
+from traceview.measure.nvtx import project_operations
+from traceview.measure.places import locate_operations
+from traceview.model.analysis import CAUSES, DeviceUse
+from traceview.model.columns import Table, Unit, columns, field_names
+from traceview.model.rows import size_text
+
+DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
+STREAM_FIGURES = (
+    *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
+    *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
+)
+UNIT_TYPES: Mapping[Unit, type[pl.DataType]] = {
+    **dict.fromkeys(("text", "code", "size"), pl.String),
+    **dict.fromkeys(("fraction", "ratio", "bytes_per_ns", "flops", "flops_per_s"), pl.Float64),
+    "flag": pl.Boolean,
+}
+# Row numbers and ids have the same type in all tables, so that any program can join them.
+COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
+# The same rule as in the page's assets/core/export.js. Spreadsheets strip leading white space and control characters.
+BLANK, SIGN = r"[\s\x00-\x1f\x{200b}\x{feff}]*", r"[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}]"
+FORMULA = rf"^(?:['\t\r\n]|{BLANK}{SIGN})"
+# Some spreadsheets begin a new cell or row here, even inside quotes.
+NEXT_CELL = rf"([;\t\r\n]{BLANK}'*)({SIGN})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTable:
+    """A table: its name, and a function that builds it from the contents and the figures of the devices."""
+
+    name: str
+    build: Callable[[ExportContents, tuple[DeviceUse, ...]], pl.DataFrame]
+
+
+def tables(contents: ExportContents) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield every table with its name."""
+    places = locate_operations(contents.trace, project_operations(contents.trace))
+    devices = measure_devices(contents.trace, contents.host, contents.activities, places)
+    for table in TABLES:
+        yield table.name, table.build(contents, devices).with_columns(COMMON_TYPES)
+
+
+def _times(*columns: str) -> list[pl.Expr]:
+    start, end = pl.col("start"), pl.col("end")
+    return [*map(pl.col, columns), start.alias("start_ns"), end.alias("end_ns"), (end - start).alias("duration_ns")]
+
+
+def _operations(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    # The id of a GPU, as in the JSON.
+    ids = contents.trace.devices["id"].gather(contents.operations["device"])
+    call = pl.col("launch").cast(pl.Int64)
+    return contents.operations.with_columns(ids.alias("device"), call=call, operation="row").select(
+        *_times("operation"),
+        *("class", "source", "kind", "memory", "bytes", "name", "process", "device", "stream", "correlation", "call"),
+    )
+
+
+def _api(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.api.with_columns(call="row", blocks_implicitly="implicit").select(
+        *_times("call"), "name", "role", "blocks_implicitly", "process", "thread", "correlation"
+    )
+
+
+def _ranges(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.ranges.with_columns(range="row").select(
+        *_times("range"), "name", "domain", "process", "thread", "open"
+    )
+
+
+def _gaps(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    frames = [
+        use.gaps.frame.with_columns(pl.lit(use.id).alias("device"), gap=pl.int_range(pl.len(), dtype=pl.Int64))
+        for use in devices
+    ]
+    if not frames:
+        return pl.DataFrame(schema=dict.fromkeys(("gap", "device", "start_ns", "end_ns", "duration_ns"), pl.Int64))
+    largest = pl.max_horizontal(*CAUSES)
+    main = pl.coalesce(pl.when(pl.col(name) == largest).then(pl.lit(name)) for name in CAUSES)
+    frame = pl.concat(frames)
+    exported = frame["operation"].is_in(contents.operations["row"].cast(pl.Int32).implode())
+    return frame.with_columns(operation=pl.when(exported).then("operation").cast(pl.Int64), cause=main).select(
+        *_times("gap", "device"),
+        *("cause", "operation", "thread"),
+        *(pl.col(name).alias(f"{name}_ns") for name in CAUSES),
+    )
+
+
+def _streams(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    uses = [(device, use) for device in devices for use in device.streams]
+    return pl.DataFrame(
+        {
+            "stream": pl.Series([use.stream for _, use in uses], dtype=pl.Int32),
+            "device": [device.id for device, _ in uses],
+            "process": pl.Series([use.process_id for _, use in uses], dtype=pl.Int32),
+            "context": [use.context_id for _, use in uses],
+            "stream_id": [use.id for _, use in uses],
+            **{name: [getattr(use, name) for _, use in uses] for name in STREAM_FIGURES},
+        }
+    )
+
+
+def _devices(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "device": [use.id for use in devices],
+            "name": [use.name for use in devices],
+            "processes": [" ".join(map(str, use.process_ids)) for use in devices],
+            "window_start_ns": [use.window.start for use in devices],
+            "window_end_ns": [use.window.end for use in devices],
+            **{name: [getattr(use, name) for use in devices] for name in DEVICE_FIGURES},
+        }
+    )
+
+
+def _threads(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.trace.threads.with_columns(thread=pl.int_range(pl.len(), dtype=pl.Int32)).select(
+        "thread", "process", "tid", "name"
+    )
+
+
+def _device_table(name: str) -> ExportTable:
+    """Return the table of a measure of each device, with a column that names the device."""
+
+    def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+        frames = [_declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
+        return pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
+
+    return ExportTable(name, build)
+
+
+def _lines(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    host_idle = HostIdle.build(contents.trace, contents.host)
+    rows = () if host_idle is None else host_idle.lines([use.gaps.frame for use in devices])
+    return _declared_frame(LINES.table.with_rows(rows))
+
+
+def _declared_frame(table: Table) -> pl.DataFrame:
+    """Return the rows of a declared table with its fields as columns; a size becomes a text, `132x2`."""
+    fields = set(field_names(table.row_type))
+    declared = {column.name: column.unit for column in columns(table.row_type) if column.name in fields}
+    values = {
+        name: [size_text(getattr(row, name)) if unit == "size" else getattr(row, name) for row in table.rows]
+        for name, unit in declared.items()
+    }
+    return pl.DataFrame(values, schema={name: UNIT_TYPES.get(unit, pl.Int64) for name, unit in declared.items()})
+
+
+TABLES = (
+    ExportTable("operations", _operations),
+    ExportTable("api", _api),
+    ExportTable("ranges", _ranges),
+    ExportTable("gaps", _gaps),
+    ExportTable("streams", _streams),
+    ExportTable("devices", _devices),
+    ExportTable("threads", _threads),
+    ExportTable("lines", _lines),
+    *(
+        _device_table(measure.table.name)
+        for measure in MEASURES
+        if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
+    ),
+)
+CSV_FILES = tuple(f"{table.name}.csv" for table in TABLES)
+PARQUET_FILES = tuple(f"{table.name}.parquet" for table in TABLES)
+
+
+def write_csv(contents: ExportContents, folder: Path) -> None:
+    """Write every table into a folder as CSV that is safe to open in a spreadsheet."""
+    for name, frame in tables(contents):
+        # Spreadsheets that separate cells by semicolons keep a text in quotes in one cell.
+        escape_formulas(frame).write_csv(folder / f"{name}.csv", quote_style="non_numeric")
+
+
+def escape_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put an apostrophe before each text that a spreadsheet may read as a formula.
+
+    Such a text begins with = + - @ or their full-width forms, white space before them included, or with a tab, return
+    or line feed. A text that begins with an apostrophe gets one too. Inside a text, an apostrophe precedes these signs
+    after a semicolon, a tab or a line end, where some spreadsheets begin a new cell. Removing one apostrophe from each
+    of these places restores every text. Numbers stay unchanged. NUL, which some readers reject, becomes U+FFFD.
+    """
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String or isinstance(dtype, pl.Enum)]
+    plain = {name: pl.col(name).cast(pl.String).str.replace_all("\0", "\ufffd", literal=True) for name in texts}
+    return frame.with_columns(
+        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + inner).otherwise(inner).alias(name)
+        for name, text in plain.items()
+        for inner in (text.str.replace_all(NEXT_CELL, "${1}'${2}"),)
+    )
+
+
+def write_parquet(contents: ExportContents, folder: Path) -> None:
+    """Write every table into a folder as Parquet. Raises OSError if the disk is full."""
+    for name, frame in tables(contents):
+        try:
+            frame.write_parquet(folder / f"{name}.parquet")
+        except pl.exceptions.ComputeError as error:  # polars raises this for a full disk
+            raise OSError(None, str(error).rpartition("IO error: ")[2]) from None

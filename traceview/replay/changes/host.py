@@ -1,0 +1,140 @@
+"""Changes to the time of the host: reuse memory, synchronize less often, and hide data loading.
+
+docs/whatif.md "The changes".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview.replay.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange, launching_calls
+from traceview.replay.constants import EVENT_CALL, Constants
+from traceview.replay.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
+
+MOSTLY = 0.5  # part of the time of memory calls from which one call explains it
+
+
+def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph without the time of memory calls.
+
+    In a run without iterations, a call that takes most of that time stays: it creates a context or pins memory, once.
+    """
+    memory = graph.calls.memory.copy()
+    length = np.where(memory, graph.calls.end - graph.calls.start, 0)
+    if graph.counted == 1 and length.max(initial=0) > MOSTLY * length.sum():
+        memory[np.argmax(length)] = False
+    if not memory.any():
+        return "no iteration allocates or frees memory"
+    weight = graph.edges.weight.copy()
+    weight[graph.call_edges(CALL, memory)] = 0
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, memory)))
+
+
+ALLOCATE = GraphChange(
+    "allocate",
+    "Reuse memory instead of allocating it",
+    "buffers that are allocated before the loop and fit all iterations",
+    reuse_memory,
+    in_pytorch="the caching allocator keeps its memory: no empty_cache() in the loop, few shapes, memory to spare",
+)
+
+
+EVERY = 10  # iterations
+
+
+def synchronize_less(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph with the waits of only every EVERYth iteration."""
+    calls = graph.calls
+    reads = _reading_calls(graph)
+    waits = (calls.sync | (reads & calls.blocking)) & (calls.iteration >= 0)
+    per = np.bincount(calls.iteration[waits], minlength=1)
+    if np.count_nonzero(per) * 2 <= graph.counted:
+        return "the host does not wait for the GPU in most iterations"
+    gone = waits & ((calls.iteration - graph.first) % EVERY != EVERY - 1)
+    if not gone.any():
+        return "no iteration has a synchronization that could be removed: every tenth one stays"
+    places = _places(graph, waits)
+    if not constants.all_waits:
+        gone &= _longest_waits(graph, waits, places)
+    gone_reads = reads & (gone | _next_on_thread(graph, gone))
+    weight = graph.edges.weight.copy()
+    call = graph.call_edges(CALL, gone)
+    weight[call] = np.minimum(weight[call], EVENT_CALL)
+    weight[graph.call_edges(CALL, gone_reads)] = 0
+    gap = graph.call_edges(GAP, gone_reads)
+    beyond = np.maximum(weight[gap] - int(np.median(weight[graph.edges.kind == GAP])), 0)
+    weight[gap] -= (beyond * constants.reads).astype(np.int64)
+    changed = graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, gone | gone_reads)))
+    count = round(np.count_nonzero(np.diff(places, prepend=-1)) / max(int(np.count_nonzero(per)), 1))
+    if count < 2:
+        return changed
+    remark = f"{count} waits per iteration: at the upper end of the range, only the longest is removed"
+    return changed._replace(remarks=(*graph.remarks, remark))
+
+
+def _reading_calls(graph: DependencyGraph) -> Mask:
+    """Return the mask of calls that copy a small value to the host."""
+    ops = graph.operations
+    mask = np.zeros(len(graph.calls.row), np.bool_)
+    mask[ops.call[(ops.kind == D2H) & (ops.size < LARGE_COPY) & (ops.call >= 0)]] = True
+    return mask
+
+
+def _next_on_thread(graph: DependencyGraph, chosen: Mask) -> Mask:
+    """Return the mask of calls whose next call on their thread is chosen."""
+    order = np.lexsort((np.arange(len(chosen)), graph.calls.thread))
+    same = graph.calls.thread[order][1:] == graph.calls.thread[order][:-1]
+    mask = np.zeros(len(chosen), np.bool_)
+    mask[order[:-1][same & chosen[order[1:]]]] = True
+    return mask
+
+
+def _places(graph: DependencyGraph, waits: Mask) -> Codes:
+    """Return the place of each wait among those of its iteration; waits without a kernel between them share a place."""
+    rows = np.flatnonzero(waits)
+    launched = np.cumsum(launching_calls(graph, graph.operations.code == COMPUTE))[rows]
+    iteration = graph.calls.iteration[rows]
+    first = np.diff(iteration, prepend=-1) != 0
+    number = np.cumsum(first | (np.diff(launched, prepend=-1) != 0))
+    places: Codes = number - number[first][np.cumsum(first) - 1]
+    return places
+
+
+def _longest_waits(graph: DependencyGraph, waits: Mask, places: Codes) -> Mask:
+    """Return the mask of the waits at the place in the iteration where the host is blocked the longest in total."""
+    rows = np.flatnonzero(waits)
+    blocked = np.bincount(places, weights=(graph.calls.end - graph.calls.start)[rows])
+    mask = np.zeros(len(waits), np.bool_)
+    mask[rows[places == int(np.argmax(blocked))]] = True
+    return mask
+
+
+SYNCHRONIZE = GraphChange(
+    "sync",
+    f"Synchronize every {EVERY} steps, or by an event",
+    "values such as losses are read later, no launch depends on them; memory for the batches that the host is ahead",
+    synchronize_less,
+)
+
+
+def hide_loading(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph without the host's time in data-loading ranges."""
+    loading = graph.calls.loading
+    if not loading.any():
+        return "the host does not pause before it copies a batch, and no range is named after data, batches or loading"
+    edges, weight = graph.edges, graph.edges.weight.copy()
+    gap = graph.call_edges(GAP, loading > 0)
+    hidden = (loading[edges.target[gap] // 2] * (1 - constants.loading)).astype(np.int64)
+    weight[gap] = np.maximum(0, weight[gap] - hidden)
+    return graph.with_weight(weight)
+
+
+LOADING = GraphChange(
+    "load",
+    "Hide data loading",
+    "other threads or processes that prepare the input and keep up",
+    hide_loading,
+    in_pytorch="workers that keep up: num_workers, persistent_workers",
+    programs=("pytorch", "jax", "onnx", "tensorrt", "tensorflow"),
+    repeats=True,
+)

@@ -1,0 +1,194 @@
+"""The model of a run: its graph, and the replay of a changed graph, scaled to the measured time of an iteration.
+
+A busier GPU draws more power, and at the cap matrix products take longer. A change that fills the GPU's idle time
+therefore gains a little less than the idle time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from traceview.intervals import length, union
+from traceview.model.trace import CLASSES, Trace
+from traceview.model.unprofiled import Bounds, UnprofiledTime
+from traceview.replay.changes.base import GraphChange
+from traceview.replay.constants import MIDDLE, Constants, power_limits
+from traceview.replay.graph import COUNTED, GAP, RUN, Codes, DependencyGraph, Replay, path_times, replay
+from traceview.replay.profiler_costs import traced_events, without_profiler
+from traceview.replay.select import WHOLE_RUN, Selection
+
+MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
+KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
+
+
+def with_clock(
+    before: DependencyGraph, measured: int, after: DependencyGraph, time: int, constants: Constants
+) -> DependencyGraph:
+    """Return `after` with matrix products slowed by the lower clock. Times are ns per iteration."""
+    slower = (_slowdown_at(after, time) / _slowdown_at(before, measured) - 1) * constants.power
+    if abs(slower) < MIN_SLOWDOWN:
+        return after
+    weight = after.edges.weight.copy()
+    run = after.operation_edges(RUN, after.operations.is_matrix)
+    weight[run] += (weight[run] * slower).astype(np.int64)
+    return after.with_weight(weight)
+
+
+def _slowdown_at(graph: DependencyGraph, time: int) -> float:
+    """Return the factor by which matrix products take longer than at the highest clock, for this iteration time."""
+    limits = power_limits(graph.facts.gpu)
+    if limits is None:
+        return 1.0
+    ops, ns = graph.operations, graph.run_times
+    counted = np.isin(ops.code, KERNELS) & graph.is_counted
+    needed = limits.rest
+    for chosen, watts in ((counted & ops.is_matrix, limits.matrix), (counted & ~ops.is_matrix, limits.other)):
+        busy = int(ns[chosen].sum()) / graph.counted
+        needed += watts * min(1.0, busy / max(time, 1))
+    return math.sqrt(max(1.0, needed / limits.cap))
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """The unchanged graph, its replay, and the iterations that it models.
+
+    For predictions of a run without the profiler, `graphs` has the graph without it for each value of
+    Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
+    """
+
+    graph: DependencyGraph
+    base: Replay
+    selection: Selection
+    graphs: tuple[DependencyGraph, ...] = ()
+
+    def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
+        """Return the model of the same run without the profiler. Raises UnfitGraphError."""
+        bounds = range(len(Bounds._fields))
+        events = traced_events(trace, self.graph, self.selection.work.slowdown())
+        graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
+        middle = graphs[MIDDLE.profiler]
+        return RunModel(middle, replay(middle, self.base), self.selection._replace(measured_ns=time.mean_ns), graphs)
+
+    @cached_property
+    def host(self) -> int:
+        """The ns of the host on the critical path."""
+        return _host_time(path_times(self.graph, self.base))
+
+    @cached_property
+    def work(self) -> tuple[_Work, ...]:
+        """The kernels of each class on each GPU."""
+        return _work_of(self.graph)
+
+    @property
+    def measured(self) -> int:
+        """The mean time per iteration of the capture, or of the run without the profiler."""
+        return self.selection.measured_ns
+
+    @property
+    def error(self) -> float:
+        """The replay's error, as a signed fraction of the measured time.
+
+        The model of a whole run lacks the calls before and after those that it needs.
+        """
+        return 0.0 if self.is_whole_run else self.base.per_iteration / self.measured - 1
+
+    @property
+    def is_whole_run(self) -> bool:
+        """Whether the run has no iterations, and is modelled as one."""
+        return self.selection.summary.source == WHOLE_RUN
+
+
+class ChangedRun(NamedTuple):
+    """A changed graph, its critical path, and the predicted ns per iteration."""
+
+    graph: DependencyGraph
+    path: Mapping[str, int]
+    time: int
+
+
+def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
+    """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
+    graph = model.graphs[constants.profiler] if model.graphs else model.graph
+    for change in changes:
+        changed = change.apply(graph, constants)
+        if isinstance(changed, str):
+            return changed
+        graph = changed
+    if constants.host != 1:
+        weight, host = graph.edges.weight, graph.edges.kind == GAP
+        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
+        graph = graph.with_weight(weight)
+    first = _replayed_outcome(model, graph)
+    slower = with_clock(model.graph, model.measured, graph, first.time, constants)
+    return first if slower is graph else _replayed_outcome(model, slower)
+
+
+def _replayed_outcome(model: RunModel, graph: DependencyGraph) -> ChangedRun:
+    result = replay(graph, model.base)
+    path = path_times(graph, result)
+    # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
+    left = _host_time(path) / model.host if model.host and not model.is_whole_run else 1.0
+    beyond = int((model.measured - model.base.per_iteration) * min(left, 1.0))
+    return ChangedRun(graph, path, max(result.per_iteration + beyond, remaining_work(model, graph), 1))
+
+
+def _host_time(path: Mapping[str, int]) -> int:
+    return sum(path[kind] for kind in ("host", "call", "wait", "launch"))
+
+
+def kernel_time(graph: DependencyGraph) -> int:
+    """Return the summed time of the kernels of an iteration in ns."""
+    counted = np.isin(graph.operations.code, COUNTED) & graph.is_counted
+    return int(graph.run_times[counted].sum()) // graph.counted
+
+
+class _Work(NamedTuple):
+    """The kernels of a class on a GPU in the counted iterations: their `members`, the time of all, and their union."""
+
+    members: Codes
+    total: int
+    busy: int
+
+
+def _work_of(graph: DependencyGraph) -> tuple[_Work, ...]:
+    ops, ns, work = graph.operations, graph.run_times, []
+    for device, code in itertools.product(np.unique(ops.device).tolist(), COUNTED):
+        own = np.flatnonzero(graph.is_counted & (ops.device == device) & (ops.code == code))
+        work.append(_Work(own, int(ns[own].sum()), length(union(ops.start[own], ops.end[own]))))
+    return tuple(work)
+
+
+def remaining_work(model: RunModel, graph: DependencyGraph) -> int:
+    """Return the ns per iteration for which the GPU with the most kernels left runs them: no change takes less time.
+
+    The overlap of kernels stays as measured, but communication may run beside compute.
+    """
+    ns = graph.run_times
+    left = (each.busy * int(ns[each.members].sum()) / max(each.total, 1) for each in model.work)
+    return max((int(ns) // graph.counted for ns in left), default=0)
+
+
+def share_of_others(trace: Trace, selection: Selection) -> float:
+    """Return the share of the modelled time for which other processes compute on the GPUs of the modelled one."""
+    operations = trace.operations
+    if operations["process"].n_unique() == 1:
+        return 0.0
+    first, last = selection.work.edges[[selection.first, selection.last]].tolist()
+    own = pl.col("process") == selection.work.process
+    devices = operations.filter(own)["device"].unique().to_list()
+    others = operations.filter(
+        ~own,
+        pl.col("device").is_in(devices),
+        pl.col("class") == "compute",
+        pl.col("start").is_between(first, last, closed="left"),
+    )
+    busy = int(length(union(others["start"].to_numpy(), others["end"].to_numpy())))
+    return float(busy / max(last - first, 1))

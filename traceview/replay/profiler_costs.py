@@ -1,0 +1,177 @@
+"""The run without the profiler: every traced call and range costs the host time that a run without nsys does not spend.
+
+`without_profiler` is a function from a graph to the same graph with these times taken off its edges. The replay then
+decides what that gives: a stretch that waits for the host shrinks, one that waits for the GPU does not
+(docs/unprofiled.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import Times, covered_length, union
+from traceview.model.trace import Trace
+from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
+from traceview.normalise.codes import categories
+from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
+
+Floats = NDArray[np.float64]
+MIN_HOST = 0.15  # share of the host time between two calls that stays, whatever the calls cost
+MIN_CALL = 0.3  # share of a call that stays
+INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
+MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
+MIN_GAP = 400  # ns between two kernels
+USUAL_SLOWDOWN, MAX_SLOWDOWN = 1.15, 1.8  # median call over first decile, on a host at full speed and at most
+MIN_SAME, MIN_CALLS = 10, 100  # calls of nsys before the same kernel, and in all, that show the slowdown
+MAX_CALLS = 100_000  # calls that are looked at
+LOADER_THREADS = "^pt_data"  # names that PyTorch's DataLoader gives
+LOW, MIDDLE, HIGH = range(3)
+
+
+class TracedEvents(NamedTuple):
+    """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
+
+    `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
+    ranges. `ns` is what the profiler adds to the event. `slowdown` is that of the host (host_slowdown).
+    """
+
+    thread: Codes
+    at: Times  # the end of a call, the start or end of a range
+    length: Times
+    call: Codes
+    ns: Floats
+    slowdown: float
+
+
+def traced_events(trace: Trace, graph: DependencyGraph, slowdown: float) -> TracedEvents:
+    """Return the events from the first to the last call of a graph, which has calls; `slowdown` is the host's."""
+    calls = graph.calls
+    begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
+    api = _from_to(trace.api.with_row_index("row"), begin, end, process)
+    # A call inside another call is part of what the outer one costs.
+    api = api.filter(pl.col("end") >= pl.col("end").cum_max().over("thread"))
+    ranges = _from_to(trace.ranges, begin, end, process)
+    length = (api["end"] - api["start"]).to_numpy()
+    own = (api["name"].cast(pl.String) == OWN_CALL).to_numpy()
+    row = api["row"].to_numpy().astype(np.int64)
+    place = np.minimum(np.searchsorted(calls.row, row), len(calls.row) - 1)
+    both = np.tile(ranges["thread"].to_numpy().astype(np.int64), 2)
+    return TracedEvents(
+        np.concatenate([api["thread"].to_numpy().astype(np.int64), both]),
+        np.concatenate([api["end"].to_numpy(), ranges["start"].to_numpy(), ranges["end"].to_numpy()]),
+        np.concatenate([length, np.zeros(len(both), np.int64)]),
+        np.concatenate([np.where(calls.row[place] == row, place, -1), np.full(len(both), -1, np.int64)]),
+        np.concatenate(
+            [
+                np.where(own, 0.0, np.minimum(CALL_FIXED + CALL_SHARE * length, MAX_CALL)),
+                np.full(len(both), float(RANGE_EVENT)),
+            ]
+        ),
+        slowdown,
+    )
+
+
+def _from_to(frame: pl.DataFrame, begin: int, end: int, process: int) -> pl.DataFrame:
+    """Return the rows of a process that start in [begin, end); the frame is sorted by start."""
+    first, last = np.searchsorted(frame["start"].to_numpy(), [begin, end]).tolist()
+    return frame[first:last].filter(pl.col("process") == process)
+
+
+def host_slowdown(trace: Trace, process: int) -> float:
+    """Return how much slower than at its best the host ran, relative to a usual capture; at least 1.
+
+    A call of nsys itself, which never waits, is compared with calls before the same kernel: code and caches are the
+    same. Cores of a shared host switch between two speeds for seconds. Where PyTorch's DataLoader runs, other processes
+    of the program slow the host down without the profiler too.
+    """
+    names = trace.threads.filter(pl.col("process") == process)["name"].fill_null("")
+    if OWN_CALL not in categories(trace.api["name"]) or names.str.contains(LOADER_THREADS).any():
+        return 1.0
+    rows = trace.api.lazy().with_row_index("row").filter(pl.col("process") == process).head(MAX_CALLS)
+    kernels = trace.operations.lazy().select("launch", "shape", kernel="name").filter(pl.col("launch") < 2 * MAX_CALLS)
+    same = ["kernel", "shape"]
+    calls = (
+        rows.join(kernels.unique("launch").cast({"launch": pl.UInt32}), left_on="row", right_on="launch", how="left")
+        .sort("row")
+        .with_columns(pl.col(same).shift(-1).over("thread"))
+        .filter(pl.col("name") == OWN_CALL, pl.col("kernel").is_not_null())
+        .select(*same, ns=pl.col("end") - pl.col("start"))
+        .filter(pl.len().over(same) >= MIN_SAME)
+        .select(pl.col("ns") / pl.col("ns").quantile(0.1).over(same))
+        .collect()["ns"]
+    )
+    slowdown = calls.median()
+    if len(calls) < MIN_CALLS or not isinstance(slowdown, float):
+        return 1.0
+    return min(max(slowdown / USUAL_SLOWDOWN, 1.0), MAX_SLOWDOWN)
+
+
+def without_profiler(
+    trace: Trace, graph: DependencyGraph, events: TracedEvents, costs: ProfilerCosts, bound: int = MIDDLE
+) -> DependencyGraph:
+    """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
+    faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
+    weight = faster.edges.weight.astype(np.float64)
+    weight[np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown ** costs.slow_host[bound]
+    return faster.with_weight(weight.astype(np.int64))
+
+
+def _shortened(
+    trace: Trace, graph: DependencyGraph, events: TracedEvents, ns: Floats, between: float
+) -> DependencyGraph:
+    """Return the graph with the ns of each event, and those between kernels, taken off its edges."""
+    calls, edges, ops = graph.calls, graph.edges, graph.operations
+    inside = np.minimum(INSIDE * ns, (1 - MIN_CALL) * events.length)
+    inside_call = np.zeros(len(calls.row))
+    modelled = events.call >= 0
+    inside_call[events.call[modelled]] = inside[modelled]
+    weight: Floats = edges.weight.astype(np.float64)
+    target = np.minimum(edges.target // 2, len(calls.row) - 1)
+
+    def shorten(kinds: tuple[int, ...], by: Callable[[Codes], Floats], least: Callable[[Floats], Floats]) -> None:
+        chosen = np.flatnonzero(np.isin(edges.kind, kinds) & (weight > 0))
+        weight[chosen] = np.maximum(weight[chosen] - by(chosen), least(weight[chosen]))
+
+    gap = np.flatnonzero(edges.kind == GAP)
+    before = np.zeros(len(weight))
+    before[gap] = _cost_between(graph, gap, events, np.where(modelled, ns - inside, ns)) + _overhead(trace, graph, gap)
+    launch = ops.call[np.clip(graph.operations_at(edges.target), 0, max(len(ops.row) - 1, 0))]
+    shorten((GAP,), lambda at: before[at], lambda old: MIN_HOST * old)
+    shorten((CALL, WAIT, QUEUE), lambda at: inside_call[target[at]], lambda old: MIN_CALL * old)
+    shorten((LAUNCH,), lambda at: inside_call[launch[at]], lambda old: np.minimum(old, MIN_LATENCY))
+    shorten((STREAM, ENGINE, EVENT), lambda at: np.full(len(at), between), lambda old: np.minimum(old, MIN_GAP))
+    return graph.with_weight(weight.astype(np.int64))
+
+
+def _cost_between(graph: DependencyGraph, gap: Codes, events: TracedEvents, ns: Floats) -> Floats:
+    """Return the ns of the events between the return of a call and the start of the next, for each edge of `gap`.
+
+    Where the next call is on another thread, what the first costs after its return delays that thread.
+    """
+    calls = graph.calls
+    source, target = graph.edges.source[gap] // 2, graph.edges.target[gap] // 2
+    returned, begins = calls.end[source], calls.start[target]
+    total = np.zeros(len(gap))
+    for thread in np.unique(events.thread):
+        mine = np.flatnonzero(events.thread == thread)
+        mine = mine[np.argsort(events.at[mine], kind="stable")]
+        at, until = events.at[mine], np.concatenate([[0], np.cumsum(ns[mine])])
+        own, handed = calls.thread[target] == thread, calls.thread[source] == thread
+        for edges, stop in ((own, begins), (handed & ~own, returned)):
+            first = np.searchsorted(at, returned[edges], side="left")
+            last = np.maximum(np.searchsorted(at, stop[edges], side="right"), first)
+            total[edges] += until[last] - until[first]
+    return total
+
+
+def _overhead(trace: Trace, graph: DependencyGraph, gap: Codes) -> Times:
+    """Return the profiler's own overhead between two calls, for each edge of `gap`."""
+    calls = graph.calls
+    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
+    begins = calls.start[graph.edges.target[gap] // 2]
+    return covered_length(overhead, np.minimum(calls.end[graph.edges.source[gap] // 2], begins), begins)
