@@ -78,14 +78,10 @@ def _is_own(config: Config) -> bool:
     return ":" in config.model.name
 
 
-def _lacks_own_data(config: Config) -> bool:
-    return _is_own(config) != is_reference(config.data.path)
-
-
 CONFLICTS = (
     Conflict(
         ("model.name", "data.path"),
-        _lacks_own_data,
+        lambda config: _is_own(config) != is_reference(config.data.path),
         "a model of your own and data of your own need each other; use --model MODULE:FUNCTION --data MODULE:NAME",
     ),
     Conflict(

@@ -89,7 +89,7 @@ def retry_loader(
         except Exception as error:
             if again == retries or not is_transient(error):
                 raise
-            pause, again = _wait_seconds(wait, again), again + 1
+            pause, again = float(min(wait * 2**again, MAX_WAIT_S)), again + 1
             log(f"data: {_error_line(error)}; reopening at batch {count} in {pause:g} s, retry {again} of {retries}")
         else:
             count, again = count + 1, 0
@@ -220,10 +220,6 @@ def _sample_count(batch: Any) -> int:
 
 def _slice_batch(batch: Any, start: int, stop: int, samples: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop] if tensor.dim() and len(tensor) == samples else tensor)
-
-
-def _wait_seconds(wait: float, again: int) -> float:
-    return float(min(wait * 2**again, MAX_WAIT_S))
 
 
 def _error_line(error: BaseException) -> str:
