@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import sys
 
-import click
+try:
+    import click
 
-from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
-from instrument.config.schema import Config
-from instrument.trainer.messages import end_lines
-from instrument.trainer.training_run import train
+    from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
+    from instrument.config.schema import Config
+    from instrument.trainer.messages import end_lines
+    from instrument.trainer.training_run import train
+except ImportError as failure:
+    # Another distribution also has a package `instrument`; its files may lie among these or replace them.
+    package = sys.modules["instrument"]
+    if "NVTX annotations for PyTorch" in (package.__doc__ or ""):
+        text = f"{failure}; `instrument` is traceview's: pip install 'traceview[train]'"
+    else:
+        remedy = "pip uninstall instrument; pip install --force-reinstall traceview"
+        text = f"{failure}; `instrument` is another package, {package.__file__}: {remedy}"
+    if __name__ != "__main__":
+        raise ImportError(f"instrument.train: {text}", name=failure.name) from failure
+    sys.stderr.write(f"error: {text}\n")
+    sys.exit(2)
 
 
 @click.command(cls=ConfigCommand)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,23 @@ def test_tag_must_be_the_version(tmp_path: Path, tag: str, changes: str, reason:
         command, cwd=tmp_path, env={"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False
     )
     assert (done.returncode, reason.encode() in done.stdout) == (bool(reason), True)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "found"),
+    [("NVTX annotations for PyTorch", "is traceview's: pip install"), ("Theirs", "is another package, {}")],
+)
+def test_train_names_the_instrument_that_it_found(tmp_path: Path, docstring: str, found: str) -> None:
+    """Another distribution has a package of this name too, whose files pip writes over traceview's."""
+    package = tmp_path / "instrument"
+    package.mkdir()
+    shutil.copy(ROOT / "instrument" / "train.py", package)
+    (package / "__init__.py").write_text(f'"""{docstring}"""\n')
+    command = [sys.executable, "-m", "instrument.train"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: No module named 'instrument.config'; ")
+    assert found.format(package / "__init__.py") in done.stderr
 
 
 def test_publishing_needs_no_secret() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ def test_fleet_figures() -> None:
     assert "<td>slowhost_rank1</td>" in fleet._repr_html_() and "1 straggler of 4 ranks" in fleet._repr_html_()
     with pytest.raises(RequestError, match="choose one of"):
         fleet.figures.heat("lag")
+
+
+def test_figures_name_the_missing_package(dual: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(RequestError, match=r"pip install 'traceview\[notebook\]'"):
+        dual.figures.idle()
 
 
 def test_html_states_the_answer(dual: Analysis) -> None:

@@ -322,7 +322,7 @@ def _instrument() -> Iterator[Check]:
     if not file.is_file():
         return
     if OUR_INSTRUMENT in file.read_text(encoding="utf-8", errors="replace"):
-        yield Check("instrument", OK, "traceview's")
+        yield Check("instrument", OK, f"traceview's, in {file.parents[1].name}")
         return
     folder = file.parent if file.name == "__init__.py" else file
     text = f"another {folder.name} in {folder.parent.name} hides traceview's"

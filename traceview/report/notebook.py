@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,6 @@ class FleetFigures:
 
     def heat(self, figure: str = "own") -> Any:
         """Return a figure of each rank in each iteration as a heat map: "wall", "own", "compute" or "wait"."""
-        import plotly.graph_objects as go
-
         heat = self.fleet.heat
         if heat is None:
             raise RequestError("the fleet has no iterations that its ranks share")
@@ -187,14 +186,14 @@ class FleetFigures:
         scale, unit = _unit([int(ns.max())])
         shown = [[None if value < 0 else value / scale for value in row] for row in ns.tolist()]
         labels = [_label(rank.label) for rank in self.fleet.ranks]
+        go = _graph_objects()
         drawn = go.Heatmap(z=shown, x=heat.steps.tolist(), y=labels, colorscale="Cividis", colorbar={"title": unit})
         return _with_axes(go.Figure(drawn), "iteration", "").update_yaxes(autorange="reversed")
 
 
 def _stacked(labels: Sequence[str], values: Mapping[str, Sequence[float]], axis: str, heights: Sequence[float]) -> Any:
     """Return bars with a stack of parts (keys of PARTS), in ns."""
-    import plotly.graph_objects as go
-
+    go = _graph_objects()
     scale, unit = _unit(heights)
     bars = [
         go.Bar(name=PARTS[name][1], x=labels, y=[ns / scale for ns in column], marker_color=_colours()[PARTS[name][0]])
@@ -206,14 +205,21 @@ def _stacked(labels: Sequence[str], values: Mapping[str, Sequence[float]], axis:
 
 def _ranking(names: Sequence[str], ns: Sequence[int], colour: str, axis: str) -> Any:
     """Return horizontal bars, the first on top. Equal names stay apart."""
-    import plotly.graph_objects as go
-
+    go = _graph_objects()
     scale, unit = _unit(ns)
     drawn = go.Figure(go.Bar(x=[value / scale for value in ns], orientation="h", marker_color=_colours()[colour]))
     rows = list(range(len(names)))
     drawn.update_traces(y=rows, hovertext=[_escaped(name) for name in names], hoverinfo="x+text")
     drawn.update_yaxes(tickvals=rows, ticktext=[_label(name) for name in names], autorange="reversed", automargin=True)
     return _with_axes(drawn, f"{axis} ({unit})", "")
+
+
+def _graph_objects() -> Any:
+    try:
+        return import_module("plotly.graph_objects")
+    except ModuleNotFoundError:
+        message = "figures of a notebook need the package plotly: pip install 'traceview[notebook]'"
+        raise RequestError(message) from None
 
 
 def _with_axes(drawn: Any, x: str, y: str) -> Any:
