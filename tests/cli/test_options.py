@@ -44,18 +44,14 @@ def test_folder_of_captures_is_listed(traceview: Command, tmp_path: Path) -> Non
     code, out, err = traceview("analyze", folder)
     assert (code, out) == (2, "") and "runs: a folder without captures; name an .sqlite file" in err
     shutil.copy(sample("dual.sqlite"), folder)
-    code, out, err = traceview("info", folder)
-    assert (code, out) == (2, "")
-    assert err == (
-        f"traceview: error: {folder}: a folder with one capture; name it: traceview info {folder}/dual.sqlite\n"
-    )
+    assert traceview("info", folder) == traceview("info", sample("dual.sqlite"))
     shutil.copy(sample("torch_profiler/graph.json.gz"), folder)
     (folder / "trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     code, out, err = traceview("whatif", folder)
     assert code == 2
     assert [line.split() for line in out.splitlines()] == [
         ["1.43", "MB", "SQLite", "export", "dual.sqlite"],
-        ["135", "kB", "compressed", "graph.json.gz"],
+        ["135", "kB", "torch.profiler", "trace", "graph.json.gz"],
         ["39", "B", "torch.profiler", "trace", "trace.json"],
     ]
     assert err.count("\n") == 1 and f"name one: traceview whatif {folder}/dual.sqlite" in err

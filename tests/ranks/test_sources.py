@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from traceview.errors import NotFoundError
+from traceview.errors import NotFoundError, RequestError
 from traceview.ranks.analyze_reports import find_reports, report_names
+from traceview.read.formats import trace_rank
 
 
 @pytest.fixture
@@ -36,6 +38,38 @@ def test_pattern_for_other_formats(folder: Path) -> None:
 def test_named_files_are_kept(folder: Path) -> None:
     arguments = [str(folder / "rank2.nsys-rep"), str(folder / "rank2.sqlite"), str(folder / "gone.sqlite")]
     assert sorted(map(str, find_reports(arguments))) == sorted(arguments)
+
+
+def write_trace(path: Path, rank: int | None) -> Path:
+    """Write the beginning of a trace, compressed if its name says so."""
+    info = "" if rank is None else f'"distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": 16}}, '
+    text = f'{{"schemaVersion": 1, {info}"traceEvents": []}}'.encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def test_traces_are_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    """Names of torch's own handler have a host and a process; other documents are left out."""
+    for name, rank in (("node1_77.1.pt.trace.json.gz", 10), ("node2_5.1.pt.trace.json", 2)):
+        write_trace(tmp_path / name, rank)
+    (tmp_path / "results.json").write_text('{"figures": []}')
+    paths = find_reports([str(tmp_path)])
+    assert report_names(paths) == ("rank 2 · node2_5.1.pt.trace.json", "rank 10 · node1_77.1.pt.trace.json.gz")
+    write_trace(tmp_path / "node1_77.2.pt.trace.json.gz", 10)
+    with pytest.raises(RequestError, match=r"several traces of rank 10, node1_77\.1.*; name one trace of each rank"):
+        find_reports([str(tmp_path)])
+
+
+def test_rank_of_a_trace_in_its_name(tmp_path: Path) -> None:
+    named = write_trace(tmp_path / "Rank_3.json", None)
+    assert trace_rank(named) == 3 and trace_rank(write_trace(tmp_path / "frank.json", None)) is None
+    assert report_names([named, write_trace(tmp_path / "rank12.json", 12)]) == ("Rank_3.json", "rank12.json")
+    assert trace_rank(write_trace(tmp_path / "rank5.json", 4)) == 4
+
+
+def test_reports_of_nsys_hide_traces(folder: Path) -> None:
+    write_trace(folder / "rank0.json.gz", 0)
+    assert "rank0.json.gz" not in [path.name for path in find_reports([str(folder)])]
 
 
 def test_pattern_without_matches(folder: Path) -> None:
@@ -77,4 +111,5 @@ def test_proc_has_no_report() -> None:
         except NotFoundError as error:
             print(error)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.stdout, done.stderr) == ("/proc: no report found; name .sqlite files, a folder or a pattern\n", "")
+    remedy = "name .sqlite files, traces, a folder or a pattern"
+    assert (done.stdout, done.stderr) == (f"/proc: no report found; {remedy}\n", "")

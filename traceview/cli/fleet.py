@@ -107,8 +107,8 @@ def fleet(
 ) -> None:
     """Compare the ranks of a run: write one offline HTML page and print a summary.
 
-    REPORT is an .sqlite file from `nsys export --type sqlite`, a folder of such files, or a quoted pattern such as
-    'runs/rank*.sqlite'. A report contains one rank or several.
+    REPORT is an .sqlite file from `nsys export --type sqlite`, a trace of torch.profiler, a folder of either, or a
+    quoted pattern such as 'runs/rank*.sqlite'. A report contains one rank or several.
     """
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")

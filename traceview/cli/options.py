@@ -80,35 +80,43 @@ class _Capture(click.Path):
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
             if isinstance(path, Path) and path.is_dir():
-                _refuse_folder_of_captures(path, ctx.command_path)
+                return _capture_in_folder(path, ctx.command_path)
         return path
 
 
-def _refuse_folder_of_captures(folder: Path, command: str) -> None:
-    """Print the captures in a folder and how to choose one. A folder that is itself a capture passes.
+def _capture_in_folder(folder: Path, command: str) -> Path:
+    """Return the folder, if it is itself a capture; else its only capture, or the first rank of a trace for each rank.
 
-    Raises RequestError.
+    For another folder, print its captures and how to choose one, and raise RequestError.
     """
-    from traceview.cli.outputs import print_out
+    from traceview.cli.outputs import print_error, print_out
     from traceview.model.units import plain, size
-    from traceview.read.formats import captures_in, is_capture_folder
+    from traceview.read.formats import captures_in, is_capture_folder, rank_traces
 
     if is_capture_folder(folder):
-        return
+        return folder
     captures = captures_in(folder)
+    if len(ranks := rank_traces(path for path, _ in captures)) > 1:
+        listed = [str(rank) for rank in ranks]
+        shown = ", ".join(listed[:MAX_LISTED]) + (f" and {len(ranks) - MAX_LISTED} more" * (len(ranks) > MAX_LISTED))
+        first, trace = next(iter(ranks.items()))
+        print_error(
+            f"traceview: {plain(str(folder), 200)} has the traces of ranks {shown}; this is rank {first}, "
+            f"{plain(trace.name, 200)}; to compare the ranks: traceview fleet {plain(str(folder), 200)}"
+        )
+        return trace
     if not captures:
         raise RequestError(f"{folder}: a folder without captures; name an .sqlite file, an .nsys-rep file or a trace")
-    first = f"{command} {captures[0][0]}"
     if len(captures) == 1:
-        raise RequestError(f"{folder}: a folder with one capture; name it: {first}")
+        return captures[0][0]
     for path, kind in captures[:MAX_LISTED]:
         bytes_ = path.stat().st_size if path.is_file() else sum(entry.stat().st_size for entry in path.iterdir())
         print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
     if len(captures) > MAX_LISTED:
         print_out(f"  and {len(captures) - MAX_LISTED} more\n")
     raise RequestError(
-        f"{folder}: a folder with {len(captures)} captures; name one: {first}; to compare the ranks of a run: "
-        f"traceview fleet {folder}"
+        f"{folder}: a folder with {len(captures)} captures; name one: {command} {captures[0][0]}; "
+        f"to compare the ranks of a run: traceview fleet {folder}"
     )
 
 

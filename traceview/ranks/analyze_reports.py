@@ -20,6 +20,9 @@ from traceview.ranks.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
 from traceview.ranks.partials import FleetReports, P, SharedColumns, Work
 from traceview.ranks.worker import Job, Report, forget_run, loaded, measure_kept, read_and_keep
 from traceview.read import parquet
+from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
+from traceview.read.kineto import KinetoReader
+from traceview.read.source import display_name
 from traceview.workers import WorkerDiedError, Workers
 from traceview.workers.cluster import DaskWorkers
 from traceview.workers.processes import Processes
@@ -187,7 +190,8 @@ def available_cpus() -> int:
         return os.cpu_count() or 1
 
 
-SQLITE = (".sqlite", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst")
+PACKED = ("", ".gz", ".xz", ".zst")
+SQLITE, TRACES = (tuple(f"{suffix}{packed}" for packed in PACKED) for suffix in (".sqlite", ".json"))
 REPORT = ".nsys-rep"
 NUMBER = re.compile(r"(\d+)")
 
@@ -195,25 +199,31 @@ NUMBER = re.compile(r"(\d+)")
 def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
     """Return each report once, in the order of the numbers in its name. Raises NotFoundError if an argument has none.
 
-    Folders and patterns leave out a .nsys-rep whose .sqlite export is beside it.
+    Folders and patterns leave out a .nsys-rep whose .sqlite export is beside it. The traces of torch.profiler in a
+    folder count if it has no report of nsys; they are in the order of their ranks, if each has its own.
+
+    Raises RequestError if such a folder has several traces of a rank.
     """
     reports: dict[str, Path] = {}
     for argument in arguments:
         paths = _reports_of(argument)
         if not paths:
-            raise NotFoundError(f"{_printable(argument)}: no report found; name .sqlite files, a folder or a pattern")
+            raise NotFoundError(
+                f"{_printable(argument)}: no report found; name .sqlite files, traces, a folder or a pattern"
+            )
         for path in paths:
             # Links are not resolved: two links to one report are two reports.
             reports.setdefault(str(path.absolute()), path)
-    return tuple(sorted(reports.values(), key=_natural_order))
+    ordered = tuple(sorted(reports.values(), key=_natural_order))
+    return tuple(rank_traces(ordered).values()) or ordered
 
 
 def _reports_of(argument: str) -> list[Path]:
     path = Path(argument)
     if _is_folder(path) and parquet.table_suffix(path) is None:
         # What cannot be searched is left out. Links to folders are not followed.
-        entries = (Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files))
-        return _without_exported(entry for entry in entries if _is_report(entry))
+        entries = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
+        return _without_exported(entry for entry in entries if _is_report(entry)) or _traces(argument, entries)
     if os.path.lexists(path) or not glob.has_magic(argument):
         # A missing file is reported later, with the other unreadable reports.
         return [path]
@@ -238,6 +248,20 @@ def _is_report(path: Path) -> bool:
     return path.name.endswith((*SQLITE, REPORT))
 
 
+def _traces(argument: str, entries: Iterable[Path]) -> list[Path]:
+    """Return the traces of torch.profiler among the files of a folder. Raises RequestError if a rank has several."""
+    named = [entry for entry in entries if entry.name.endswith(TRACES)]
+    traces = sorted((path for path in named if kind_of(path) == KinetoReader.kind), key=_natural_order)
+    by_rank: dict[int, Path] = {}
+    for path in traces:
+        if (rank := trace_rank(path)) is not None and (other := by_rank.setdefault(rank, path)) != path:
+            raise RequestError(
+                f"{_printable(argument)}: several traces of rank {rank}, {display_name(other)} and "
+                f"{display_name(path)}; name one trace of each rank"
+            )
+    return traces
+
+
 def _without_exported(paths: Iterable[Path]) -> list[Path]:
     """Return the paths without each .nsys-rep that has an export among them."""
     candidates = list(paths)
@@ -258,10 +282,15 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def report_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return each report's file name, or its path below the common folder if file names repeat."""
+    """Return each report's file name, or its path below the common folder if file names repeat.
+
+    Names of traces that do not contain their rank begin with it.
+    """
     names = [path.name for path in paths]
     if len(set(names)) == len(names):
-        return tuple(names)
+        ranks = {path: rank for rank, path in rank_traces(paths).items()}
+        unnamed = ranks and not all(RANK_IN_NAME.search(name) for name in names)
+        return tuple(f"rank {ranks[path]} · {path.name}" if unnamed else path.name for path in paths)
     absolute = [path.absolute() for path in paths]
     common = os.path.commonpath([path.parent for path in absolute])
     return tuple(str(path.relative_to(common)) for path in absolute)

@@ -41,7 +41,7 @@ MAX_AT_ONCE = 1 << 18  # collectives whose arrivals are measured together
 MAX_SHOWN = 200_000  # arrivals at collectives on the timeline of all ranks
 MAX_SHOWN_BINS = 400_000  # bins of work on the same timeline
 DEFAULT_MARGIN = 0.05
-SUFFIX = re.compile(r"(\.sqlite(\.\w{2,3})?|\.nsys-rep)$")
+SUFFIX = re.compile(r"((\.sqlite|(\.pt)?(\.trace)?\.json)(\.\w{2,3})?|\.nsys-rep)$")
 
 
 def merge(

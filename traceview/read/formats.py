@@ -10,10 +10,11 @@ from __future__ import annotations
 import gzip
 import importlib
 import lzma
+import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
@@ -24,6 +25,7 @@ from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refu
 from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import RawCapture
 from traceview.read.source import (
+    HEAD_BYTES,
     MAX_DECODED,
     display_name,
     private_folder,
@@ -180,6 +182,10 @@ class NsysReader(Reader, Protocol):
 
 MAX_ENTRIES = 10_000
 TRACE_WORDS = (b"traceEvents", b"schemaVersion", b"deviceProperties", b"distributedInfo")  # near a trace's beginning
+# torch writes the ranks before the events, behind the properties of at most 16 GPUs.
+DOCUMENT_HEAD_BYTES = 64 << 10
+RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
+RANK_IN_NAME = re.compile(r"(?i)rank[-_]?(\d{1,9})(?!\d)")
 READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
 
 
@@ -224,11 +230,41 @@ def captures_in(folder: Path) -> list[tuple[Path, str]]:
 def kind_of(path: Path) -> str:
     """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
     head = read_head(path)
-    if is_packed(head):
-        return "compressed" if Path(path.stem).suffix in (".sqlite", ".json", ".nsys-rep") else ""
-    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
+    if packed := is_packed(head):
+        head = _unpacked_head(path, HEAD_BYTES)
+    inner = Path(path.stem) if packed else path
+    if packed and not head:
+        return "compressed" if inner.suffix in (".sqlite", ".json", ".nsys-rep") else ""
+    reader = next((reader for reader in READERS if reader.matches(inner, head)), None)
     is_other_json = isinstance(reader, KinetoReader) and not any(word in head for word in TRACE_WORDS)
     return "" if reader is None or is_other_json else reader.kind
+
+
+def trace_rank(path: Path) -> int | None:
+    """Return the rank of a torch.profiler trace: from its distributedInfo, if it begins with it, or its file name."""
+    stated = RANK.search(_unpacked_head(path, DOCUMENT_HEAD_BYTES))
+    rank = stated[1].decode() if stated else next(iter(RANK_IN_NAME.findall(path.name)), None)
+    return None if rank is None else int(rank)
+
+
+def rank_traces(paths: Iterable[Path]) -> dict[int, Path]:
+    """Return the traces of torch.profiler by rank, if all of these captures are traces of different ranks; else {}."""
+    by_rank: dict[int | None, Path] = {}
+    for path in paths:
+        rank = trace_rank(path) if kind_of(path) == KinetoReader.kind else None
+        if rank is None or rank in by_rank:
+            return {}
+        by_rank[rank] = path
+    return {rank: by_rank[rank] for rank in sorted(rank for rank in by_rank if rank is not None)}
+
+
+def _unpacked_head(path: Path, size: int) -> bytes:
+    """Return a file's first bytes, decompressed if necessary; b"" if they cannot be read."""
+    packing = next((packing for packing in PACKINGS if read_head(path).startswith(packing.magic)), None)
+    with suppress(Exception), path.open("rb") as source:  # ZstdError cannot be imported if the package is absent
+        head: bytes = (packing.open(source) if packing else source).read(size)
+        return head
+    return b""
 
 
 @contextmanager

@@ -44,6 +44,20 @@ def test_other_commands(command: str) -> None:
     assert "graph.json.gz" in run(command, sample(GRAPH)).output
 
 
+def test_folder_with_a_trace_for_each_rank(tmp_path: Path) -> None:
+    for rank in (0, 3):
+        (tmp_path / f"host_{9 - rank}.pt.trace.json.gz").symlink_to(sample(f"fsdp_tp/rank{rank}.json.gz"))
+    note = f"{tmp_path} has the traces of ranks 0, 3; this is rank 0, host_9.pt.trace.json.gz"
+    for command in (("analyze", "--no-html"), ("info",)):
+        actual = run(*command, tmp_path)
+        assert note in actual.output and "\nhost_9.pt.trace.json.gz" in actual.output
+    assert "→ host_9.pt.trace.json.gz" in run("compare", tmp_path, tmp_path).output
+    ranks = run("fleet", tmp_path, "--no-html", "--json", "-").output
+    assert json.loads(ranks)["reports"] == [f"rank {rank} · host_{9 - rank}.pt.trace.json.gz" for rank in (0, 3)]
+    run("export", tmp_path, "--format", "perfetto", "-o", tmp_path / "all.pftrace")
+    assert (tmp_path / "all.pftrace").stat().st_size > 1e5
+
+
 def test_redacted_trace(tmp_path: Path) -> None:
     plain, copy = tmp_path / "run.json", tmp_path / "copy.sqlite"
     token = "hf_" + "aB3" * 12
