@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
-from tests.measure.host.test_host_time import random_trace
-from tests.pages import inputs_of
+from tests.measure.host.test_host_time import evidence, random_trace
+from tests.pages import inputs_of, long_analysis
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.model.charts import StackNode
+from traceview.model.timeline.events import PageInputs
+from traceview.model.timeline.groups import sample_marks
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.screen import STATE_WORDS
@@ -174,3 +179,36 @@ def test_area_has_its_stacks_from_both_ends(page: Opened) -> None:
     assert totals == sorted(totals, reverse=True) and sum(totals) == pytest.approx(100, abs=2)
     down.get_by_role("button", name="own").click()
     assert down.locator("th[aria-sort]").inner_text() == "own"
+
+
+def sample_times(inputs: PageInputs, first: int, last: int) -> Counter[int]:
+    """Return the ns of each stack between two times of a page."""
+    times: Counter[int] = Counter()
+    zero = inputs.events.span.start
+    for marks in sample_marks(inputs).values():
+        for start, end, stack in zip(marks.start, marks.end, marks.details["stack"], strict=True):
+            times[int(stack)] += max(0, min(int(end) - zero, last) - max(int(start) - zero, first))
+    return times
+
+
+def test_area_of_a_summarised_page_has_stacks(browser: Browser, tmp_path: Path) -> None:
+    trace = long_analysis().trace
+    moments = range(trace.span.start, trace.span.end, 400_000)
+    samples = [(at, at, 0, 0, None, number % 4) for number, at in enumerate(moments)]
+    inputs = inputs_of(analyze(replace(trace, evidence=evidence(samples, []))))
+    with opened(browser, render(inputs, 1_080_000), tmp_path) as page:
+        page.page.wait_for_selector("html[data-whole]", state="attached")
+        page.evaluate("traceview.setView(...traceview.view.whole)")
+        page.page.locator("[data-move=measure]").click()
+        page.page.wait_for_function("() => traceview.area.result")
+        covered = page.evaluate("(({ exact, from, to }) => [exact, from, to])(traceview.area.result.names)")
+        expected = sample_times(inputs, *covered[1:])
+        stacks = page.evaluate("[...traceview.area.result.names.tables.stack].map(([at, { time }]) => [at, time])")
+        assert covered[0] is False and len(expected) == 4 and dict(stacks) == dict(expected)
+        rows = page.evaluate("[...traceview.area.result.names.tables.row].map(([id, { time }]) => [id, time])")
+        assert dict(rows)["k:0"] == sum(expected.values())
+        assert page.page.get_by_role("region", name="stacks, top-down").locator("tbody tr").count() >= 1
+        page.page.locator("[data-move=events]").click()
+        lines = page.page.locator("#events tbody tr")
+        assert lines.count() == 500 and "only in bins" in page.page.locator("#events h3").inner_text()
+        assert page.complaints == []

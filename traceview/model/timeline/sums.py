@@ -7,6 +7,7 @@ capture in memory makes them from its lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,8 +29,9 @@ MAX_NAME_BINS = 512
 MAX_CELLS = 1 << 20  # bins times names of a lane
 ENTRY_BYTES = 8  # estimated bytes of the page for one bin and name
 BUDGET_SHARE = 0.05
-# The tables of an area, by the kind of the row.
+# The tables of an area, by the kind of the row. The table `stack` of a sample row has numbers of stacks as names.
 TABLES = {"projected": "projected", "range": "range", "call": "call", "sample": "sample"}
+STACK = "stack"
 KERNELS = tuple(LOOKS.index(look) for look in ("compute", "communication"))
 
 DeviceSums = dict[str, Times]
@@ -199,7 +201,7 @@ class NameSums(NamedTuple):
     """Sums of one row, ascending by bin and name: ns inside the bin, and events that start in it."""
 
     row: str
-    table: str  # kernel, copy, or a value of TABLES
+    table: str  # kernel, copy, stack, or a value of TABLES
     bin: Times
     name: Times
     time: Times
@@ -248,6 +250,8 @@ def added(parts: Sequence[NameSums]) -> NameSums:
 def _by_table(kind: str, marks: Marks) -> Iterator[tuple[str, Marks]]:
     if kind in TABLES:
         yield TABLES[kind], marks
+        if STACK in marks.details:
+            yield STACK, replace(marks, name=marks.details[STACK])
     else:
         kernels = np.isin(marks.look, KERNELS)
         for table, rows in (("kernel", kernels), ("copy", ~kernels)):
@@ -290,8 +294,10 @@ def name_sums(marks: Marks, edges: Times) -> tuple[Times, Times, Times, Times]:
 
 def name_bins(groups: Sequence[Group]) -> int:
     """Return the number of bins of a page: MAX_NAME_BINS, or fewer for many names."""
-    lanes = (marks for group in groups for row in group.rows for marks in row.lanes)
-    return min(MAX_NAME_BINS, max(1, MAX_CELLS // max(1, max((marks.name_count for marks in lanes), default=1))))
+    lanes = [marks for group in groups for row in group.rows for marks in row.lanes]
+    names = [marks.name_count for marks in lanes]
+    names += [len(used(marks.details[STACK])) for marks in lanes if isinstance(marks, Marks) and STACK in marks.details]
+    return min(MAX_NAME_BINS, max(1, MAX_CELLS // max([1, *names])))
 
 
 def packed_sums(
@@ -299,13 +305,14 @@ def packed_sums(
 ) -> tuple[dict[str, Any], Times]:
     """Write the sums of all rows to `columns`; return their places and the numbers of their names.
 
-    Bins are 2^shift ns wide; they are made wider to fit the budget. `names` is the number of names:
-    cell = bin * names + name.
+    Bins are 2^shift ns wide; they are made wider to fit the budget. `names` is the number of names, or more where
+    numbers of stacks are higher: cell = bin * names + name.
     """
     sums = [part for part in sums if len(part.bin)]
     while (length >> shift) > 1 and sum(len(part.bin) for part in sums) * ENTRY_BYTES > budget * BUDGET_SHARE:
         shift += 1
         sums = [part.wider() for part in sums]
+    names = max([names, *(int(part.name.max()) + 1 for part in sums)])
     rows = [
         {
             "row": part.row,
@@ -320,5 +327,5 @@ def packed_sums(
         for part in sums
     ]
     content = {"shift": shift, "count": (length >> shift) + 1, "names": names, "rows": rows}
-    numbers = [np.empty(0, np.int64), *(np.unique(part.name) for part in sums)]
+    numbers = [np.empty(0, np.int64), *(np.unique(part.name) for part in sums if part.table != STACK)]
     return content, np.unique(np.concatenate(numbers))

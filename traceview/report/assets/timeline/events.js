@@ -1,11 +1,11 @@
 // The events of the area, or of the view, as a table. A click on a row selects its event, and the row of the selected event
 // is marked and in sight.
-import { firstAbove } from "../core/columns.js";
+import { eventCount, firstAbove } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
-import { page } from "../core/page.js";
 import { durationColumn, sortableTable, textColumn } from "../core/table.js";
 import { countText, momentText } from "../core/words.js";
 import { bringInSight } from "./go.js";
+import { headline } from "./hover.js";
 import { visibleSources } from "./levels.js";
 import { allRows, rowName } from "./rows.js";
 import { select } from "./select.js";
@@ -18,18 +18,18 @@ const LISTED = ["stream", "call", "range", "projected", "sample"];
 /** @type {{ all: any[], of: object | null, line: HTMLElement | null }} */
 const events = { all: [], of: null, line: null };
 
-// The first events of a stretch by start, how many there are, and whether some rows have merged events alone.
+// The first events of a stretch by start, how many there are, and whether some are bins, which stand for several events.
 function eventsInside(from, to, ids) {
   const found = { all: /** @type {any[]} */ ([]), count: 0, merged: false };
   const rows = allRows().filter(({ id, kind }) => (ids ? ids.includes(id) : LISTED.includes(kind)));
   for (const item of rows)
     for (const lane of item.lanes)
-      for (const { marks, bin } of visibleSources(lane, from, to)) {
-        const first = firstAbove(marks.reach, from),
-          last = firstAbove(marks.start, to);
-        found.merged ||= bin > 0 && last > first;
-        if (bin) continue;
+      for (const { marks, bin, ...part } of visibleSources(lane, from, to, 0)) {
+        const later = !bin && part.from > from, // what begins before is in the piece before
+          first = later ? firstAbove(marks.start, part.from - 1) : firstAbove(marks.reach, part.from),
+          last = Math.max(first, firstAbove(marks.start, part.to));
         found.count += last - first;
+        found.merged ||= bin > 0 && last > first;
         for (let i = first; i < Math.min(last, first + MOST_EVENTS); i++) found.all.push({ item, lane, marks, i, bin });
       }
   found.all.sort((a, b) => startOf(a) - startOf(b)).splice(MOST_EVENTS);
@@ -40,7 +40,12 @@ const startOf = ({ marks, i }) => marks.start[i];
 
 // A cell remembers its element, whose row is marked while the event is selected.
 function eventCell(hit) {
-  return (hit.cell = el("span", { class: "mono", text: page.names[hit.marks.name[hit.i]] ?? "" }));
+  return (hit.cell = el("span", { class: "mono", text: eventText(hit) }));
+}
+
+function eventText(hit) {
+  const count = eventCount(hit.marks, hit.i);
+  return count > 1 ? `${countText(count)} events, ${headline(hit)}` : headline(hit);
 }
 
 function listEvents() {
@@ -48,13 +53,14 @@ function listEvents() {
   const { all, count, merged } = eventsInside(from, to, area.result?.rows ?? null);
   Object.assign(events, { all, of: area.result ?? events.of, line: null });
   const columns = [
-    textColumn("event", (hit) => page.names[hit.marks.name[hit.i]] ?? "", eventCell),
+    textColumn("event", eventText, eventCell),
     textColumn("row", ({ item }) => rowName(item.id)),
     { ...durationColumn("start", startOf), scales: undefined, cell: (hit) => momentText(startOf(hit)) },
     durationColumn("duration", ({ marks, i }) => marks.end[i] - marks.start[i]),
   ];
-  const cut = count > all.length ? `the first ${countText(all.length)} of ` : "";
-  const text = `Events of ${area.result ? "the area" : "the view"}: ${cut}${countText(count)}${merged ? "; rows whose events are merged at this zoom are left out" : ""}`;
+  const cut = count > all.length ? `the first ${countText(all.length)} of ` : "",
+    bins = merged ? " lines; this page has some events only in bins, which have a line each" : "";
+  const text = `Events of ${area.result ? "the area" : "the view"}: ${cut}${countText(count)}${bins}`;
   byId("events").replaceChildren(
     el("h3", { text }),
     sortableTable("Listed events", columns, all, MOST_EVENTS, { open: openEvent }),

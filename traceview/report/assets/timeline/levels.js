@@ -9,20 +9,21 @@ export function marksIn(piece) {
   return piece.made ?? null;
 }
 
-// The server's marks, if they cover the range and are at least as fine as the screen.
-export function liveMarks(lane, from, to) {
-  const each = (view.to - view.from) / view.width,
-    found = lane.live;
+// The time of one pixel.
+const perPixel = () => (view.to - view.from) / view.width;
+
+// The server's marks, if they cover the range and their bins are at most `each` ns wide.
+export function liveMarks(lane, from, to, each = perPixel()) {
+  const found = lane.live;
   return !lane.whole && found && found.from <= from && found.to >= to && found.bin <= each
     ? { marks: found.marks, bin: found.bin }
     : null;
 }
 
-// What to draw in [from, to): pieces of the range, each with the most detailed marks that are useful.
-// `bin` is the width of the bins in ns, or 0 where the marks are single events.
-export function visibleSources(lane, from, to) {
-  const each = (view.to - view.from) / view.width;
-  const live = liveMarks(lane, from, to);
+// The marks of [from, to): pieces of the range, each with the coarsest bins of at most `each` ns, or with what is nearest to
+// that; 0 is the finest. `bin` is the width of the bins in ns, or 0 where the marks are single events.
+export function visibleSources(lane, from, to, each = perPixel()) {
+  const live = liveMarks(lane, from, to, each);
   if (live) return [{ ...live, from, to }];
   let level = null;
   for (const one of lane.levels) {
@@ -55,17 +56,14 @@ function splitByCover(from, to) {
   return pieces;
 }
 
-// Whether the page has every event of [from, to).
-export function holdsEveryEvent(lanes, from, to) {
-  return lanes.every(
-    (lane) =>
-      (lane.whole && marksIn(lane.exact)) ||
-      (splitByCover(from, to).every((piece) => piece.full) && marksIn(lane.exact)),
-  );
+// Whether the page has every event of some rows in [from, to).
+export function holdsEveryEvent(rows, from, to) {
+  const covered = splitByCover(from, to).every((piece) => piece.full);
+  return rows.every(({ lanes }) => lanes.every((lane) => (lane.whole || covered) && marksIn(lane.exact)));
 }
 
 // The marks that are drawn at a time, within one pixel.
 export function sourceAt(lane, at) {
-  const each = (view.to - view.from) / view.width;
+  const each = perPixel();
   return visibleSources(lane, view.from, view.to).find((one) => at >= one.from - each && at <= one.to + each) ?? null;
 }

@@ -9,11 +9,8 @@ import { board } from "./state.js";
 export async function measureRange(from, to) {
   if (page.live) return measureOnServer(from, to);
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
-  const lanes = groups
-    .flatMap((group) => group.rows)
-    .filter((row) => ["overlap", "idle", "stream"].includes(row.kind))
-    .flatMap((row) => row.lanes);
-  if (holdsEveryEvent(lanes, from, to))
+  const rows = groups.flatMap((group) => group.rows).filter(({ kind }) => ["overlap", "idle", "stream"].includes(kind));
+  if (holdsEveryEvent(rows, from, to))
     return { from, to, exact: true, devices: groups.map((group) => measureGroup(group, from, to)) };
   return measureBins(from, to);
 }

@@ -8,18 +8,11 @@ const TABLES = { stream: "kernel", projected: "projected", range: "range", call:
 
 // Returns { from, to, exact, tables }: for each table a map from a name to { time, started }; null where the area is
 // narrower than the bins. `time` is ns inside the area, `started` counts the events that start in it. The table `row` has
-// the ids of rows, and `stack`, where every event is there, the numbers of stacks.
+// the ids of rows, and `stack` the numbers of stacks.
 export function namesInside(from, to, ids, served) {
   const rows = allRows().filter((row) => row.kind in TABLES && (!ids || ids.includes(row.id)));
   if (served) return { from, to, exact: true, tables: servedSums(rows, served) };
-  if (
-    holdsEveryEvent(
-      rows.flatMap((row) => row.lanes),
-      from,
-      to,
-    )
-  )
-    return { from, to, exact: true, tables: exactSums(rows, from, to) };
+  if (holdsEveryEvent(rows, from, to)) return { from, to, exact: true, tables: exactSums(rows, from, to) };
   return binSums(rows, from, to);
 }
 
@@ -33,10 +26,10 @@ function adder() {
       sum.started += started;
     } else known.set(name, { time, started });
   };
-  const add = (row, table, name, time, started, stack = 0) => {
+  const add = (row, table, name, time, started) => {
+    if (table !== "stack") addTo("row", row, time, started);
+    else if (!name) return; // a stack that the page does not have
     addTo(table, name, time, started);
-    addTo("row", row, time, started);
-    if (stack) addTo("stack", stack, time, started);
   };
   return { tables, add };
 }
@@ -52,7 +45,8 @@ function exactSums(rows, from, to) {
           started = Number(marks.start[i] >= from);
         if (time <= 0 && !started) continue;
         const table = kind === "stream" && !kernels.includes(marks.look[i]) ? "copy" : TABLES[kind];
-        add(id, table, marks.name[i], Math.max(0, time), started, marks.stack?.[i]);
+        add(id, table, marks.name[i], Math.max(0, time), started);
+        if (marks.stack) add(id, "stack", marks.stack[i], Math.max(0, time), started);
       }
     }
   return tables;
