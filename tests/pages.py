@@ -9,8 +9,8 @@ import polars as pl
 
 from tests.captures import analyzed, sample
 from traceview.engine.page import page_inputs
-from traceview.engine.run import AnalysisOptions, AnalyzedCapture
-from traceview.model.analysis import Analysis
+from traceview.engine.run import AnalyzedCapture
+from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.timeline.events import PageInputs
 from traceview.pipeline import analyze, analyze_trace
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions, entry_points
 from pathlib import Path
@@ -13,7 +17,9 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command
+from tests.docs_examples import SECTIONS, examples
 from tests.pages import inputs_of
+from traceview import plugin
 from traceview.cli.schemas import SCHEMAS
 from traceview.measure import MEASURES
 from traceview.model import plugins
@@ -25,11 +31,8 @@ from traceview.report.analysis import document, page, terminal
 EXAMPLE = ROOT / "docs" / "example_package"
 FAULTY = """
 from dataclasses import replace
-from traceview.measure.base import PartMeasure, CaptureMeasure
-from traceview.model.columns import Table, column
+from traceview.plugin import CaptureMeasure, FindingDraft, IdleClaim, PartMeasure, Rule, Table, column
 from dataclasses import dataclass
-from traceview.pricing.base import FindingDraft, Rule
-from traceview.pricing.claims import IdleClaim
 import numpy as np
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
     assert "the entry of the finding 'x' lacks count" in notes["package_misspells"]
     assert "failed (AttributeError" in notes["package_has_no_table"]
     assert "collect returns no Collected" in notes["package_collects_number"]
-    assert "names no traceview.pricing.base.Rule" in notes["package_plain_function"]
+    assert "names no traceview.plugin.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
     assert "another name than 'copies'" in notes["package_taken"]
     assert "of the package faulty 1.0" in " ".join(terminal.render_brief(extended).split())
@@ -198,3 +201,28 @@ def test_declared_columns_of_the_example(folder: Path) -> None:
 
     assert [column.unit for column in columns(SHORT_KERNELS.table.row_type)] == ["id", "count", "ns"]
     assert SHORT_KERNELS.table.name not in {measure.table.name for measure in MEASURES}
+
+
+IMPORTED = re.compile(r"^(?:from|import) (traceview[\w.]*)", re.MULTILINE)
+INSTALL = (*("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"), "--target")
+
+
+def test_interface_is_what_packages_use() -> None:
+    sections = "".join(code for section in SECTIONS[:2] for code in examples(section))
+    for text in (sections, FAULTY, (EXAMPLE / "traceview_example.py").read_text()):
+        assert set(IMPORTED.findall(text)) == {"traceview.plugin"}
+    assert plugin.API_VERSION == 1
+    assert all(hasattr(plugin, name) for name in plugin.__all__)
+
+
+def test_example_is_installed_outside_the_repository(tmp_path: Path) -> None:
+    package, site = tmp_path / "package", tmp_path / "site"
+    shutil.copytree(EXAMPLE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, *INSTALL, str(site), str(package)], check=True, cwd=tmp_path, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "traceview", "analyze", str(sample("dual.sqlite")), "--no-html", "--json", "-"]
+    out = subprocess.run(command, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    analysis = json.loads(out)
+    assert sum(row["count"] for row in analysis["devices"][0]["extensions"]["short_kernels"])
+    assert [row["id"] for row in analysis["findings"]].count("event_polling") == 1
+    assert [note for note in analysis["notes"] if note["id"].startswith("package_")] == []

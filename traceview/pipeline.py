@@ -14,9 +14,9 @@ from typing import Literal
 from traceview.engine.measure import Extents
 from traceview.engine.memory import check_fits
 from traceview.engine.part import PartRunner, TraceInMemory
-from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.measure.activity import window_of_range
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise

@@ -8,10 +8,19 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceview.measure.base import PartInput, PartMeasure
-from traceview.model.columns import Table, column
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import Collected, IdleClaim
+from traceview.plugin import (
+    CaptureFacts,
+    CapturePart,
+    Collected,
+    DevicePart,
+    FindingDraft,
+    IdleClaim,
+    PartInput,
+    PartMeasure,
+    Rule,
+    Table,
+    column,
+)
 
 MAX_LENGTH = 5_000  # ns; the kernels of the table are shorter
 

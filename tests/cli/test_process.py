@@ -200,8 +200,8 @@ def test_ascii_terminal(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_public_names() -> None:
     assert set(package.__all__) == {
-        *("Analysis", "Comparison", "Finding", "Fleet", "Trace", "TraceviewError", "Window"),
-        *("analyze", "analyze_fleet", "compare", "open_trace"),
+        *("Analysis", "Comparison", "Finding", "Fleet", "Trace", "TraceviewError", "WhatIf", "Window"),
+        *("analyze", "compare", "export", "fleet", "open_trace", "whatif"),
     }
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:

@@ -17,9 +17,10 @@ from traceview.engine.limited import plan_parts, quiet_moments, whole_moment
 from traceview.engine.measure import Extents
 from traceview.engine.page import page_inputs
 from traceview.engine.part import FIRST, LAST, PartRunner, TraceInMemory
-from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
+from traceview.model.analysis import AnalysisOptions
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze_trace, open_trace
 from traceview.report.analysis import page, to_json

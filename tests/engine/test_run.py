@@ -8,8 +8,9 @@ from tests.captures import sample
 from traceview.engine.limited import plan_parts
 from traceview.engine.measure import Extents
 from traceview.engine.part import PartRunner, ProcessRunner
-from traceview.engine.run import AnalysisOptions, analyze_parts
+from traceview.engine.run import analyze_parts
 from traceview.engine.traces import PartSource
+from traceview.model.analysis import AnalysisOptions
 from traceview.report.analysis import document
 from traceview.workers.processes import Processes
 

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from tests.captures import analyzed, sample
-from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.model.analysis import Analysis
 
 
@@ -24,15 +23,3 @@ def test_analysis_pickles_and_compares(name: str) -> None:
     assert replace(copy, findings=copy.findings[1:]) != analysis
     assert replace(copy, whole=True) != analysis
     assert copy != "analysis"
-
-
-def test_representation_has_five_lines() -> None:
-    assert repr(made_analysis("\n\x1b[31m")).splitlines() == [
-        "Analysis",
-        "  file: report \ufffd[31m.sqlite",
-        "  program: cuda",
-        "  devices: GPU 0",
-        "  iteration: 3.00 ms, iteration # \ufffd[31m",
-        "  first finding: finding number 0 \ufffd[31m",
-    ]
-    assert "iteration: not measured: no iterations" in repr(bare_analysis())

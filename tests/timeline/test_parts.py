@@ -14,8 +14,8 @@ from tests.pages import inputs_of
 from traceview.engine.measure import Extents
 from traceview.engine.page import page_inputs
 from traceview.engine.part import PartRunner, TraceInMemory
-from traceview.engine.run import AnalysisOptions, analyze_parts
-from traceview.model.analysis import Analysis
+from traceview.engine.run import analyze_parts
+from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.timeline import levels, stored
 from traceview.model.timeline.events import PageInputs
 from traceview.model.timeline.groups import rows

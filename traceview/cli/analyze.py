@@ -175,7 +175,7 @@ def measure_report(
     """
     check_window(start, end, range_name)
     from traceview.engine.memory import fits_memory, memory_limit
-    from traceview.engine.run import AnalysisOptions
+    from traceview.model.analysis import AnalysisOptions
     from traceview.pipeline import analyze_trace, open_trace
 
     costs = profiler_costs(report, calibration)

@@ -85,8 +85,7 @@ def whatif(
 
     check_capture(report)
     check_outputs((report, calibration), (html_path, json_path))
-    from traceview.engine.run import AnalysisOptions
-    from traceview.model.analysis import NotMeasured
+    from traceview.model.analysis import AnalysisOptions, NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
     from traceview.replay.changes import ranks as data_parallel
     from traceview.replay.prediction import whatif as run

@@ -23,7 +23,7 @@ from traceview import intervals
 from traceview.engine.measure import Extents
 from traceview.engine.memory import MIN_MEMORY, is_sqlite
 from traceview.engine.part import FIRST, LAST, NEIGHBOURS, PartRunner, ProcessRunner
-from traceview.engine.run import AnalysisOptions, AnalyzedCapture, analyze_parts
+from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.engine.survey import NotInPartsError
 from traceview.engine.traces import PartSource
 from traceview.errors import RequestError
@@ -31,6 +31,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import window_of_range
 from traceview.measure.storms import MIN_STORM, PERIODS, storms, tiny_operations
 from traceview.measure.sync import number_waits
+from traceview.model.analysis import AnalysisOptions
 from traceview.model.times import window_between
 from traceview.model.trace import ROLES, Note, Trace, Window
 from traceview.normalise.devices import TIMED_TABLES

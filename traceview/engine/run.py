@@ -31,11 +31,11 @@ from traceview.measure.iterations import FIGURES, IterationRanges, build_iterati
 from traceview.measure.iterations.times import Breakdown, IterationLaunches
 from traceview.measure.run import run_time
 from traceview.measure.shared_work import started_beside
-from traceview.model.analysis import CAUSES, Analysis, Iterations, NotMeasured
+from traceview.model.analysis import CAUSES, Analysis, AnalysisOptions, Iterations, NotMeasured
 from traceview.model.findings import Finding
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import EVERYTHING, Note, Trace, Window
-from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
+from traceview.model.unprofiled import ProfilerCosts
 from traceview.normalise import with_checks
 from traceview.normalise.lost_events import CallPart, EarlierRanges, Mask, are_calling, check_events
 from traceview.pricing.base import Covered
@@ -168,19 +168,6 @@ def model_capture(
     return Modelled(analysis, changes_of_run(part, work))
 
 
-class AnalysisOptions(NamedTuple):
-    """Options of an analysis (see pipeline.analyze)."""
-
-    device: str | None = None
-    iteration: str | None = None
-    skip: int | None = None
-    top: int = 10
-    whole: bool = False
-    flops_per_iteration: int | None = None
-    costs: ProfilerCosts | None = ESTIMATE
-    unprofiled_ns: int | None = None
-
-
 @dataclass(frozen=True)
 class AnalyzedCapture:
     """An analysis, and the parts that it comes from, which a page needs (engine/page.py).
@@ -226,6 +213,7 @@ def analyze_parts(
     function = partial(_measured, plan=plan, covered=wanted if complete is None else (), rules=all_rules())
     results, collected = zip(*runner.over_parts(function), strict=True)
     merged, host_idle = _merge(runner, resident, plan, located, results, complete)
+    merged = replace(merged, options=options)
     modelled = started_beside(partial(model_capture, merged, trace_of, options.costs, options.unprofiled_ns))
     steady = merge_steady_streams(results)
 

@@ -30,10 +30,11 @@ STREAM_FIGURES = (
     *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
     *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
 )
-UNIT_TYPES: Mapping[Unit, type[pl.DataType]] = {
+UNIT_TYPES: Mapping[Unit, type[pl.DataType] | None] = {
     **dict.fromkeys(("text", "code", "size"), pl.String),
     **dict.fromkeys(("fraction", "ratio", "bytes_per_ns", "flops", "flops_per_s"), pl.Float64),
     "flag": pl.Boolean,
+    "causes": None,  # a struct with a field for each cause
 }
 # Row numbers and ids have the same type in all tables, so that any program can join them.
 COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
@@ -142,7 +143,7 @@ def _device_table(name: str) -> ExportTable:
     """Return the table of a measure of each device, with a column that names the device."""
 
     def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-        frames = [_declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
+        frames = [declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
         return pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
 
     return ExportTable(name, build)
@@ -151,11 +152,14 @@ def _device_table(name: str) -> ExportTable:
 def _lines(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     host_idle = HostIdle.build(contents.trace, contents.host)
     rows = () if host_idle is None else host_idle.lines([use.gaps.frame for use in devices])
-    return _declared_frame(LINES.table.with_rows(rows))
+    return declared_frame(LINES.table.with_rows(rows))
 
 
-def _declared_frame(table: Table) -> pl.DataFrame:
-    """Return the rows of a declared table with its fields as columns; a size becomes a text, `132x2`."""
+def declared_frame(table: Table) -> pl.DataFrame:
+    """Return the rows of a declared table with its fields as columns.
+
+    A size becomes a text, `132x2`. Times by cause are a struct.
+    """
     fields = set(field_names(table.row_type))
     declared = {column.name: column.unit for column in columns(table.row_type) if column.name in fields}
     values = {

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.model.columns import Drawn, Table
+from traceview.model.columns import Drawn, Table, writer
 from traceview.model.findings import NO_ANSWER, Answer, Finding
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.stacks import HOST_STATES
 from traceview.model.trace import Note, ReportInfo, Trace, Window
-from traceview.model.units import duration, plain
-from traceview.model.unprofiled import UnprofiledTime
+from traceview.model.units import duration
+from traceview.model.unprofiled import ESTIMATE, ProfilerCosts, UnprofiledTime
 
 CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
 
@@ -78,7 +78,20 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """The work of one GPU in a part of its window, clipped at the border of the part."""
+    """The work of one GPU in a part of its window, clipped at the border of the part.
+
+    Attributes:
+        window: The part, in ns on the capture's clock.
+        kernel_count: The number of kernels that start in the part.
+        busy_ns: Time with any operation, in ns.
+        compute_ns: Time with a compute kernel, in ns.
+        communication_ns: Time with a communication kernel, in ns.
+        exposed_h2d_ns: Time with a host-to-device copy and no compute, in ns.
+        exposed_d2h_ns: Time with a device-to-host copy and no compute, in ns.
+        idle_ns: Time without an operation, in ns.
+        gaps: The idle time by cause, in ns. The longest gaps are listed for the window alone.
+        tables: The result of every PartMeasure, by name; in the window also of every DeviceMeasure.
+    """
 
     window: Window
     kernel_count: int
@@ -88,8 +101,8 @@ class DeviceFigures:
     exposed_h2d_ns: int
     exposed_d2h_ns: int
     idle_ns: int
-    gaps: Gaps  # the longest are listed for the window alone
-    tables: Mapping[str, Table]  # the result of every PartMeasure, by name; in the window also of every DeviceMeasure
+    gaps: Gaps
+    tables: Mapping[str, Table]
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of DeviceFigures by name, also for a DeviceUse."""
@@ -110,10 +123,18 @@ class DeviceFigures:
 class DeviceUse(DeviceFigures):
     """One GPU in its window, and in its steady part (docs/definitions.md "The steady part").
 
-    Without iterations the steady part is the window. It is empty if the device works only outside it.
+    Without iterations the steady part is the window. It is empty if the device works only outside it. Its other
+    attributes are those of DeviceFigures, for the window.
+
+    Attributes:
+        device: The row of Trace.devices.
+        id: The name in reports, such as "GPU 0".
+        name: The model of the GPU.
+        process_ids: The operating system's ids of the processes that use it.
+        steady: The figures in the steady part, in ns.
     """
 
-    device: int  # row of Trace.devices
+    device: int
     id: str
     name: str
     process_ids: tuple[int, ...]
@@ -142,7 +163,6 @@ ITERATION_FIGURES = (
     "blocked",
 )
 NO_RUN = Window(0, 0)
-MAX_LINE = 200  # letters of a line of a representation
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,26 +270,41 @@ class IterationCandidate:
 class Iterations:
     """The iterations of a run (docs/definitions.md "Iterations").
 
-    With source "range", `range` is the name of NVTX ranges. With source "period", the launch sequence repeats: `range`
-    describes the period, and `thread` is the thread with most of its launches.
+    Attributes:
+        range: The name of the NVTX ranges, or a description of the period.
+        source: "range", or "period" where the launch sequence repeats.
+        confidence: The certainty that this is the unit that repeats, from 0 to 1.
+        time_ns: The mean time from one counted iteration to the next in ns, which every report states.
+        steady: The time from the first counted iteration to the last, in ns.
+        candidates: Other phases that repeat.
+        thread: The thread with most of the launches, a row of Trace.threads.
+        process_id: The operating system's id of its process.
+        count: The number of iterations, the skipped ones included.
+        skipped: The number of warm-up iterations.
+        skipped_why: Why they are skipped.
+        wall_ns: The length of the counted iterations, in ns.
+        spreads: The spread of each figure of Iteration in ns, by name.
+        per_iteration: The figures of each iteration, in ns.
+        unprofiled: An estimate of the time without the profiler in ns; None if the capture gives none.
+        kinds: Iterations that differ in what they launch or in length; empty if all are of one kind.
     """
 
     range: str
-    source: str  # "range" or "period"
-    confidence: float  # 0 to 1: certainty that this is the unit that repeats
-    time_ns: int  # the mean time from one counted iteration to the next, which every report states
-    steady: Window  # the time from the first counted iteration to the last
-    candidates: tuple[IterationCandidate, ...]  # other phases that repeat
+    source: str
+    confidence: float
+    time_ns: int
+    steady: Window
+    candidates: tuple[IterationCandidate, ...]
     thread: int
     process_id: int
-    count: int  # including the skipped ones
+    count: int
     skipped: int
     skipped_why: str
     wall_ns: Spread
-    spreads: Mapping[str, Spread]  # one per ns field of Iteration
+    spreads: Mapping[str, Spread]
     per_iteration: tuple[Iteration, ...]
-    unprofiled: UnprofiledTime | None = None  # an estimate; None if the capture gives none
-    kinds: tuple[IterationKind, ...] = ()  # empty if all counted iterations are of one kind
+    unprofiled: UnprofiledTime | None = None
+    kinds: tuple[IterationKind, ...] = ()
 
     @property
     def counted(self) -> int:
@@ -307,40 +342,67 @@ class Unmatched:
     graphs: int
 
 
+class AnalysisOptions(NamedTuple):
+    """Options of an analysis (see pipeline.analyze)."""
+
+    device: str | None = None
+    iteration: str | None = None
+    skip: int | None = None
+    top: int = 10
+    whole: bool = False
+    flops_per_iteration: int | None = None
+    costs: ProfilerCosts | None = ESTIMATE
+    unprofiled_ns: int | None = None
+
+
+DEFAULT_OPTIONS = AnalysisOptions()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Analysis(Drawn):
-    """Everything that a report shows. It is a plain value, which pickles and compares."""
+    """Everything that a report shows. It is a plain value, which pickles and compares.
+
+    Attributes:
+        info: The file, the profiler, and what the capture lacks.
+        trace: The events, as frames; times in ns on the capture's clock.
+        devices: The work and the idle time of each GPU, in ns.
+        host: Blocking calls of the host, in ns.
+        tables: The result of every CaptureMeasure, by name; `table(name)` returns a frame.
+        iterations: The iterations and their times in ns, or why there are none.
+        unmatched: The number of operations whose launch is not in the capture.
+        run: From the first CUDA call or GPU work to the end of the last, in ns.
+        findings: What costs GPU time with its remedy, the largest gain first.
+        notes: What is missing, lost or doubtful, and which figures it affects.
+        whole: Whether findings, bars and conditions cover the whole window, not the steady part.
+        answer: The result in two sentences, and the change that gains most.
+        options: The options of `analyze`.
+    """
 
     info: ReportInfo
     trace: Trace
     devices: tuple[DeviceUse, ...]
     host: HostUse
-    tables: Mapping[str, Table]  # the result of every CaptureMeasure, by name
+    tables: Mapping[str, Table]
     iterations: Iterations | NotMeasured
     unmatched: Unmatched
-    run: Window = NO_RUN  # from the first CUDA call or GPU work to the end of the last
+    run: Window = NO_RUN
     findings: tuple[Finding, ...] = field(default=())
-    notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
-    whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
+    notes: tuple[Note, ...] = ()
+    whole: bool = False
     answer: Answer = NO_ANSWER
+    options: AnalysisOptions = DEFAULT_OPTIONS
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Analysis) and equal_values(self, other)
 
-    def __repr__(self) -> str:
-        iterations, first = self.iterations, self.findings[:1]
-        if isinstance(iterations, Iterations):
-            iteration = f"{duration(iterations.time_ns)}, {iterations.range}"
-        else:
-            iteration = f"not measured: {iterations.reason}"
-        lines = (
-            f"file: {self.info.file}",
-            f"program: {self.program.kind}",
-            f"devices: {', '.join(device.id for device in self.devices) or 'none'}",
-            f"iteration: {iteration}",
-            f"first finding: {first[0].title if first else 'none'}",
-        )
-        return "\n".join(("Analysis", *(f"  {plain(line, MAX_LINE)}" for line in lines)))
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a declared table as a frame, with the columns of the JSON (`help()` of its row type has units).
+
+        A table of GPUs has a first column `device` with the id of the GPU, and covers what findings cover. Raises
+        RequestError if no table has the name, or if the capture lacks what the table is measured from.
+        """
+        frame: pl.DataFrame = writer().frame(self, name)
+        return frame
 
     def part(self, device: DeviceUse) -> DeviceFigures:
         """Return the part of a device's window that findings, bars and conditions cover."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import polars as pl
 
 Unit = Literal[
@@ -71,7 +73,7 @@ def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any
     """Return a decorator that declares a property as a column. Its value is None where it is undefined."""
 
     def declare(function: Callable[[Any], Any]) -> DerivedColumn:
-        declared = DerivedColumn(function)
+        declared = DerivedColumn(function, doc=description)
         declared.unit, declared.title, declared.description = unit, title, description
         return declared
 
@@ -103,13 +105,18 @@ def columns(row_type: type) -> tuple[Column, ...]:
     return (*fields, *properties)
 
 
-# How a result looks in a notebook: the package registers the module of its reports that shows it.
+# How a result is shown and written: the package registers the module above the reports that does it.
 _load: list[Callable[[], Any]] = []
 
 
 def register(load: Callable[[], Any]) -> None:
-    """Name what shows results: `load` returns the module with `html(result)` and `figures(result)`."""
+    """Name what shows and writes results: `load` returns the module traceview.api."""
     _load[:] = [load]
+
+
+def writer() -> Any:
+    """Return the module that shows and writes results."""
+    return _load[0]()
 
 
 class Displayed:
@@ -118,11 +125,41 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        text: str = _load[0]().html(self)
+        text: str = writer().html(self)
         return text
 
 
-class Drawn(Displayed):
+class Documented(Displayed):
+    """A result that is also a document."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        text: str = writer().representation(self)
+        return text
+
+    def to_json(self) -> str:
+        """Return the JSON that the command with --json writes (`traceview help schema`): ns, bytes and fractions."""
+        text: str = writer().to_json(self)
+        return text
+
+    def to_markdown(self) -> str:
+        """Return the answer and its tables as GitHub's Markdown. Names from a capture are escaped."""
+        text: str = writer().to_markdown(self)
+        return text
+
+
+class Paged(Documented):
+    """A result that also has a page."""
+
+    __slots__ = ()
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the page that the command writes, one offline HTML file. Raises OutputError."""
+        writer().to_html(self, path)
+
+
+class Drawn(Paged):
     """A result that also has figures."""
 
     __slots__ = ()
@@ -133,7 +170,7 @@ class Drawn(Displayed):
 
         The methods are those of AnalysisFigures and FleetFigures (traceview/report/notebook.py).
         """
-        return _load[0]().figures(self)
+        return writer().figures(self)
 
 
 class TableTotals:
@@ -176,6 +213,12 @@ class Table(Displayed):
     package: str = ""
     totals: TableTotals | None = None
     failed: bool = False
+
+    def __post_init__(self) -> None:
+        row_type: Any = self.row_type
+        if isinstance(vars(row_type).get("__slots__"), tuple):  # help() reads descriptions from a dict of slots
+            described = {column.name: f"{column.description} Unit: {column.unit}." for column in columns(row_type)}
+            row_type.__slots__ = {name: described.get(name) for name in row_type.__slots__}
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from traceview.model.analysis import IterationSummary
-from traceview.model.columns import Displayed
+from traceview.model.columns import Paged
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
@@ -201,16 +201,26 @@ class IterationTimeline:
     left_out: int  # events inside the iterations that exceed the limit
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Displayed):
-    """Captures compared with the first of them."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Paged):
+    """Captures compared with the first of them.
+
+    Attributes:
+        base: The first capture, with the lengths of its iterations in ns.
+        against: The difference of each other capture, in ns per iteration.
+        cut: How the time of every capture is cut into iterations: "range", "gpu" or "whole".
+        cut_why: Why it is cut so.
+        level: The confidence level of the intervals, 0.95.
+        min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
+        notes: What weakens the comparison.
+        timelines: A function that returns the timelines in the order of the captures, for a page.
+    """
 
     base: ComparedCapture
     against: tuple[CaptureDifference, ...]
-    cut: str  # one of CUTS: how the time of every capture is cut into iterations
+    cut: str
     cut_why: str
-    level: float  # confidence level of the intervals: 0.95
-    min_change: float  # changes of the mean time below this share of the base's count as noise
+    level: float
+    min_change: float
     notes: tuple[Note, ...] = ()
-    # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)

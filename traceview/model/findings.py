@@ -27,8 +27,14 @@ class Place:
 class Gain:
     """What a remedy saves of an iteration, or of the run without iterations: without the profiler where that is known.
 
-    `source` is "predicted" for a replay of the change, the one that `traceview whatif` shows, "bound" for the most that
-    the remedy can give, and "none" if nothing is known of it. `reason` says why there is no replay.
+    Attributes:
+        ns: The time that it saves, in ns.
+        low_ns: The least that it saves, in ns.
+        high_ns: The most that it saves, in ns.
+        source: "predicted" for a replay of the change, the one that `traceview whatif` shows, "bound" for the most that
+            the remedy can give, and "none" if nothing is known of it.
+        reason: Why there is no replay.
+        of_ns: The time of an iteration today, in ns.
     """
 
     ns: int
@@ -36,7 +42,7 @@ class Gain:
     high_ns: int
     source: str
     reason: str
-    of_ns: int  # the time of an iteration today
+    of_ns: int
 
     @property
     def fraction(self) -> float:
@@ -59,29 +65,54 @@ NO_GAIN = Gain(0, 0, 0, "none", "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A symptom, its cost, and what to change."""
+    """A symptom, its cost, and what to change.
+
+    Attributes:
+        id: The name of its kind (`traceview help rules`).
+        severity: "high", "medium" or "low".
+        title: The symptom in one sentence.
+        evidence: Places in the capture that show it.
+        cost_ns: What it costs, in ns. Each ns counts once: the findings of a device do not exceed its idle and exposed
+            time.
+        advice: What to change.
+        code: Example code.
+        device: The id of the GPU, or None.
+        cost_fraction: The part of the device's time that findings cover, from 0 to 1.
+        cost_per_iteration_ns: The cost of an iteration in ns, or None without iterations.
+        claims: "waiting" for idle and exposed time, "compute" for compute time that a change makes shorter.
+        unprofiled_cost_ns: An estimate of the cost without the profiler, in ns.
+        unprofiled_cost_per_iteration_ns: The same for an iteration, in ns.
+        unprofiled_cost_fraction: The same as a part of the device's time without the profiler, from 0 to 1.
+        unsure_because: What the capture lacks that the finding rests on.
+        host: Where the host was in the idle time that the finding costs, if known.
+        change: The change of `traceview whatif` that predicts what the remedy gives; "" for none.
+        remedy: The advice in one line.
+        once: Whether it occurs once in a run, so that a longer run hides it.
+        gain: What the remedy saves, in ns; findings are ordered by it.
+        others: The same on other devices, each with a lower cost.
+    """
 
     id: str
     severity: str
     title: str
     evidence: tuple[Place, ...]
-    cost_ns: int  # each ns counts once: the findings of a device do not exceed its idle plus exposed time
+    cost_ns: int
     advice: str
-    code: str = ""  # example code
+    code: str = ""
     device: str | None = None
-    cost_fraction: float = 0.0  # part of the device's time that findings cover
+    cost_fraction: float = 0.0
     cost_per_iteration_ns: int | None = None
-    claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
-    unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate
+    claims: str = "waiting"
+    unprofiled_cost_ns: int | None = None
     unprofiled_cost_per_iteration_ns: int | None = None
-    unprofiled_cost_fraction: float | None = None  # that cost, of the device's time without the profiler
-    unsure_because: str | None = None  # what the capture lacks that the finding rests on
-    host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
-    change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
-    remedy: str = ""  # the advice in one line
-    once: bool = False  # it occurs once in a run, so that a longer run hides it
-    gain: Gain = NO_GAIN  # what the remedy saves; findings are ordered by it
-    others: tuple[Finding, ...] = ()  # the same on other devices, each with a lower cost
+    unprofiled_cost_fraction: float | None = None
+    unsure_because: str | None = None
+    host: HostPlace | None = None
+    change: str = ""
+    remedy: str = ""
+    once: bool = False
+    gain: Gain = NO_GAIN
+    others: tuple[Finding, ...] = ()
 
     @property
     def by_device(self) -> tuple[Finding, ...]:

@@ -378,13 +378,32 @@ class Heat:
     wait: Times
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fleet(Drawn):
-    """Many reports in one result. The same reports give the same bytes on any machine."""
+    """Many reports in one result. The same reports give the same bytes on any machine.
+
+    Attributes:
+        reports: The files that are read.
+        ranks: The figures of each rank, in ns per iteration.
+        typical: The median `own` time of an iteration in ns, or None.
+        margin: A rank is a straggler if its own time exceeds the others' by this share, from 0 to 1.
+        stragglers: The ranks that the others wait for, with their cost in ns.
+        advice: What to change, the most expensive problem first, in ns.
+        groups: Ranks that take part in the same collectives, with their skew in ns.
+        pairs: How long ranks wait for each other, in ns.
+        pair_count: The number of all such pairs.
+        clocks: The offset of each report's clock, in ns.
+        heat: The figures of every rank in every iteration in ns, or None.
+        unmatched: The number of collectives that no other rank has.
+        notes: What weakens the figures.
+        skipped: The reports that cannot be used, with the reason.
+        times: Collectives on the common clock in ns, for a timeline of all ranks.
+        work: What each rank's GPU does, in ns of bins on the common clock, for the same timeline.
+    """
 
     reports: tuple[str, ...]
     ranks: tuple[Rank, ...]
-    typical: int | None  # median `own` of an iteration, ns
+    typical: int | None
     margin: float
     stragglers: tuple[Straggler, ...]
     advice: tuple[Advice, ...]
@@ -393,8 +412,8 @@ class Fleet(Drawn):
     pair_count: int
     clocks: tuple[Clock, ...]
     heat: Heat | None
-    unmatched: int  # collectives that no other rank has
+    unmatched: int
     notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]
-    times: tuple[CollectiveTimes, ...] = ()  # for a timeline of all ranks
-    work: tuple[RankWork | None, ...] = ()  # what each rank's GPU does, on the common clock, for the same timeline
+    times: tuple[CollectiveTimes, ...] = ()
+    work: tuple[RankWork | None, ...] = ()

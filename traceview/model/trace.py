@@ -152,7 +152,12 @@ FRAMES: Mapping[str, Mapping[str, PolarsDataType]] = {  # the frames of a Trace
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A half-open time interval, in ns."""
+    """A half-open time interval.
+
+    Attributes:
+        start: Its start, in ns on the capture's clock.
+        end: Its end, in ns; it does not belong to the interval.
+    """
 
     start: int
     end: int
@@ -243,7 +248,28 @@ class Trace:
     """One normalised capture, independent of the export's version and format.
 
     `operations`, `api` and `ranges` are sorted by (start, end). The columns `launch`, `thread`, `stream`, `device`
-    and `shape` are row numbers in other frames. `window`, if set, restricts every measure.
+    and `shape` are row numbers in other frames. Columns of times are in ns, of sizes in bytes (`FRAMES` has them all).
+
+    Attributes:
+        info: The file, the profiler, and what the capture lacks.
+        operations: Kernels, copies, memsets and graphs of the GPUs.
+        api: CUDA calls of the host.
+        ranges: NVTX ranges, or those of torch.profiler.
+        overhead: Time that the profiler itself takes.
+        stream_events: Events that streams record and wait for.
+        devices: The GPUs, with the properties that the capture states.
+        streams: The streams by process, context and id.
+        threads: The threads of the host.
+        shapes: Grids and blocks of kernels.
+        program: The kind of the program, and what says so.
+        window: The time, in ns, that every measure is restricted to; None for all.
+        evidence: Samples, scheduling and system calls of threads.
+        sizes: Sizes of the inputs of operations, which a torch.profiler trace can have.
+        scopes: Modules and operations of torch.profiler.
+        memory: Allocations, in bytes.
+        gpu_metrics: Samples of the GPU's counters.
+        captures: CUDA graphs while they are captured.
+        failed: Calls that returned an error.
 
     Raises TypeError if a column is missing or has another type.
     """

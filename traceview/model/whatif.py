@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traceview.model.analysis import IterationSummary
+from traceview.model.columns import Documented
 from traceview.model.trace import Note, ReportInfo
 from traceview.model.unprofiled import UnprofiledTime
 
@@ -26,9 +27,16 @@ class PathSpan:
 class Prediction:
     """The prediction for one change, or for several together.
 
-    `low_ns` to `high_ns` is the range that results from uncertain constants and the replay's own error. `path` has the
-    ns per iteration of each kind of PATH on the critical path after the change. These add up to `iteration_ns`, except
-    for rounding.
+    Attributes:
+        change: The name of the change.
+        title: The change in words.
+        iteration_ns: The time of an iteration after the change, in ns.
+        low_ns: The lower end of the range that uncertain constants and the replay's own error give, in ns.
+        high_ns: The upper end, in ns.
+        rests_on: What the prediction assumes.
+        note: What weakens it.
+        path: The critical path after the change, in ns of each kind of PATH. These add up to `iteration_ns`, except for
+            rounding.
     """
 
     change: str
@@ -63,26 +71,39 @@ class NotApplicable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+@dataclass(frozen=True, slots=True, repr=False)
+class WhatIf(Documented):
     """Everything that `traceview whatif` shows.
 
-    `measured_ns` is Iterations.time_ns, `replayed_ns` the time that the unchanged model predicts. If `unprofiled` is
-    known, predictions are for runs without the profiler.
+    Attributes:
+        info: The file, the profiler, and what the capture lacks.
+        range: The name of the iterations' ranges, or a description of their period.
+        iterations: Their source and mean time, in ns.
+        counted: The number of iterations whose mean is `measured_ns`.
+        modelled: The number of counted iterations in the model.
+        measured_ns: The mean time of an iteration, in ns.
+        replayed_ns: The time that the unchanged model predicts, in ns.
+        unprofiled: The time without the profiler in ns; if it is known, predictions are for runs without the profiler.
+        path: The critical path of an iteration, in ns of each kind of PATH.
+        spans: The parts of this path, in ns on the capture's clock.
+        predictions: Each change alone, the best first, in ns.
+        together: One more change each time, the best first, in ns.
+        left_out: Changes that do not apply, with the reason.
+        notes: What weakens the predictions.
     """
 
     info: ReportInfo
     range: str
     iterations: IterationSummary
-    counted: int  # iterations whose mean is `measured_ns`
-    modelled: int  # counted iterations in the model
+    counted: int
+    modelled: int
     measured_ns: int
     replayed_ns: int
     unprofiled: UnprofiledTime | None
     path: Mapping[str, int]
     spans: tuple[PathSpan, ...]
-    predictions: tuple[Prediction, ...]  # each change alone, best first
-    together: tuple[Prediction, ...]  # one more change each time, best first
+    predictions: tuple[Prediction, ...]
+    together: tuple[Prediction, ...]
     left_out: tuple[NotApplicable, ...]
     notes: tuple[Note, ...]
 

@@ -31,7 +31,7 @@ class PackageRule:
         """The rule. Raises UnfitRuleError if the entry point names something else."""
         rule = self.plugin.load()
         if not isinstance(rule, Rule):
-            raise UnfitRuleError("the entry point names no traceview.pricing.base.Rule")
+            raise UnfitRuleError("the entry point names no traceview.plugin.Rule")
         return rule
 
     @property

@@ -35,7 +35,7 @@ Leaf = list[tuple[int, Report]]  # results that one worker measures, each with t
 Progress = Callable[[str, float], None]
 
 
-def analyze_fleet(
+def fleet(
     *reports: str | Path,
     iteration: str | None = None,
     skip: int | None = None,

@@ -1,4 +1,4 @@
-"""What a notebook shows: analyses, comparisons, fleets and tables as HTML, and their figures as plotly objects.
+"""What a notebook shows: results and tables as HTML or Markdown, and their figures as plotly objects.
 
 Texts come from captures, so each is escaped. The colours are those of the page.
 """
@@ -6,13 +6,13 @@ Texts come from captures, so each is escaped. The colours are those of the page.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, DeviceUse, Iterations
@@ -20,19 +20,23 @@ from traceview.model.charts import iteration_bars
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.fleet import Fleet
-from traceview.model.units import TIMES, duration, durations, plain
+from traceview.model.units import TIMES, duration, durations, plain, time_range
+from traceview.model.whatif import WhatIf
 from traceview.report.analysis.answer import base_line, gain_words, iteration_line
 from traceview.report.analysis.terminal import heading
 from traceview.report.comparison.tables import headline as comparison_headline
 from traceview.report.comparison.tables import part_table, sentence
 from traceview.report.fleet import terminal
+from traceview.report.markdown import markdown_row, markdown_text
 from traceview.report.screen import CAUSE_WORDS
 from traceview.report.screen import figures as column_texts
+from traceview.report.whatif import change_words
 
 MAX_ROWS = 20
 MAX_FINDINGS = 5
 MAX_BARS = 15
-MAX_NAME, MAX_LABEL = 120, 50
+MAX_LABEL = 50
+REPRESENTATION, MAX_LINE = 5, 400  # lines, and letters of a line
 PALETTE = Path(__file__).parent / "assets" / "core" / "palette.css"
 # Parts of an iteration or a rank -> their colour in palette.css and their name.
 PARTS = {
@@ -45,17 +49,53 @@ PARTS = {
     **{f"idle_{cause}": (f"idle_{cause}", f"idle: {words}") for cause, words in CAUSE_WORDS.items()},
 }
 HEAT = ("wall", "own", "compute", "wait")
+Shown: TypeAlias = "Analysis | Comparison | Fleet | WhatIf | Table"
 
 
-def html(result: Analysis | Comparison | Fleet | Table) -> str:
-    """Return a result as HTML."""
-    writers: dict[type, Callable[[Any], str]] = {
-        Analysis: analysis_html,
-        Comparison: comparison_html,
-        Fleet: fleet_html,
-        Table: table_html,
+class Grid(NamedTuple):
+    """A table of texts, with its caption."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+class Title(NamedTuple):
+    """The first line of what is shown."""
+
+    text: str
+
+
+Block: TypeAlias = "Title | str | Grid"
+
+
+def blocks(result: Shown) -> Iterator[Block]:
+    """Yield what is shown of a result; a text is a paragraph."""
+    writers: dict[type, Callable[[Any], Iterator[Block]]] = {
+        Analysis: _analysis,
+        Comparison: _comparison,
+        Fleet: _fleet,
+        WhatIf: _whatif,
+        Table: _table,
     }
-    return writers[type(result)](result)
+    yield from writers[type(result)](result)
+
+
+def html(result: Shown) -> str:
+    """Return a result as HTML."""
+    return "".join(map(_html, blocks(result)))
+
+
+def markdown(result: Shown) -> str:
+    """Return a result as GitHub's Markdown."""
+    return "\n\n".join(filter(None, map(_markdown, blocks(result)))) + "\n"
+
+
+def representation(result: Analysis | Comparison | Fleet | WhatIf) -> str:
+    """Return the class and the paragraphs of a result in REPRESENTATION lines at most."""
+    shown = (block for block in blocks(result) if not isinstance(block, Grid))
+    lines = (plain(block.text if isinstance(block, Title) else block, MAX_LINE) for block in shown)
+    return "\n".join([type(result).__name__, *(f"  {line}" for line in lines if line)][:REPRESENTATION])
 
 
 def figures(result: Analysis | Fleet) -> AnalysisFigures | FleetFigures:
@@ -63,60 +103,62 @@ def figures(result: Analysis | Fleet) -> AnalysisFigures | FleetFigures:
     return AnalysisFigures(result) if isinstance(result, Analysis) else FleetFigures(result)
 
 
-def analysis_html(analysis: Analysis) -> str:
-    """Return the answer, the time of an iteration, and the findings that gain most."""
+def _analysis(analysis: Analysis) -> Iterator[Block]:
+    """Yield the answer, the time of an iteration, and the findings that gain most."""
+    yield Title(heading(analysis))
+    yield analysis.answer.text
+    yield f"{iteration_line(analysis.iterations)} {base_line(analysis)}"
     rows = [
         (finding.title, gain_words(finding.gain), duration(finding.cost_ns), finding.remedy or finding.advice)
         for finding in analysis.findings[:MAX_FINDINGS]
     ]
-    return "".join(
-        (
-            _paragraph(heading(analysis), "b"),
-            _paragraph(analysis.answer.text),
-            _paragraph(f"{iteration_line(analysis.iterations)} {base_line(analysis)}"),
-            _table(
-                ("finding", "gain", "cost", "remedy"), rows, f"Findings{_more(len(analysis.findings), MAX_FINDINGS)}"
-            ),
-        )
-    )
+    head = ("finding", "gain", "cost", "remedy")
+    yield Grid(head, rows, f"Findings{_more(len(analysis.findings), MAX_FINDINGS)}")
 
 
-def table_html(table: Table) -> str:
-    """Return a declared table with the columns that the reports show."""
+def _table(table: Table) -> Iterator[Block]:
+    """Yield a declared table with the columns that the reports show."""
     if table.not_measured is not None:
-        return _paragraph(f"{table.title}: {table.not_measured}")
+        yield f"{table.title}: {table.not_measured}"
+        return
     rows = table.shown_rows[:MAX_ROWS]
     texts = [column_texts([getattr(row, column.name) for row in rows], column.unit) for column in table.columns]
     caption = f"{table.title}{_more(len(table.shown_rows), MAX_ROWS)}"
-    return _table([column.title for column in table.columns], zip(*texts, strict=True), caption)
+    yield Grid([column.title for column in table.columns], list(zip(*texts, strict=True)), caption)
 
 
-def comparison_html(comparison: Comparison) -> str:
-    """Return the verdict and the parts of the difference, for each capture."""
-    parts = []
+def _comparison(comparison: Comparison) -> Iterator[Block]:
+    """Yield the verdict and the parts of the difference, for each capture."""
     for against in comparison.against:
         table = part_table(against)
-        parts.append(_paragraph(f"{comparison.base.file} → {against.capture.file}: {against.verdict}", "b"))
-        parts.append(_paragraph(sentence(comparison_headline(against, comparison.cut))))
-        parts.append(_table(table.head, table.texts, table.title))
-    return "".join(parts)
+        yield Title(f"{comparison.base.file} → {against.capture.file}: {against.verdict}")
+        yield sentence(comparison_headline(against, comparison.cut))
+        yield Grid(table.head, table.texts, table.title)
 
 
-def fleet_html(fleet: Fleet) -> str:
-    """Return the verdict, what to change first, and the ranks."""
+def _whatif(result: WhatIf) -> Iterator[Block]:
+    """Yield the time of an iteration, and what each change gives."""
+    yield Title(f"{result.info.file} · {duration(result.base_ns)} per iteration")
+    rows = [
+        (row.title, duration(row.iteration_ns), change_words(result, row), time_range(row.low_ns, row.high_ns))
+        for row in result.predictions
+    ]
+    yield f"{rows[0][0]}: {rows[0][2]}" if rows else "No change applies."
+    yield Grid(("change", "predicted", "gain", "range"), rows, "Each change alone")
+
+
+def _fleet(fleet: Fleet) -> Iterator[Block]:
+    """Yield the verdict, what to change first, and the ranks."""
+    yield Title(terminal.headline(fleet))
+    yield terminal.answer(fleet)
+    if fleet.advice:
+        advice = [(row.title, terminal.price(fleet, row), row.text) for row in fleet.advice[:MAX_FINDINGS]]
+        yield Grid(("what to change", "cost", "remedy"), advice)
     times = ("wall", "own", "lag", "compute", "idle", "bare_wait")
     ranks = sorted(fleet.ranks, key=lambda rank: -(rank.lag or 0))[:MAX_ROWS]
     columns = [durations([getattr(rank, name) for rank in ranks]) for name in times]
     rows = list(zip([rank.label for rank in ranks], *columns, strict=True))
-    advice = [(row.title, terminal.price(fleet, row), row.text) for row in fleet.advice[:MAX_FINDINGS]]
-    return "".join(
-        (
-            _paragraph(terminal.headline(fleet), "b"),
-            _paragraph(terminal.answer(fleet)),
-            _table(("what to change", "cost", "remedy"), advice, "") if advice else "",
-            _table(("rank", *times[:-1], "wait"), rows, f"Ranks{_more(len(fleet.ranks), MAX_ROWS)}, the latest first"),
-        )
-    )
+    yield Grid(("rank", *times[:-1], "wait"), rows, f"Ranks{_more(len(fleet.ranks), MAX_ROWS)}, the latest first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +290,26 @@ def _escaped(text: str) -> str:
     return escape(plain(text, 2000))
 
 
-def _paragraph(text: str, tag: str = "span") -> str:
-    return f"<p><{tag}>{_escaped(text)}</{tag}></p>" if text else ""
-
-
 def _more(count: int, shown: int) -> str:
     return f" (first {shown} of {count:,})" if count > shown else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
-    """Return an HTML table; every cell is escaped."""
-    heads = "".join(f"<th>{_escaped(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    title = f"<caption>{_escaped(caption)}</caption>" if caption else ""
+def _html(block: Block) -> str:
+    """Return a block as HTML; every text is escaped."""
+    if not isinstance(block, Grid):
+        tag, text = ("b", block.text) if isinstance(block, Title) else ("span", block)
+        return f"<p><{tag}>{_escaped(text)}</{tag}></p>" if text else ""
+    heads = "".join(f"<th>{_escaped(name)}</th>" for name in block.head)
+    body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
+    title = f"<caption>{_escaped(block.caption)}</caption>" if block.caption else ""
     return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Title):
+        return f"### {markdown_text(block.text)}"
+    if isinstance(block, str):
+        return markdown_text(block)
+    rows = [map(markdown_text, block.head), [":--"] * len(block.head), *(map(markdown_text, row) for row in block.rows)]
+    caption = [f"{markdown_text(block.caption)}\n"] if block.caption else []
+    return "\n".join([*caption, *map(markdown_row, rows)]) if block.rows else ""

@@ -6,7 +6,6 @@ Markdown are folded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
@@ -38,12 +37,8 @@ from traceview.report.comparison.tables import (
     time_pairs,
     unprofiled_words,
 )
+from traceview.report.markdown import markdown_code, markdown_row, markdown_text
 from traceview.report.screen import PLAIN, Screen, left, room, short_names, wrap
-
-SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
-# GitHub makes links of addresses and references, escaped or not, unless a comment divides them.
-LINK = re.compile(r"((?:https?|ftp|mailto|xmpp)(?=:)|www(?=\.)|\bgh(?=-)|[@#](?=\w))", re.IGNORECASE)
-DIVIDER = "<!-- -->"
 
 
 def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
@@ -52,18 +47,18 @@ def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
     Names from a trace are in code spans, so that they are not read as markup; in sentences, markup is escaped.
     """
     parts = [line for against in comparison.against for line in _against(comparison, against, top)]
-    note_lines = [f"- {_markdown_text(note)}" for note in notes(comparison)]
+    note_lines = [f"- {markdown_text(note)}" for note in notes(comparison)]
     return "\n".join([*parts, *note_lines]) + "\n"
 
 
 def _against(comparison: Comparison, against: CaptureDifference, top: int) -> Iterator[str]:
-    yield f"### {_markdown_code(comparison.base.file)} → {_markdown_code(against.capture.file)}: {against.verdict}"
+    yield f"### {markdown_code(comparison.base.file)} → {markdown_code(against.capture.file)}: {against.verdict}"
     yield ""
-    yield _markdown_text(sentence(headline(against, comparison.cut)))
+    yield markdown_text(sentence(headline(against, comparison.cut)))
     if unprofiled := unprofiled_words(comparison.base, against):
-        yield _markdown_text(sentence(unprofiled))
+        yield markdown_text(sentence(unprofiled))
     if parts := accounts(against):
-        yield _markdown_text(sentence(parts))
+        yield markdown_text(sentence(parts))
     yield ""
     parts_table, *others = tables(against, top)
     yield from _markdown_table(parts_table, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
@@ -73,7 +68,7 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     for table in others:
         if table.rows:
             yield from (
-                f"<details><summary>{_markdown_text(table.title)}</summary>",
+                f"<details><summary>{markdown_text(table.title)}</summary>",
                 "",
                 *_markdown_table(table),
                 "",
@@ -83,27 +78,14 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
 
 
 def _side(capture: ComparedCapture, cut: str) -> str:
-    return _markdown_text(compared(capture, cut))
+    return markdown_text(compared(capture, cut))
 
 
 def _markdown_table(table: ComparisonTable, first: str = "") -> Iterator[str]:
-    name = _markdown_code if table.columns[0][1] == "code" else _markdown_text
-    yield _markdown_row([first, *table.head[1:]])
-    yield _markdown_row([":--", *("--:" for _ in table.head[1:])])
-    yield from (_markdown_row([name(row[0]), *map(_markdown_text, row[1:])]) for row in table.texts)
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown_text(text: str) -> str:
-    return LINK.sub(rf"\1{DIVIDER}", plain(text, 2000).translate(SPECIAL))
-
-
-def _markdown_code(name: str) -> str:
-    """Return a name as a code span, with pipes escaped: a pipe ends a table cell even in a code span."""
-    return f"`{plain(name, 80).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    name = markdown_code if table.columns[0][1] == "code" else markdown_text
+    yield markdown_row([first, *table.head[1:]])
+    yield markdown_row([":--", *("--:" for _ in table.head[1:])])
+    yield from (markdown_row([name(row[0]), *map(markdown_text, row[1:])]) for row in table.texts)
 
 
 NAME = 20
