@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
 
-from tests.captures import ROOT, sample
+from tests.captures import ROOT, SAMPLES, sample
 
 yaml = pytest.importorskip("yaml")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+BASH = shutil.which("bash") or "/bin/bash"
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 # What `gh` does here: it notes each call, and lists a comment after the first one is written.
 GH = """#!/bin/bash
@@ -47,19 +50,21 @@ class Runner:
             "GITHUB_REPOSITORY": "owner/name",
             "GITHUB_STEP_SUMMARY": str(self.summary),
             "GITHUB_OUTPUT": str(folder / "output"),
-            "GITHUB_PATH": str(folder / "path"),
+            "GITHUB_WORKFLOW": "benchmark",
+            "GITHUB_JOB": "compare",
         }
 
     def run(self, name: str, **given: str) -> subprocess.CompletedProcess[str]:
         step = STEPS[name]
+        given = {"program": str(self.folder / "bin" / "traceview"), "action_path": str(ROOT), **given}
         env = {variable: self.value(text, given) for variable, text in step.get("env", {}).items()}
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        command = [BASH, "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         return subprocess.run(
             command, cwd=self.folder, env={**self.variables, **env}, capture_output=True, text=True, check=False
         )
 
     def value(self, text: str, given: dict[str, str]) -> str:
-        expression = re.fullmatch(r"\$\{\{ ([\w.]+) \}\}", text)
+        expression = re.fullmatch(r"\$\{\{ (?:toJSON\()?([\w.]+)\)? \}\}", text)
         assert expression is not None, f"{text}: an input reaches the shell as a variable"
         name = expression[1].rpartition(".")[2]
         return given[name] if name in given else self.outputs()[name]
@@ -75,12 +80,16 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def captures(before: str, after: str) -> dict[str, str]:
-    return {"before": str(sample(before)), "after": str(sample(after))}
+    return {"command": "compare", "before": str(sample(before)), "after": str(sample(after))}
+
+
+def comment(runner: Runner, matrix: str = "null") -> subprocess.CompletedProcess[str]:
+    return runner.run("Comment", token="t", number="12", command="compare", key="", matrix=matrix)
 
 
 def test_gate_fails_after_the_report(runner: Runner) -> None:
     gate = "regression\ntime > 1000%\n"
-    done = runner.run("Compare", **captures("dual.sqlite", "serial.sqlite"), gate=gate)
+    done = runner.run("Report", **captures("dual.sqlite", "serial.sqlite"), gate=gate)
     assert done.returncode == 0, done.stderr
     outputs = runner.outputs()
     assert (outputs["code"], outputs["verdict"]) == ("1", "slower")
@@ -89,28 +98,88 @@ def test_gate_fails_after_the_report(runner: Runner) -> None:
     assert "`dual.sqlite` → `serial.sqlite`: slower" in summary
     assert "    traceview: --fail-on-regression: serial.sqlite is" in summary and "1000%" not in summary
     for number in ("first", "second"):
-        assert runner.run("Comment", token="t", number="12").returncode == 0, number
+        assert comment(runner).returncode == 0, number
     calls = (runner.folder / "calls").read_text()
     assert "--method POST repos/owner/name/issues/12/comments" in calls
     assert "--method PATCH repos/owner/name/issues/comments/77" in calls
-    comment = (runner.folder / "comment.md").read_text()
-    assert comment.startswith("<!-- traceview compare -->\n### `dual.sqlite`")
+    assert re.match(r"<!-- traceview \w{16} -->\n### `dual.sqlite`", (runner.folder / "comment.md").read_text())
     assert runner.run("Gate").returncode == 1
 
 
 def test_hostile_inputs_are_not_run(runner: Runner) -> None:
     hostile = "$(touch ran); `touch ran`"
-    done = runner.run("Compare", before=hostile, after=str(sample("dual.sqlite")), gate="")
+    done = runner.run("Report", command="compare", before=hostile, after=str(sample("dual.sqlite")), gate="")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert not (runner.folder / "ran").exists() and not runner.summary.exists()
 
 
 def test_passed_gate_and_refused_comment(runner: Runner) -> None:
-    assert runner.run("Compare", **captures("dual.sqlite", "dual.sqlite"), gate="time > 3%").returncode == 0
+    assert runner.run("Report", **captures("dual.sqlite", "dual.sqlite"), gate="time > 3%").returncode == 0
     assert "failed" not in runner.summary.read_text() and runner.run("Gate").returncode == 0
-    (runner.folder / "bin" / "gh").write_text("#!/bin/bash\nexit 1\n")
-    done = runner.run("Comment", token="t", number="12")
-    assert done.returncode == 0 and "::warning::" in done.stdout
+    for text, reason in (
+        ("gh: Resource not accessible by integration (HTTP 403)", "it needs permissions: pull-requests: write"),
+        ("error connecting to api.github.com", "no comment: error connecting to api.github.com \n"),
+    ):
+        (runner.folder / "bin" / "gh").write_text(f"#!/bin/bash\necho '{text}' >&2; exit 1\n")
+        done = comment(runner)
+        assert done.returncode == 0 and done.stdout.startswith("::warning::") and reason in done.stdout
+    (runner.folder / "bin" / "gh").unlink()
+    runner.variables["PATH"] = str(runner.folder / "bin")
+    done = comment(runner)
+    assert (done.returncode, done.stdout.count("has no program gh")) == (0, 1)
+
+
+def test_jobs_of_a_matrix_have_their_own_comments(runner: Runner) -> None:
+    assert runner.run("Report", **captures("dual.sqlite", "dual.sqlite"), gate="").returncode == 0
+    marks = []
+    for matrix in ('{"gpu": "a"}', '{"gpu": "b"}', '{"gpu": "a"}'):
+        assert comment(runner, matrix).returncode == 0
+        marks.append((runner.folder / "comment.md").read_text().partition("\n")[0])
+    assert marks[0] == marks[2] != marks[1]
+
+
+@pytest.mark.parametrize(("command", "after"), [("analyze", sample("dual.sqlite")), ("fleet", SAMPLES / "ranks")])
+def test_other_commands(runner: Runner, command: str, after: Path) -> None:
+    given = {"command": command, "before": "", "after": str(after), "gate": "nothing > 1"}
+    assert runner.run("Report", **given).returncode == 2
+    done = runner.run("Report", **{**given, "gate": ""})
+    assert done.returncode == 0, done.stderr
+    assert runner.summary.read_text().startswith("### ") and runner.outputs()["verdict"] == ""
+    assert ElementTree.parse(runner.outputs()["junit"]).getroot().get("tests") == "0"
+    assert json.loads(Path(runner.outputs()["json"]).read_text())["schema_version"] == 1
+
+
+def test_history_is_in_the_summary(runner: Runner) -> None:
+    given = {"after": str(sample("dual.sqlite")), "history": "history.jsonl", "sha": "1a2b3c4d"}
+    done = runner.run("History", **given)
+    assert done.returncode == 0, done.stderr
+    assert "    1 commit; 1a2b3c4d takes 13.6 ms per iteration" in runner.summary.read_text()
+    assert (runner.folder / "history.jsonl.html").is_file()
+
+
+def test_changed_lines_are_annotated(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    program = tmp_path / "src" / "train.py"
+    program.parent.mkdir()
+    git("init", "--quiet")
+    program.write_text("a\nb\nc\nd\n")
+    git("add", "."), git("commit", "--quiet", "-m", "base")
+    base = git("rev-parse", "HEAD")
+    program.write_text("a\nB\nc\nd\nE\n")
+    (tmp_path / "lines.json").write_text(
+        json.dumps({"lines": [{"file": "train.py", "line": line, "idle_ns": 12_345_678} for line in (1, 2, 3, 5)]})
+    )
+    command = [sys.executable, "-I", str(ROOT / "scripts" / "annotate-lines"), "lines.json"]
+    done = subprocess.run([*command, base], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [line.partition("::The")[0] for line in done.stdout.splitlines()] == [
+        "::warning file=src/train.py,line=2,title=GPU idle",
+        "::warning file=src/train.py,line=5,title=GPU idle",
+    ]
+    done = subprocess.run([*command, "0" * 40], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("::warning::no line is marked")
 
 
 def test_no_file_of_the_checkout_runs(runner: Runner) -> None:
@@ -127,7 +196,7 @@ def test_no_file_of_the_checkout_runs(runner: Runner) -> None:
     runner.variables |= {"PIP_NO_INDEX": "1", "PYTHONPATH": ""}
     assert runner.run("Install traceview", version="", action_path=str(wheel)).returncode == 0
     runner.variables["PYTHONPATH"] = str(ROOT)
-    assert runner.run("Compare", **captures("dual.sqlite", "dual.sqlite"), gate="").returncode == 0
+    assert runner.run("Report", **captures("dual.sqlite", "dual.sqlite"), gate="").returncode == 0
     assert runner.outputs()["verdict"] == "noise" and not (runner.folder / "ran").exists()
 
 

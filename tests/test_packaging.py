@@ -68,3 +68,10 @@ def test_publishing_needs_no_secret() -> None:
     writing = {name for name, job in RELEASE["jobs"].items() if "write" in job["permissions"].values()}
     assert writing == {"publish", "docs"}
     assert all("${{" not in run for run in STEPS.values())
+
+
+def test_actions_are_pinned_to_commits() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    uses = [line for path in workflows for line in path.read_text(encoding="utf-8").splitlines() if "uses: " in line]
+    assert len(workflows) == 2 and uses
+    assert [line for line in uses if not re.fullmatch(r" +(?:- )?uses: [\w/-]+@[0-9a-f]{40} # v[\d.]+", line)] == []

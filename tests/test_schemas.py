@@ -30,12 +30,13 @@ CASES = {
     "export": ("export", "--format", "csv", "-o", "OUT", "cudagraph.sqlite"),
     "redact": ("redact", "cudagraph.sqlite", "OUT"),
     "baseline": ("compare", "--baselines"),
+    "history": ("compare", "--history", "OUT", "--commit", "1a2b3c4", "dual.sqlite"),
     "info torch": ("info", "torch_profiler/graph.json.gz"),
 }
 
 
 # Documents of options and topics, and commands without one.
-OTHERS, WITHOUT_DOCUMENT = {"baseline", "calibrate", "rules"}, {"help", "mcp"}
+OTHERS, WITHOUT_DOCUMENT = {"baseline", "calibrate", "history", "rules"}, {"help", "mcp"}
 
 
 def document(traceview: Command, folder: Path, *words: str) -> Any:

@@ -59,7 +59,7 @@ def test_fail_if(traceview: Command, tmp_path: Path) -> None:
         (("missing.sqlite",), "missing.sqlite"),
         ((DUAL, "--fail-if", "wal > 3%"), "did you mean wall"),
         ((DUAL, "--json", DUAL), "must be different files"),
-        ((DUAL, "--json", "-", "--markdown", "-"), "cannot both write to standard output"),
+        ((DUAL, "--json", "-", "--markdown", "-"), "only one of --json, --markdown and --junit"),
         ((DUAL, "--json", "nowhere/at/all.json"), "its folder does not exist"),
         ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
         ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),

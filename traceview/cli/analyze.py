@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from traceview.cli import command
 from traceview.cli.options import (
     JSON,
+    MARKDOWN,
     NO_HTML,
     OPEN,
     OUTPUT,
@@ -31,7 +32,16 @@ from traceview.cli.options import (
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
+from traceview.cli.outputs import (
+    check_outputs,
+    exit_if_any,
+    print_error,
+    print_out,
+    progress,
+    screen,
+    write_output,
+    write_results,
+)
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, refuse_link
 
@@ -65,6 +75,7 @@ if TYPE_CHECKING:
 @click.option("--serve", "served", is_flag=True, help="Serve the page to this machine until Ctrl-C; write no page.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of --serve.  [default: free]")
 @JSON
+@MARKDOWN
 @analysis_options
 @fail_if_option("exposed_h2d > 5%")
 @VERBOSE
@@ -78,7 +89,9 @@ def analyze(
     served: bool,
     port: int,
     json_path: Path | None,
+    markdown: Path | None,
     conditions: tuple[str, ...],
+    junit: Path | None,
     verbose: bool,
     quiet: bool,
     **options: Any,
@@ -108,7 +121,7 @@ def analyze(
     check_capture(report)
     if page is not None and html is None:
         refuse_link(page, "--html")
-    check_outputs((report, options["calibration"]), (page, json_path))
+    check_outputs((report, options["calibration"]), (page, json_path, markdown, junit))
     from traceview.report.analysis import to_json
 
     failures = _parsed(conditions) if conditions else lambda _: ()
@@ -120,12 +133,12 @@ def analyze(
         summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
         server = _server(capture, port) if served else None
-    print_out(text)
+    print_out("" if write_output(markdown, analysis.to_markdown) else text)
     if server is not None:
         _serve(server, opened, quiet)
     elif opened and page is not None:
         click.launch(page.resolve().as_uri())
-    exit_if_any(f"--fail-if {line}" for line in failed)
+    exit_if_any((f"--fail-if {line}" for line in failed), junit, (f"--fail-if {check.strip()}" for check in conditions))
 
 
 def _server(capture: AnalyzedCapture, port: int) -> Server:

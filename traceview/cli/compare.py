@@ -15,6 +15,7 @@ from traceview.cli.options import (
     DEVICE,
     ITERATION,
     JSON,
+    MARKDOWN,
     OUTPUT,
     QUIET,
     SKIP,
@@ -28,7 +29,7 @@ from traceview.cli.options import (
 from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, write_output
 from traceview.cli.redact import NAMES, list_baselines, save_baseline
 from traceview.errors import RequestError
-from traceview.report.files import STDOUT, is_stdout, write_text
+from traceview.report.files import is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
@@ -39,14 +40,19 @@ if TYPE_CHECKING:
     "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
     "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
     "traceview compare --save main report.sqlite",
+    "traceview compare --history h.jsonl --commit 1a2b3c4 report.sqlite",
 )
 @click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
 @click.option("--save", "saved", metavar="NAME", help="Store a redacted copy of one capture as the baseline NAME.")
 @click.option("--baselines", is_flag=True, help="List the stored baselines; compare nothing.")
+@click.option(
+    "--history", type=OUTPUT, metavar="FILE", help="Show when figures changed, after adding one capture to FILE."
+)
+@click.option("--commit", metavar="NAME", help="The commit of the capture that --history adds.")
 @NAMES
 @JSON
 @click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines of all captures.")
-@click.option("--markdown", type=OUTPUT, help='Write a Markdown summary for a pull request; "-" is standard output.')
+@MARKDOWN
 @ITERATION
 @SKIP
 @DEVICE
@@ -87,6 +93,8 @@ def compare(
     captures: tuple[Path, ...],
     saved: str | None,
     baselines: bool,
+    history: Path | None,
+    commit: str | None,
     names: str,
     json_path: Path | None,
     html: Path | None,
@@ -100,6 +108,7 @@ def compare(
     calibration: Path | None,
     unprofiled_ms: tuple[float, ...],
     conditions: tuple[str, ...],
+    junit: Path | None,
     fail_on_regression: bool,
     verbose: bool,
     quiet: bool,
@@ -109,6 +118,12 @@ def compare(
     A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, a Chrome trace of torch.profiler,
     or baseline:NAME, a copy in .traceview/baselines that --save has stored.
     """
+    if history is not None:
+        from traceview.cli.history import show_history
+
+        options = {"iteration": iteration, "skip": skip, "device": device}
+        show_history(history, captures, commit, html, json_path, quiet, options)
+        return
     if baselines or saved is not None:
         if len(captures) != (saved is not None):
             raise RequestError("--save NAME takes one capture, and --baselines none")
@@ -126,7 +141,7 @@ def compare(
     checks = tuple(parse(condition) for condition in conditions)
     if is_stdout(html):
         raise RequestError("--html needs a file name; the page cannot go to standard output")
-    _check_paths(captures, calibration, json_path, markdown, html)
+    _check_paths(captures, calibration, json_path, markdown, html, junit)
     with progress(quiet) as step:
         comparison = run(
             *captures,
@@ -147,7 +162,8 @@ def compare(
 
         write_text(html, render(comparison))
     _write(comparison, json_path, markdown, top, verbose, quiet)
-    exit_if_any(failed)
+    checks_text = [*(f"--fail-if {check.text}" for check in checks), *(["--fail-on-regression"] * fail_on_regression)]
+    exit_if_any(failed, junit, checks_text)
 
 
 def _regressions(comparison: Comparison) -> list[str]:
@@ -166,8 +182,6 @@ def _check_paths(reports: tuple[Path, ...], calibration: Path | None, *outputs: 
 
     for report in reports:
         check_capture(report)
-    if [str(path) for path in outputs].count(STDOUT) > 1:
-        raise RequestError("--json and --markdown cannot both write to standard output")
     check_outputs((*reports, calibration), outputs)
 
 

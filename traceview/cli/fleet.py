@@ -21,6 +21,7 @@ from traceview.cli.conditions import Condition, parse_condition
 from traceview.cli.options import (
     ITERATION,
     JSON,
+    MARKDOWN,
     NO_HTML,
     OPEN,
     OUTPUT,
@@ -33,7 +34,16 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_error, print_out, progress, screen, write_results
+from traceview.cli.outputs import (
+    check_outputs,
+    exit_if_any,
+    print_error,
+    print_out,
+    progress,
+    screen,
+    write_output,
+    write_results,
+)
 from traceview.engine.memory import check_memory
 from traceview.errors import RequestError
 from traceview.model.units import exact_duration
@@ -57,6 +67,7 @@ PAGE = "fleet.overlap.html"
 @NO_HTML
 @OPEN
 @JSON
+@MARKDOWN
 @ITERATION
 @SKIP
 @click.option(
@@ -94,6 +105,7 @@ def fleet(
     no_html: bool,
     opened: bool,
     json_path: Path | None,
+    markdown: Path | None,
     iteration: str | None,
     skip: int | None,
     margin: float,
@@ -102,6 +114,7 @@ def fleet(
     scheduler: str | None,
     top: int,
     conditions: tuple[str, ...],
+    junit: Path | None,
     verbose: bool,
     quiet: bool,
 ) -> None:
@@ -124,7 +137,7 @@ def fleet(
     paths = find_reports(reports)
     if page is not None and html is None:
         refuse_link(page := common_folder(paths) / PAGE, "--html")
-    check_outputs(paths, (page, json_path))
+    check_outputs(paths, (page, json_path, markdown, junit))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
     with progress(quiet) as step:
         result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
@@ -132,10 +145,13 @@ def fleet(
         step("write", 0.95)
         summary = None if quiet else partial(_summary, result, verbose, top)
         text = write_results(page, partial(render, result), json_path, partial(to_json, result), summary)
-    print_out(text)
+    print_out("" if write_output(markdown, result.to_markdown) else text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
-    _report_and_exit(result, failed)
+    report_skipped(result)
+    exit_if_any((f"--fail-if {line}" for line in failed), junit, (f"--fail-if {check.text}" for check in checks))
+    if result.skipped:
+        sys.exit(EXIT_SKIPPED)
 
 
 def common_folder(paths: tuple[Path, ...]) -> Path:
@@ -156,14 +172,6 @@ def report_skipped(fleet: Fleet) -> None:
     if len(fleet.skipped) > MAX_LISTED_SKIPPED:
         more = len(fleet.skipped) - MAX_LISTED_SKIPPED
         print_error(f"traceview: skipped {more} more; the JSON and the page list all")
-
-
-def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:
-    """Print the skipped reports and the conditions that hold; exit with their code."""
-    report_skipped(fleet)
-    exit_if_any(f"--fail-if {line}" for line in failed)
-    if fleet.skipped:
-        sys.exit(EXIT_SKIPPED)
 
 
 def _uncertainty(of_clocks: Sequence[int | None]) -> int | None:

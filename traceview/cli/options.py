@@ -137,6 +137,10 @@ CAPTURE = _Capture(path_type=Path)
 REPORT = click.argument("report", type=CAPTURE)
 _JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
 JSON = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)
+MARKDOWN = click.option(
+    "--markdown", type=OUTPUT, help='Write a Markdown summary for a pull request; "-" is standard output.'
+)
+JUNIT = click.option("--junit", type=OUTPUT, help="Write the result of every --fail-if as JUnit's XML to this file.")
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(
@@ -164,14 +168,15 @@ def top_option(help_text: str) -> Callable[[Decorated], Decorated]:
 
 
 def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
-    """Return the option --fail-if with an example of an expression."""
-    return click.option(
+    """Return the options --fail-if, with an example of an expression, and --junit."""
+    fail_if = click.option(
         "--fail-if",
         "conditions",
         multiple=True,
         metavar="EXPR",
         help=f"Exit with code 1 when EXPR holds, for example '{example}': `traceview help fail-if`. Repeatable.",
     )
+    return together(fail_if, JUNIT)
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:

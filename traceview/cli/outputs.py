@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from traceview.cli import settings
-from traceview.errors import OutputError
+from traceview.errors import OutputError, RequestError
 from traceview.report import files
 from traceview.report.files import is_stdout, write_text
 
@@ -81,8 +82,11 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
 
     Commands also read the calibrations beside the inputs and the settings of the project, so these count as inputs.
     An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
-    trace, and its format checks the rest. Raises OutputError.
+    trace, and its format checks the rest. Raises OutputError, and RequestError for two on standard output.
     """
+    outputs = tuple(outputs)
+    if sum(map(is_stdout, outputs)) > 1:
+        raise RequestError("only one of --json, --markdown and --junit can write to standard output")
     given = [path for path in inputs if path is not None]
     files.check_different([*given, *_read_besides(given)], (exported, *outputs))
     files.check_outputs((), outputs)
@@ -152,13 +156,33 @@ def write_output(path: Path | None, to_text: Callable[[], str]) -> bool:
     return False
 
 
-def exit_if_any(failed: Iterable[str]) -> None:
-    """Print the checks that failed, and exit with EXIT_CHECK_FAILED if there are any."""
+def exit_if_any(failed: Iterable[str], junit: Path | None = None, checks: Iterable[str] = ()) -> None:
+    """Print the checks that failed, write all to the file of --junit, and exit with EXIT_CHECK_FAILED if any failed.
+
+    The line of a check that failed begins with the check and a colon.
+    """
     lines = tuple(failed)
+    write_output(junit, partial(_junit, tuple(checks), lines))
     for line in lines:
         print_error(f"traceview: {line}")
     if lines:
         sys.exit(EXIT_CHECK_FAILED)
+
+
+def _junit(checks: Sequence[str], failed: Sequence[str]) -> str:
+    """Return the checks as JUnit's XML: a test case for each, with the lines of its failures."""
+    from xml.etree import ElementTree
+
+    from traceview.model.units import plain
+
+    suite = ElementTree.Element("testsuite", name="traceview", tests=str(len(checks)))
+    for check in dict.fromkeys(checks):
+        case = ElementTree.SubElement(suite, "testcase", classname="traceview", name=plain(check, 2000))
+        for line in failed:
+            if line.startswith(f"{check}: "):
+                ElementTree.SubElement(case, "failure", message=plain(line, 2000))
+    suite.set("failures", str(sum(len(case) > 0 for case in suite)))
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=False) + "\n"
 
 
 def print_error(line: str) -> None:

@@ -25,6 +25,7 @@ from traceview.model.columns import columns
 from traceview.model.comparison import Baselines, Comparison
 from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
+from traceview.model.history import History
 from traceview.model.whatif import WhatIf
 from traceview.read.calibration import FORMAT, VERSION
 from traceview.report import analysis, comparison, fleet, ledger, whatif
@@ -159,7 +160,7 @@ def _declared_type(kind: type, name: str) -> Any:
 
 
 # Documents that have no command of their name, and what writes them.
-TITLES = {"baseline": "compare --baselines", "rules": "help rules"}
+TITLES = {"baseline": "compare --baselines", "history": "compare --history", "rules": "help rules"}
 
 
 def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Schema:
@@ -198,6 +199,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "doctor": partial(result_schema, "doctor", Checks),
     "export": partial(result_schema, "export", Written),
     "fleet": partial(result_schema, "fleet", Fleet, fleet.SHAPES),
+    "history": partial(result_schema, "history", History),
     "info": partial(result_schema, "info", CaptureContents),
     "optimize": partial(result_schema, "optimize", GainLedger, ledger.SHAPES),
     "record": partial(result_schema, "record", Analysis, analysis.SHAPES),

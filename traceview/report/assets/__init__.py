@@ -6,6 +6,7 @@ timeline/    its timeline
 charts/      its charts
 comparison/  the page of a comparison
 fleet/       the page of a fleet
+history/     the page of a history of commits
 
 Every file is read once and escaped to ASCII. Any other character would double the memory of the document in Python,
 and make writing it four times slower.
@@ -114,6 +115,12 @@ FLEET = PageFiles(
     "ranks",
     ("core/palette.css", "core/page.css", "fleet/fleet.css"),
     "fleet/main.js",
+)
+HISTORY = PageFiles(
+    "history/page.html",
+    "commits",
+    ("core/palette.css", "core/page.css", "history/history.css"),
+    "core/page.js",  # the page has no script
 )
 
 
