@@ -45,7 +45,7 @@ def test_missing_data(traceview: Command, tmp_path: Path) -> None:
     assert "GPU work: capture it with nsys profile -t cuda,nvtx" in missing(api=api, nvtx=step)
     assert "--cuda-graph-trace=node" in missing(graphs=[Graph()], api=api, nvtx=step)
     assert "CUDA API calls" in missing(kernels=[Kernel()], nvtx=step)
-    assert "NVTX ranges: they mark phases" in missing(kernels=[Kernel()], api=api)
+    assert "ranges: they mark phases" in missing(kernels=[Kernel()], api=api)
     domain = [Nvtx(text="pipeline", kind=75, end=None)]
     assert "use nvtx 0.2.11" in missing(kernels=[Kernel()], api=api, nvtx=domain)
 

@@ -116,7 +116,7 @@ def test_condition_that_does_not_hold_exits_with_0(traceview: Command, report: P
         (["--from", "noon"], "--from 'noon' is not a time"),
         (["--from", "2s", "--to", "1s"], "--from 2s --to 1s: that window is empty"),
         (["--range", "forward", "--to", "1s"], "--range and --from/--to narrow the same window"),
-        (["--range", "nothing"], "report.sqlite: no NVTX range is called 'nothing'"),
+        (["--range", "nothing"], "report.sqlite: no range is called 'nothing'"),
         (["--device", "9"], "report.sqlite: no device is called '9'"),
         (["--iteration", "("], "is not a regular expression"),
         (["--skip", "5000"], "--skip 5000 leaves none of 20 iterations"),

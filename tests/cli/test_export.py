@@ -79,7 +79,7 @@ REFUSED = [
     (["--format", "perfetto", "--from", "2ms", "--to", "1ms"], "--from 2ms --to 1ms: that window is empty"),
     (["--format", "perfetto", "--to", "soon"], "--to 'soon' is not a time"),
     (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--to narrow the same window"),
-    (["--format", "perfetto", "--range", "missing"], "no NVTX range is called 'missing'"),
+    (["--format", "perfetto", "--range", "missing"], "no range is called 'missing'"),
     (["--format", "perfetto", "--device", "7"], "no device is called '7'; the capture has GPU 0"),
     (["--format", "chrome", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),
 ]

@@ -62,7 +62,7 @@ def test_fail_if(traceview: Command, tmp_path: Path) -> None:
         ((DUAL, "--json", "-", "--markdown", "-"), "only one of --json, --markdown and --junit"),
         ((DUAL, "--json", "nowhere/at/all.json"), "its folder does not exist"),
         ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
-        ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),
+        ((DUAL, "--iteration", "nothing like it"), "no range matches --iteration"),
         ((DUAL, "--device", "GPU 9"), "no device is called 'GPU 9'"),
         ((DUAL, "--skip", "99"), "leaves none of 20 iterations"),
         ((), "compare takes BEFORE and AFTER"),

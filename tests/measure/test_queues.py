@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 import pytest
 
 from tests.captures import analyzed, sample
@@ -38,6 +40,36 @@ def test_queue_length() -> None:
     [device] = analyze(made_trace(work, [(at * US, at * US + 1, "api", 0) for at in range(4)])).devices
     (row,) = device.tables["queue_length"].rows
     assert (row.median, row.p95) == (1, 3)
+    assert (row.median_delay_ns, row.p95_delay_ns) == pytest.approx((109 * US, 127 * US), rel=0.022)
+
+
+def test_queue_over_time() -> None:
+    """In the first half the GPU is 19 operations behind; in the second it waits for each launch."""
+    ahead = [(1000 * US + at * 10 * US, 1009 * US + at * 10 * US, "compute", 0, at) for at in range(20)]
+    behind = [(2000 * US + at * 50 * US, 2002 * US + at * 50 * US, "compute", 0, 20 + at) for at in range(20)]
+    calls = [(at * US, at * US + 1, "api", 0) for at in range(20)]
+    calls += [(1995 * US + at * 50 * US, 1996 * US + at * 50 * US, "api", 0) for at in range(20)]
+    [device] = analyze(made_trace(ahead + behind, calls)).devices
+    first, *later = device.tables["queue_over_time"].rows
+    assert (first.start_ns, first.launches, first.median) == (1000 * US, 20, 9)
+    assert {row.median for row in later} == {0} and sum(row.launches for row in later) == 20
+    assert all(row.median_delay_ns == pytest.approx(4 * US, rel=0.022) for row in later)
+
+
+@pytest.mark.parametrize("name", ["torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz", "quad.sqlite"])
+def test_queue_of_a_capture(name: str) -> None:
+    """Count one launch after the other what is launched and has not started."""
+    analysis = analyzed(sample(name))
+    for device in analysis.devices:
+        work = analysis.trace.operations.filter(device=device.device).drop_nulls("launch")
+        launched = analysis.trace.api[work["launch"]]
+        starts, calls = sorted(work["start"].to_list()), sorted(launched["start"].to_list())
+        ahead = [max(bisect_left(calls, call) - bisect_right(starts, call), 0) for call in calls]
+        delay = [max(start - end, 0) for start, end in zip(work["start"], launched["end"], strict=True)]
+        (row,) = device.tables["queue_length"].rows
+        assert row.median == sorted(ahead)[(len(ahead) - 1) // 2]
+        assert row.median_delay_ns == pytest.approx(sorted(delay)[(len(delay) - 1) // 2], rel=0.022)
+        assert sum(part.launches for part in device.tables["queue_over_time"].rows) == len(calls)
 
 
 def test_communication_blocks_what_waits_for_it() -> None:

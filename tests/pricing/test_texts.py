@@ -20,6 +20,8 @@ from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
 NEED_PYTORCH = {speedup.name for speedup in FINDABLE if speedup.programs} - {"bf16"}  # TF32 has texts for all
 NEED_TRAINING = {speedup.name for speedup in FINDABLE if speedup.programs == ("training",)}
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "shared")
+FAULTS = "nsys profile --cuda-um-gpu-page-faults=true"
+PROFILERS = ("nsys", "torch.profiler")
 NOTES = ("unused_stream",)  # cost nothing
 WITH_PLACES = ("idle_stream", "kernel_storm", "launch_bound")  # their rules name the places
 TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
@@ -47,8 +49,9 @@ def every_texts() -> Iterator[tuple[str, str, FindingTexts]]:
                 for python in (False, True):
                     for training in (False, None):
                         program = Program(kind, (kind,), training=training, python=python)
-                        if (texts := texts_for(entry(name), case, program, {})) is not None:
-                            yield name, case, texts
+                        for profiler in PROFILERS:
+                            if (texts := texts_for(entry(name), case, program, {}, profiler)) is not None:
+                                yield name, case, texts
 
 
 EVERY = list(every_texts())
@@ -64,7 +67,7 @@ def test_entries_are_complete() -> None:
             assert texts["remedy"].endswith(".") and len(texts["remedy"]) <= 70, (name, case)
             assert not texts["loss"].endswith(".") and not texts["effect"].endswith(".")
         shown = (texts["title"], texts["advice"], texts.code)
-        assert not any("{shared" in text or "{fix}" in text for text in shown), (name, case)
+        assert not any("{shared" in text or "{capture" in text or "{fix}" in text for text in shown), (name, case)
 
 
 def test_each_finding_has_an_entry_and_each_entry_a_finding() -> None:
@@ -107,6 +110,22 @@ def test_references_exist() -> None:
             name, _, case = other.partition(".")
             assert name in NAMES and (not case or case in cases(name)), (path.name, key)
     assert used == set(shared)
+
+
+def test_words_of_nsys_are_not_for_traces_of_torch() -> None:
+    """A trace has no options of nsys, and its ranges are of record_function.
+
+    nsys alone traces whole CUDA graphs, and page faults.
+    """
+    words = re.compile(r"nsys|nvtx|--cuda-|-t cuda|traceview record|cudaProfiler", re.IGNORECASE)
+    for name in NAMES:
+        for case in cases(name):
+            for program in (TRAINING, INFERENCE):
+                of_nsys, of_torch = (texts_for(entry(name), case, program, {}, kind) for kind in PROFILERS)
+                assert (of_nsys is None) == (of_torch is None), (name, case)
+                if of_torch is not None:
+                    shown = [text for text in of_torch.templates.values() if words.search(text.replace(FAULTS, ""))]
+                    assert shown == [] or (name, case) == ("costliest_kernel", "graph"), (name, case)
 
 
 def test_names_of_a_capture_are_text() -> None:

@@ -58,7 +58,7 @@ def test_cut_capture() -> None:
     trace = replace(trace, operations=unmatched, ranges=trace.ranges.with_columns(open=True))
     (note,) = notes(trace, cut_capture)
     assert note.text.startswith(
-        "The capture is cut: 2 GPU operations (100%) without a launch and 1 NVTX range without an end."
+        "The capture is cut: 2 GPU operations (100%) without a launch and 1 range without an end."
     )
 
 

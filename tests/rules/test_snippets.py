@@ -37,9 +37,10 @@ def snippets() -> Iterator[tuple[str, str, str]]:
             entry = read_entry(name) or {}
             cases = [key for key, table in entry.items() if isinstance(table, dict) and key not in KINDS]
             for case in ("", *cases):
-                texts = texts_for(entry, case, kind, {})
-                if texts is not None and texts.templates["code"] and not texts.templates["command"]:
-                    yield program, f"{name}.{case}".rstrip("."), texts.templates["code"]
+                for profiler in ("nsys", "torch.profiler"):
+                    texts = texts_for(entry, case, kind, {}, profiler)
+                    if texts is not None and texts.templates["code"] and not texts.templates["command"]:
+                        yield program, f"{name}.{case}".rstrip("."), texts.templates["code"]
 
 
 EVERY = list(dict.fromkeys(snippets()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import polars as pl
 
 from traceview.errors import DamagedExportError
 from traceview.measure.devices import count_unmatched
-from traceview.model.program import capture_advice
+from traceview.model.program import capture_advice, missing_in_trace
+from traceview.model.stacks import OP, SCOPE_KINDS
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, plain, quantity
 from traceview.normalise import normalise
@@ -28,6 +29,7 @@ from traceview.report.screen import WIDTH, middle, short_names, wrap
 SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
 TEXTS = {"text": pl.String, "textId": pl.Int64}
 INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
+PROFILER_STEP = "ProfilerStep#"
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
@@ -91,7 +93,11 @@ def describe(report: str | Path) -> CaptureContents:
             tables=counts,
             others=tuple(sorted(name for name in export.tables if _is_unread(export, name))),
             ranges=ranges,
-            missing=(*_missing(counts, bool(ranges), lost_ranges, profiler), *(made.problems if made else ())),
+            missing=(
+                *_missing(counts, bool(ranges), lost_ranges, profiler),
+                *_options(tables, ranges, made),
+                *(made.problems if made else ()),
+            ),
             profiler=profiler,
             health=tuple(note for note in health if note.id != "lost_ranges"),
             passed=passed,
@@ -176,9 +182,23 @@ def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, p
     if not tables.get(raw.RUNTIME):
         yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
     if not ranges:
-        nsys = "they mark phases and iterations; annotate each step and capture with -t cuda,nvtx"
-        other = f"they mark iterations. {remedy.ranges}"
-        yield f"NVTX ranges: {lost_ranges or nsys}" if profiler == "nsys" else f"ranges: {other}"
+        yield f"ranges: {lost_ranges or f'they mark phases and iterations. {remedy.ranges}'}"
+
+
+def _options(
+    tables: Mapping[str, pl.DataFrame], ranges: Iterable[tuple[str, int]], made: RawCapture | None
+) -> Iterator[str]:
+    """Yield the options of torch.profiler without which its trace was recorded."""
+    if made is None or made.profiler != raw.TORCH_PROFILER:
+        return
+    kinds = set(tables[raw.SCOPES]["kind"].unique()) if raw.SCOPES in tables else set()
+    yield from missing_in_trace(
+        ops=SCOPE_KINDS.index(OP) in kinds,
+        stacks=bool(kinds - {SCOPE_KINDS.index(OP)}),
+        shapes=_has_rows(tables, raw.MATH),
+        memory=_has_rows(tables, raw.MEMORY),
+        steps=any(name.startswith(PROFILER_STEP) for name, _ in ranges),
+    )
 
 
 def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator[str]:

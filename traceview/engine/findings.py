@@ -397,7 +397,7 @@ class _Pricing:
         enough = price.is_enough_for(draft)
         if not (enough or draft.note_without_cost):
             return None
-        texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.program, price)
+        texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.trace, price)
         if texts is not None and enough:
             if not self.request.compact and grants[0] is not None:
                 label = _place_label(draft, texts)

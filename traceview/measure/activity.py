@@ -251,13 +251,13 @@ def chosen_devices(trace: Trace, only: str | None) -> list[int]:
 
 def no_gpu_work(trace: Trace) -> str:
     """Return the contents of a capture without GPU work, and the remedy; if calls launch work, the profiler lost it."""
-    counts = {"NVTX ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
+    counts = {"ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
-    contents = ", ".join(parts) or "no CUDA calls and no NVTX ranges either"
+    contents = ", ".join(parts) or "no CUDA calls and no ranges either"
     lost = any(note.id == "lost_launches" for note in trace.info.health)
-    again = "its profiler got no events from the GPU; use a newer driver and nsys" if lost else "capture it"
-    how = capture_advice(trace.info.profiler).gpu
-    return f"the capture holds no GPU work ({contents}); {again} with: {how}"
+    how_to = capture_advice(trace.info.profiler)
+    again = f"its profiler got no events from the GPU; use {how_to.newer}" if lost else "capture it"
+    return f"the capture holds no GPU work ({contents}); {again} with: {how_to.gpu}"
 
 
 def _has_name(trace: Trace, device: int, name: str) -> bool:
@@ -274,5 +274,5 @@ def window_of_range(trace: Trace, name: str) -> Window:
     if matches.is_empty():
         counts = trace.ranges["name"].cast(pl.String).value_counts(sort=True)
         known = ", ".join(map(repr, counts["name"].head(MAX_LISTED_NAMES).to_list())) or "no ranges"
-        raise RequestError(f"{trace.info.file}: no NVTX range is called {name!r}; the capture has {known}")
+        raise RequestError(f"{trace.info.file}: no range is called {name!r}; the capture has {known}")
     return Window(int(matches["start"].to_numpy().min()), int(matches["end"].to_numpy().max()))

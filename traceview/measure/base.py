@@ -18,7 +18,7 @@ from traceview.measure.activity import Activity, ShapeSums
 from traceview.measure.gaps import IdleGaps, ThreadStates
 from traceview.measure.nvtx import Projection
 from traceview.measure.places import Places
-from traceview.measure.shared_work import measuring_threads
+from traceview.measure.shared_work import LaunchQueue, measuring_threads
 from traceview.model.analysis import DeviceUse, HostUse, Iterations, NotMeasured
 from traceview.model.columns import METADATA_KEY, Merge, Table, TableTotals
 from traceview.model.rows import SourceLine
@@ -60,6 +60,20 @@ class DeviceInput(PartInput):
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
     extents: Mapping[int, Window] = field(default_factory=dict)  # first start to last end of each stream, in a part
+
+    @cached_property
+    def queue(self) -> LaunchQueue:
+        """The launches of the device in the window or its part."""
+        return LaunchQueue.from_trace(self.trace, self.activity.device)
+
+    @property
+    def whole_window(self) -> Window:
+        """The device's window in the capture, also in a part."""
+        on_device = self.trace.streams["device"]
+        own = [extent for row, extent in self.extents.items() if on_device[row] == self.activity.device]
+        if not own:
+            return self.activity.window
+        return Window(min(extent.start for extent in own), max(extent.end for extent in own))
 
 
 class HostTime(Protocol):

@@ -36,7 +36,7 @@ def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | No
         return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
     uses = totals.filter(pl.col("count") > 0)
     if uses.is_empty():
-        return NotMeasured("no NVTX range overlaps the chosen window")
+        return NotMeasured("no range overlaps the chosen window")
     spans = pl.concat([uses.select("group", "gpu_span_each_ns"), _spans_of_pieces(uses)]).group_by("group").sum()
     uses = (
         uses.drop("gpu_span_each_ns")

@@ -6,7 +6,8 @@ docs/definitions.md "Launched work that waits".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,15 +20,20 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartContext
 from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import CAUSES
-from traceview.model.columns import Table
-from traceview.model.rows import QueuedFor, QueueLength
+from traceview.model.columns import Merge, Table
+from traceview.model.rows import QueuedFor, QueueLength, QueueSlice
 from traceview.model.trace import CLASSES, KINDS, Trace, enum_texts
 
 QUEUED = CAUSES.index("queued")
 SCHEMA = {"kind": pl.String, "name": pl.String, "ns": pl.Int64}
 LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
-MAX_LENGTH = 100  # operations: a longer queue has this length
+MAX_LENGTH = 10_000  # operations: a longer queue has this length
+SLICES = 20  # parts of a device's window
+# ns; a delay counts as the edge below it, 32 in a doubling, so that a median is at most 2.2% too small.
+DELAY_EDGES = np.unique(np.array([0, *(round(2 ** (step / 32)) for step in range(48 * 32))], np.int64))
+FIGURE_SIZE = max(MAX_LENGTH + 1, len(DELAY_EDGES))
+MERGE: Mapping[str, Merge] = {"start_ns": "key", "value": "key", "count": "sum"}
 MAX_ROWS = 20
 WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
 KINDS_BEFORE = (*(WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)), "copy engine", "next operation")
@@ -162,28 +168,55 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
     return intervals.intersect(intervals.union(begin, operations.end[awaited]), work.communication)
 
 
-def queue_lengths(given: DeviceInput) -> pl.DataFrame:
-    """Return how often queues have each length when the host launches an operation: length and count."""
-    launch, call = launch_rows(given.trace.operations), given.trace.api["start"].to_numpy()
-    rows = np.flatnonzero((given.trace.operations["device"].to_numpy() == given.activity.device) & (launch >= 0))
-    started = given.trace.operations["start"].to_numpy()[rows]
-    launched = np.sort(call[launch[rows]], kind="stable")  # fast, because they nearly ascend
-    own = given.activity.select(launch)
-    moments = np.sort(call[own[own >= 0]], kind="stable")
-    ahead = np.searchsorted(launched, moments) - np.searchsorted(started, moments, side="right")
-    counts = np.bincount(np.clip(ahead, 0, MAX_LENGTH))
-    length = np.flatnonzero(counts)
-    return pl.DataFrame({"length": length, "count": counts[length]}, schema={"length": pl.Int64, "count": pl.Int64})
+def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
+    """Return how many launches have each queue length and delay, by the slice of the device's window they begin in.
+
+    Columns: start_ns (of the slice), figure ("length" or "delay"), value (a number, or a place in DELAY_EDGES), count.
+    """
+    queue, window = given.queue, given.whole_window
+    place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
+    edge = np.searchsorted(DELAY_EDGES, queue.delay, side="right") - 1
+    figures = {"length": np.minimum(queue.ahead, MAX_LENGTH), "delay": edge}
+    frames = []
+    for figure, value in figures.items():
+        counts = np.bincount(place * FIGURE_SIZE + value)
+        rows = np.flatnonzero(counts)
+        start = window.start + rows // FIGURE_SIZE * window.length // slices
+        frames.append(
+            pl.DataFrame(
+                {"start_ns": start, "figure": figure, "value": rows % FIGURE_SIZE, "count": counts[rows]},
+                schema={"start_ns": pl.Int64, "figure": pl.String, "value": pl.Int64, "count": pl.Int64},
+            )
+        )
+    return pl.concat(frames)
+
+
+def _quantile(totals: pl.DataFrame, figure: str, fraction: float) -> int:
+    """Return a quantile of a figure; 0 without launches."""
+    own = totals.filter(pl.col("figure") == figure).sort("value")
+    until = np.cumsum(own["count"].to_numpy())
+    if not len(until):
+        return 0
+    value = int(own["value"][int(np.searchsorted(until, fraction * until[-1]))])
+    return value if figure == "length" else int(DELAY_EDGES[value])
 
 
 def _queue_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueLength, ...]:
-    """Return the median and the 95th percentile of the lengths."""
-    ordered = totals.sort("length")
-    until = np.cumsum(ordered["count"].to_numpy())
-    if not len(until):
-        return (QueueLength(0, 0),)
-    median, p95 = np.searchsorted(until, np.array([0.5, 0.95]) * until[-1]).tolist()
-    return (QueueLength(ordered["length"][median], ordered["length"][p95]),)
+    quantiles = (_quantile(totals, figure, part) for figure in ("length", "delay") for part in (0.5, 0.95))
+    return (QueueLength(*quantiles),)
+
+
+def _slice_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueSlice, ...]:
+    """Return the medians of each slice that has launches, in the order of time."""
+    return tuple(
+        QueueSlice(
+            int(str(start)),
+            int(own.filter(pl.col("figure") == "length")["count"].sum()),
+            _quantile(own, "length", 0.5),
+            _quantile(own, "delay", 0.5),
+        )
+        for (start,), own in totals.sort("start_ns").group_by("start_ns", maintain_order=True)
+    )
 
 
 def _queued_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueuedFor, ...]:
@@ -203,8 +236,25 @@ QUEUED_FOR = DeviceMeasure(
     totals=queued_for,
 )
 QUEUE_LENGTH = DeviceMeasure(
-    Table(name="queue_length", title="Operations launched ahead", row_type=QueueLength, single=True),
+    Table(
+        name="queue_length",
+        title="Operations launched ahead",
+        note="Many: the GPU limits the speed. Few: the GPU waits for its launches.",
+        row_type=QueueLength,
+        single=True,
+    ),
     _queue_rows,
-    totals=queue_lengths,
-    merge={"length": "key", "count": "sum"},
+    totals=launch_totals,
+    merge=MERGE,
+)
+QUEUE_OVER_TIME = DeviceMeasure(
+    Table(
+        name="queue_over_time",
+        title="Operations launched ahead over time",
+        note="Medians of the launches in each twentieth of the time.",
+        row_type=QueueSlice,
+    ),
+    _slice_rows,
+    totals=partial(launch_totals, slices=SLICES),
+    merge=MERGE,
 )

@@ -11,14 +11,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import wraps
 from threading import Thread
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import polars as pl
 
-from traceview.intervals import Rows
+from traceview.intervals import Rows, Times
+from traceview.model.trace import EVERYTHING, Trace
 from traceview.workers import ThisProcess
 
 Result = TypeVar("Result")
+TIMES = ("start", "end")
 
 
 def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.DataFrame], Result]:
@@ -43,6 +46,35 @@ def launch_rows(operations: pl.DataFrame) -> Rows:
     """Return the row of Trace.api of the call that launched each operation, -1 for none. Do not change the result."""
     launch = operations["launch"]
     return (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
+
+
+class LaunchQueue(NamedTuple):
+    """The launches of a device's operations, in the order of their calls.
+
+    `moment` is the start of each call, `ahead` the number of operations that are launched and not started then, and
+    `delay` the ns from the end of the call to the start of the operation, 0 if it starts before.
+    """
+
+    moment: Times
+    ahead: Times
+    delay: Times
+
+    @classmethod
+    def from_trace(cls, trace: Trace, device: int) -> LaunchQueue:
+        """Return the launches of a device (row of Trace.devices) whose calls begin in the window of the trace.
+
+        A part of a capture has all work that is in the queue at a moment of its window.
+        """
+        launch, (call, returned) = launch_rows(trace.operations), (trace.api[name].to_numpy() for name in TIMES)
+        rows = np.flatnonzero((trace.operations["device"].to_numpy() == device) & (launch >= 0))
+        start, moment = trace.operations["start"].to_numpy()[rows], call[launch[rows]]
+        delay = np.maximum(start - returned[launch[rows]], 0)
+        window = trace.window or EVERYTHING
+        order = np.argsort(moment, kind="stable")  # fast, because they nearly ascend
+        moment, delay = moment[order], delay[order]
+        own = slice(*np.searchsorted(moment, [window.start, window.end]).tolist())
+        ahead = np.searchsorted(moment, moment[own]) - np.searchsorted(start, moment[own], side="right")
+        return cls(moment[own], np.maximum(ahead, 0), delay[own])
 
 
 THREADS = 2  # more share the same memory bus

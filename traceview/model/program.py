@@ -5,6 +5,7 @@ Rules choose their advice by the kind (docs/definitions.md "Program kinds").
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def program_words(program: Program) -> str:
 class CaptureAdvice:
     """Texts on how to capture GPU work (in one line), CUDA API calls and ranges.
 
-    `no_ranges` and `no_iterations` say why figures are missing without them, and how to get them.
+    `no_ranges` and `no_iterations` say why figures are missing without them, and how to get them. `newer` and `less`
+    are words for a newer profiler and a cheaper capture, `sample` names programs that take stacks. The rest are texts
+    of findings.
     """
 
     gpu: str
@@ -91,6 +94,16 @@ class CaptureAdvice:
     ranges: str
     no_ranges: str
     no_iterations: str
+    newer: str
+    less: str
+    sample: str
+    find_line: str
+    find_code: str
+    whole_steps: str
+    steady_command: str
+    steady_code: str
+    graph_kernels: str
+    graph_command: str
 
 
 def capture_advice(profiler: str, program: Program = PLAIN_CUDA) -> CaptureAdvice:
@@ -101,3 +114,9 @@ def capture_advice(profiler: str, program: Program = PLAIN_CUDA) -> CaptureAdvic
     return CaptureAdvice(
         **{name: text.replace("{push}", push) for name, text in texts.get(profiler, texts["nsys"]).items()}
     )
+
+
+def missing_in_trace(*, ops: bool, stacks: bool, shapes: bool, memory: bool, steps: bool) -> Iterator[str]:
+    """Yield a line for each kind of data that a trace of torch.profiler lacks, with the option that records it."""
+    present = {"ops": ops, "stacks": stacks, "shapes": shapes, "memory": memory, "steps": steps}
+    yield from (text for name, text in read_toml(ADVICE)["torch_options"].items() if not present[name])

@@ -78,10 +78,26 @@ class QueuedFor:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """How many operations are launched and not started when the host launches one; 100 stands for more."""
+    """How many operations are launched and not started when the host launches one, and how late an operation starts."""
 
-    median: int = column("count", "median", "Median over the launches.", merge="none")
+    median: int = column("count", "median", "Median over the launches; 10,000 stands for more.", merge="none")
     p95: int = column("count", "p95", "95th percentile over the launches.", merge="none")
+    median_delay_ns: int = column(
+        "ns", "delay", "Median from the end of the launch call to the start of the operation.", merge="none"
+    )
+    p95_delay_ns: int = column("ns", "delay p95", "95th percentile of this delay.", merge="none")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice:
+    """QueueLength of the launches that begin in a part of the time."""
+
+    start_ns: int = column("ns", "from", "Start of the slice, on the capture's clock.", merge="none")
+    launches: int = column("count", "launches", "Number of launched operations.", merge="none")
+    median: int = column("count", "ahead", "Median number of operations launched and not started.", merge="none")
+    median_delay_ns: int = column(
+        "ns", "delay", "Median from the end of the launch call to the start of the operation.", merge="none"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,11 +240,11 @@ def _lost_launches(row: LostLaunches) -> Note:
     text = f"{what} ({share(row.lost, row.total)}) have no GPU work in the capture"
     are_graphs = row.kind == "CUDA graph"
     if are_graphs:
-        remedy = "their replays were not recorded; capture with --cuda-graph-trace=node, or a newer nsys"
+        remedy = "their replays were not recorded; use a newer profiler, or with nsys --cuda-graph-trace=node"
     elif row.lost == row.total:
         remedy = (
             "the profiler got no events from the GPU, as on WSL2, without permission, or where hardware tracing fails; "
-            "use a newer driver and nsys, or -t cuda-sw"
+            "use a newer driver and profiler, or with nsys -t cuda-sw"
         )
     else:
         remedy = "these events were lost, so busy time is too short and idle time too long; capture fewer steps"

@@ -19,10 +19,9 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, Iterations, NotMeasured
 from traceview.model.catalogue import read_toml
 from traceview.model.findings import NO_GAIN, Finding, Place
-from traceview.model.program import Program
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
-from traceview.model.trace import Note
+from traceview.model.trace import Note, Trace
 from traceview.model.units import SIZES, TIMES, duration, plain, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
@@ -313,10 +312,11 @@ def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | N
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
-def texts_of_draft(rule: AnyRule, draft: FindingDraft, program: Program, price: Price) -> FindingTexts | None:
-    """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
+def texts_of_draft(rule: AnyRule, draft: FindingDraft, trace: Trace, price: Price) -> FindingTexts | None:
+    """Return the texts of a draft at a price; None if its remedy does not apply to the program of the trace."""
     words = zip(PRICED, (duration(price.total), share(price.share, 1), f"{price.gaps:,}"), strict=True)
-    return texts_for(entry_of(rule, draft.id), draft.case, program, {**draft.values, **dict(words)})
+    values = {**draft.values, **dict(words)}
+    return texts_for(entry_of(rule, draft.id), draft.case, trace.program, values, trace.info.profiler)
 
 
 class PricedFinding(NamedTuple):

@@ -20,21 +20,22 @@ fix, code and known. If no table fits the program, it gets no such finding. Othe
 names in FindingDraft.case; they have what differs, and can have tables of kinds. Other texts are phrases.
 
 `like` names another entry that has what this one lacks, `fixes` the entry whose tables of kinds a case has. `{NAME}`
-stands for another text of the entry or for a value, and `{shared.NAME}` for a text of shared.toml. Values are inserted
-last and once, so that braces in names of a capture stay text.
+stands for another text of the entry or for a value, `{shared.NAME}` for a text of shared.toml, and `{capture.NAME}` for
+the text of the capture's profiler (CaptureAdvice of model/program.py). Values are inserted last and once, so that
+braces in names of a capture stay text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from traceview.model.catalogue import read_toml
-from traceview.model.program import ARRAYS, Program
+from traceview.model.program import ARRAYS, Program, capture_advice
 
 FOLDER = Path(__file__).parents[1] / "rules" / "texts"
 # The kinds, and the language of their code. `training` and `inference` are PyTorch that may train, and that does not,
@@ -55,7 +56,6 @@ KINDS: Mapping[str, str] = {
     "python": "python",
 }
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
-SHARED = "shared."
 CODE = ("code", "command")
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z`{])")
 # Words that need a property of the program (model/program.py). A sentence or code with one of them is left out if the
@@ -119,8 +119,10 @@ def read_entry(name: str) -> Entry | None:
     return {**(read_entry(entry["like"]) or {}), **entry} if "like" in entry else entry
 
 
-def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, object]) -> FindingTexts | None:
-    """Return the texts of a finding for a program; None if the remedy does not apply to the program."""
+def texts_for(
+    entry: Entry, case: str, program: Program, values: Mapping[str, object], profiler: str = "nsys"
+) -> FindingTexts | None:
+    """Return the texts of a finding for a program and a profiler; None if the remedy does not apply to the program."""
     in_case = _with_fixes(entry.get(case, {}))
     kinds = tuple(kinds_of(program))
     general = next((kind for kind in kinds if kind in entry), "")
@@ -137,12 +139,21 @@ def texts_for(entry: Entry, case: str, program: Program, values: Mapping[str, ob
         "general_remedy": common.get("known_remedy") or common.get("remedy", ""),
     }
     shown = texts.pop("shows", "")
-    words = {name: _expanded(" ".join(text.split()), texts) for name, text in texts.items() if name not in CODE}
+    phrases = {
+        f"{source}.{name}": text
+        for source, own in (
+            ("shared", read_entry("shared") or {}),
+            ("capture", asdict(capture_advice(profiler, program))),
+        )
+        for name, text in own.items()
+    }
+    plain = {name: " ".join(text.split()) for name, text in phrases.items()}
+    words = {name: _expanded(" ".join(text.split()), texts, plain) for name, text in texts.items() if name not in CODE}
     words = {
         name: " ".join(part for part in SENTENCE.split(text) if not is_lacking(part, program, shown))
         for name, text in words.items()
     }
-    code = {name: _expanded(texts.get(name, ""), {}) for name in CODE}
+    code = {name: _expanded(texts.get(name, ""), {}, phrases) for name in CODE}
     code = {name: "" if is_lacking(text, program, shown) else text for name, text in code.items()}
     code["code"] = code["code"] if _has_language(program, own or general) else ""
     return FindingTexts({**words, **code}, values)
@@ -198,15 +209,14 @@ def _has_language(program: Program, kind: str) -> bool:
     return language == {"julia": "julia", "rust": "rust"}.get(program.kind, "C")
 
 
-def _expanded(text: str, texts: Mapping[str, str]) -> str:
-    """Return a text with the other texts that it names. Other placeholders stay: they are values."""
+def _expanded(text: str, texts: Mapping[str, str], phrases: Mapping[str, str]) -> str:
+    """Return a text with the texts and phrases that it names. Other placeholders stay: they are values."""
 
     def named(match: re.Match[str]) -> str:
         name = match[1]
-        if name.startswith(SHARED):
-            other = (read_entry("shared") or {}).get(name.removeprefix(SHARED), match[0])
-            return str(other if not texts else " ".join(other.split()))
-        return _expanded(" ".join(texts[name].split()), texts) if name in texts else match[0]
+        if name in phrases:
+            return phrases[name]
+        return _expanded(" ".join(texts[name].split()), texts, phrases) if name in texts else match[0]
 
     return PLACEHOLDER.sub(named, text)
 

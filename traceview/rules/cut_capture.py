@@ -23,11 +23,11 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
     if count == 0 and open_ranges == 0:
         return
     parts = [f"{quantity(count, 'GPU operation')} ({share(count, total)}) without a launch"] if count else []
-    parts += [f"{quantity(open_ranges, 'NVTX range')} without an end"] if open_ranges else []
+    parts += [f"{quantity(open_ranges, 'range')} without an end"] if open_ranges else []
     yield Note(
         "cut_capture",
         f"The capture is cut: {' and '.join(parts)}. Idle time before an operation without a launch has the cause "
-        "`unknown`, and such an operation belongs to no NVTX range. A range without an end lasts until the end of the "
+        "`unknown`, and such an operation belongs to no range. A range without an end lasts until the end of the "
         "capture. Start and stop the capture between two steps, while the GPU is idle.",
         affects=("idle.unknown", "nvtx"),
     )

@@ -214,7 +214,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         for name in dominant[:MAX_RANGES]:
             claims, case = _range_claims(frozenset((name,))), "op" if name in own.ops else _case(facts, name)
             yield FindingDraft("host_bound", device, claims, {"range": name}, case, key=name)
-        rest = {"where": " outside any dominant NVTX range" if dominant else ""}
+        rest = {"where": " outside any dominant range" if dominant else ""}
         yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
 
 

@@ -25,7 +25,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
         yield Note(
             "no_gpu_work",
             "The capture has no GPU work: only host times are measured. "
-            f"{'Capture it again, with a newer driver and nsys, ' if lost else why}with `{how_to.gpu}`.",
+            f"{f'Capture it again, with {how_to.newer}, ' if lost else why}with `{how_to.gpu}`.",
             affects=("devices", "findings"),
         )
     elif not facts.sizes["calls"]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from traceview.model.program import capture_advice
 from traceview.model.trace import Note
 from traceview.model.units import duration, share
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, Rule
@@ -25,7 +26,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
                 "profiler_overhead",
                 f"The profiler itself keeps {device.use.id} idle for {duration(cost)}, {share(cost, whole)} of the "
                 "time. Without the profiler this time is not lost. If the share is large, trace less "
-                "(`-t cuda,nvtx -s none --cpuctxsw=none`) or fewer steps.",
+                f"({capture_advice(facts.analysis.trace.info.profiler).less}) or fewer steps.",
                 affects=("idle.profiler",),
             )
 

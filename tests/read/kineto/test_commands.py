@@ -15,6 +15,8 @@ from traceview.pipeline import analyze
 from traceview.report.analysis import document
 
 GRAPH, SERIAL = "torch_profiler/graph.json.gz", "torch_profiler/serial.json.gz"
+FSDP = "fsdp_tp/rank0.json.gz"
+SAMPLES = (SERIAL, FSDP)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -56,6 +58,17 @@ def test_folder_with_a_trace_for_each_rank(tmp_path: Path) -> None:
     assert json.loads(ranks)["reports"] == [f"rank {rank} · host_{9 - rank}.pt.trace.json.gz" for rank in (0, 3)]
     run("export", tmp_path, "--format", "perfetto", "-o", tmp_path / "all.pftrace")
     assert (tmp_path / "all.pftrace").stat().st_size > 1e5
+
+
+def test_info_names_the_options_that_the_trace_was_recorded_without(tmp_path: Path) -> None:
+    options = ("with_stack=True", "record_shapes=True", "profile_memory=True", "schedule=")
+    missing = {name: [each for each in options if each in run("info", sample(name)).output] for name in SAMPLES}
+    assert missing == {SERIAL: list(options), FSDP: ["with_stack=True", "profile_memory=True", "schedule="]}
+    trace = json.loads(gzip.decompress(sample(SERIAL).read_bytes()))
+    for event in trace["traceEvents"]:
+        event["name"] = event["name"].replace("iteration ", "ProfilerStep#")
+    (tmp_path / "steps.json").write_text(json.dumps(trace))
+    assert "schedule=" not in run("info", tmp_path / "steps.json").output
 
 
 def test_redacted_trace(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> RepeatedRa
     names = ranges["name"].cast(pl.String)
     matches = names_with_match(names, pattern, f"{file}: --iteration")
     if matches.is_empty():
-        raise RequestError(f"{file}: no NVTX range matches --iteration {pattern!r}; {_frequent_names(names)}")
+        raise RequestError(f"{file}: no range matches --iteration {pattern!r}; {_frequent_names(names)}")
     chosen = ranges.filter(names.is_in(matches.implode()))
     best = _longest_candidate(chosen.select("row", "start", "end", "thread", pl.lit(pattern).alias("folded")))
     best_names = chosen.filter(chosen["row"].is_in(best.rows.tolist()))["name"].cast(pl.String)
@@ -118,7 +118,7 @@ def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> RepeatedRa
 
 def _frequent_names(names: pl.Series) -> str:
     if names.is_empty():
-        return "the capture has none; capture with: nsys profile -t cuda,nvtx COMMAND"
+        return "the capture has none: put a range around each step"
     counts = names.value_counts().sort(["count", "name"], descending=[True, False])
     listed = ", ".join(repr(name[:MAX_SHOWN_NAME]) for name in counts["name"].head(MAX_LISTED_NAMES).to_list())
     return f"the most frequent are {listed}"
