@@ -17,7 +17,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from tests.captures import sample
 from traceview.errors import RequestError
 from traceview.model.unprofiled import CALIBRATION
-from traceview.serve.agents import MAX_BYTES, NAMES, Tools, build_server
+from traceview.serve.agents import NAMES, Tools, build_server
+from traceview.serve.answers import MAX_BYTES
 from traceview.serve.captures import Captures
 
 CAPTURE = "a.sqlite"
@@ -26,6 +27,7 @@ LEAST: dict[str, dict[str, Any]] = {  # arguments without which a tool answers n
     "table": {"capture": CAPTURE, "name": "kernels"},
     "window": {"capture": CAPTURE, "start": "1ms", "end": "2ms"},
     "compare": {"before": CAPTURE, "after": CAPTURE},
+    "fleet": {"captures": [CAPTURE]},
 }
 TEXTS = (
     *("", " ", "\0", "a\0b", "x" * 5_000, "../" * 40, "/etc/passwd", "\udc80", "\n\x1b[2J", "-1", "é" * 300),
@@ -78,6 +80,7 @@ def test_every_argument(folder: Path, tool: str) -> None:
         except ToolError as error:
             text = str(error)
             assert text.removeprefix(f"Error executing tool {name}").strip(": "), arguments
+            assert "pydantic" not in text.lower() and "\n" not in text, arguments
             assert "internal error" not in text and "Traceback" not in text, arguments
             return ""
         text = result.content[0].text

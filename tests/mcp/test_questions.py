@@ -1,4 +1,4 @@
-"""questions.txt: questions on five captures, asked by the client of the MCP SDK over standard input and output.
+"""questions.txt: questions on eleven captures, asked by the client of the MCP SDK over standard input and output.
 
 Each takes at most three calls and 4 kB in total, and its answer equals the JSON of `analyze`, `compare` or `whatif`.
 """
@@ -17,12 +17,14 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from tests.captures import ROOT, SAMPLES
+from traceview import fleet
 from traceview.comparison import compare_analyses
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.replay.prediction import whatif
 from traceview.report.analysis import document
 from traceview.report.comparison import document as comparison_document
+from traceview.report.fleet import document as fleet_document
 from traceview.report.whatif import document as whatif_document
 from traceview.serve.agents import NAMES
 
@@ -33,6 +35,12 @@ CAPTURES = {
     "D": "trainer/ddp.sqlite",
     "G": "cudagraph.sqlite",
     "R": "mpi/ring.sqlite",
+    "T": "torch_profiler/serial.json.gz",
+    "F": "fsdp_tp/rank0.json.gz",
+    "O": "openacc/heat_as_2024.2.sqlite",
+    "Q": "quad.sqlite",
+    "X": "scenarios/p2p.sqlite",
+    "K": "ranks/slowgpu_rank*",
 }
 
 
@@ -68,7 +76,10 @@ def arguments(words: list[str], before: Any) -> dict[str, Any]:
     """Return the arguments of a call; the first is the capture if it has no name."""
     pairs = dict(word.split("=") if "=" in word else ("capture", word) for word in words)
     filled = {key: re.sub(r"\{(.+)\}", lambda match: str(at(before, match[1])), text) for key, text in pairs.items()}
-    return {key: int(text) if key in ("rows", "number") else CAPTURES.get(text, text) for key, text in filled.items()}
+    given: dict[str, Any] = {key: CAPTURES.get(text, text) for key, text in filled.items()}
+    if "*" in given.get("capture", ""):
+        given["captures"] = [given.pop("capture")]
+    return {key: int(value) if key in ("rows", "number") else value for key, value in given.items()}
 
 
 async def converse() -> tuple[list[str], list[Asked], list[Any]]:
@@ -87,7 +98,7 @@ async def converse() -> tuple[list[str], list[Asked], list[Any]]:
                 name, *words = call.split()
                 result = await client.call_tool(name, arguments(words, answer))
                 text = result.content[0].text  # type: ignore[union-attr]
-                assert not result.is_error and result.structured_content is None, text
+                assert not result.is_error and result.structured_content == json.loads(text), text
                 answer, size = json.loads(text), size + len(text.encode())
             asked.append(Asked(answer, size))
         wrong = ("/etc/passwd", "no-such.sqlite")
@@ -108,6 +119,8 @@ def analysis(name: str) -> Analysis:
 @cache
 def written(command: str, *names: str) -> Any:
     """Return the JSON document of a command."""
+    if command == "fleet":
+        return fleet_document(fleet(SAMPLES / CAPTURES[names[0]]))
     analyses = [analysis(name) for name in names]
     if command == "compare":
         return comparison_document(compare_analyses(analyses))["against"][0]  # type: ignore[index, call-overload]
@@ -128,6 +141,6 @@ def test_answers_equal_the_json(conversation: tuple[list[str], list[Asked], list
 
 def test_server_names_its_tools_and_refuses(conversation: tuple[list[str], list[Asked], list[Any]]) -> None:
     names, _, (outside, missing) = conversation
-    assert len(QUESTIONS) >= 20 and tuple(names) == NAMES
+    assert len(QUESTIONS) >= 30 and len(CAPTURES) >= 10 and tuple(names) == NAMES
     assert outside.is_error and "outside the working folder" in outside.content[0].text
     assert missing.is_error and "no-such.sqlite" in missing.content[0].text

@@ -130,6 +130,8 @@ def test_tools_for_agents_refuse_a_bomb(tmp_path: Path) -> None:
     try:
         with pytest.raises(Exception, match="decodes to more than 50MB"):
             Tools(Captures([], tmp_path)).open("bomb.sqlite")
+        with pytest.raises(Exception, match="decodes to more than 50MB"):
+            Tools(Captures([], tmp_path)).fleet(["bomb.sqlite"])
     finally:
         MAX_DECODED.reset(before)
 

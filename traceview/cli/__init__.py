@@ -50,7 +50,7 @@ GROUPS = {
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
     "faster ranks gradients / range_name flops_per_iteration cut min_change margin rounds",
     "Output": "format_name output saved names html html_path markdown json_path junit no_html opened served force "
-    "folder calibrated skill conditions fail_on_regression verbose quiet help help_all / top detail",
+    "folder calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory port",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option

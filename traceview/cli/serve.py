@@ -18,17 +18,21 @@ from traceview.errors import RequestError
     "traceview mcp",
     "traceview mcp /data/runs /data/base.sqlite",
     "traceview mcp --skill > .claude/skills/traceview/SKILL.md",
+    'gemini extensions install "$(traceview mcp --plugin)"',
 )
 @click.argument("captures", nargs=-1, type=FILE)
 @click.option("--skill", is_flag=True, help="Print SKILL.md, which teaches an agent how to use the tools, and exit.")
+@click.option("--plugin", is_flag=True, help="Print the folder of the plugin for agents, and exit.")
 @reading_options
-def mcp(captures: tuple[Path, ...], skill: bool) -> None:
+def mcp(captures: tuple[Path, ...], skill: bool, plugin: bool) -> None:
     """Serve tools for agents on standard input and output (Model Context Protocol).
 
     The tools write nothing. They read captures under the working folder, and CAPTURES: files or folders.
     """
-    if skill:
-        print_out((Path(__file__).parents[1] / "serve" / "SKILL.md").read_text(encoding="utf-8"))
+    folder = Path(__file__).parents[1] / "serve" / "plugin"
+    if skill or plugin:
+        text = (folder / "skills" / "traceview" / "SKILL.md").read_text(encoding="utf-8") if skill else f"{folder}\n"
+        print_out(text)
         return
     missing = next((path for path in captures if not path.exists()), None)
     if missing is not None:

@@ -139,6 +139,11 @@ def _printable(char: str) -> str:
     return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
 
 
+def safe_text(text: str) -> str:
+    """Return a text without control and format characters, except ends of lines."""
+    return "\n".join(line if line.isprintable() else "".join(map(_printable, line)) for line in text.split("\n"))
+
+
 def plain(name: str, longest: int = 60) -> str:
     """Return a name on one line, without control characters, shortened in the middle to `longest` characters."""
     safe = name if name.isprintable() else "".join(map(_printable, name))

@@ -22,7 +22,8 @@ from traceview.ranks.worker import Job, Report, forget_run, loaded, measure_kept
 from traceview.read import parquet
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
-from traceview.read.source import display_name
+from traceview.read.nsys_rep import CHOSEN
+from traceview.read.source import MAX_DECODED, display_name
 from traceview.workers import WorkerDiedError, Workers
 from traceview.workers.cluster import DaskWorkers
 from traceview.workers.processes import Processes
@@ -49,7 +50,8 @@ def fleet(
     Raises TraceviewError if no report is found or can be read; the result names the skipped reports.
     """
     paths = find_reports([str(report) for report in reports])
-    return analyze_reports(paths, Job(iteration, skip), workers=workers, margin=margin)
+    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
+    return analyze_reports(paths, job, workers=workers, margin=margin)
 
 
 def analyze_reports(
@@ -202,8 +204,10 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
     Folders and patterns leave out a .nsys-rep whose .sqlite export is beside it. The traces of torch.profiler in a
     folder count if it has no report of nsys; they are in the order of their ranks, if each has its own.
 
-    Raises RequestError if such a folder has several traces of a rank.
+    Raises RequestError if such a folder has several traces of a rank, or nothing is named.
     """
+    if not arguments:
+        raise RequestError("no report is named; name .sqlite files, a folder or a pattern")
     reports: dict[str, Path] = {}
     for argument in arguments:
         paths = _reports_of(argument)

@@ -7,6 +7,7 @@ shapes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -19,6 +20,8 @@ Result = TypeVar("Result")
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist()).encode
+# Control and format characters that a terminal obeys or that hide text; `json` escapes those below 32 alone.
+UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
 DIGITS = 6  # digits of a fraction after the point
 SCHEMA_VERSION = 1
 MERGED = "**"  # in place of a key: the value is an object, and its keys follow
@@ -175,4 +178,6 @@ class Document(Generic[Result]):
 
     def text(self, result: Result) -> str:
         """Return the document as text; the same result gives the same bytes."""
-        return self.write(self.values(result))
+        text = self.write(self.values(result))
+        plain = text.isascii() and "\x7f" not in text
+        return text if plain else UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)

@@ -3,5 +3,7 @@
 page.py       the HTTP server of the page, on the loopback address behind a random token, and its answers
 agents.py     the tools for agents and their server on standard input and output
 captures.py   which files agents may read, and the analyses that are kept
-SKILL.md      how an agent works with the tools
+answers.py    size and safety of their answers
+arguments.py  their arguments and results, as an agent sees them
+plugin/       the plugin for agents: skill, server and commands
 """

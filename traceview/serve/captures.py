@@ -16,6 +16,7 @@ from traceview.model.units import plain
 from traceview.model.unprofiled import CALIBRATION
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
+from traceview.ranks.analyze_reports import find_reports
 from traceview.read.formats import captures_in, is_capture_folder
 from traceview.replay.prediction import whatif
 
@@ -49,6 +50,15 @@ class Captures:
         for file in linked:
             self._check_inside(f"{name}: the link {file.name}", file.resolve())
         return path
+
+    def reports(self, names: Sequence[str]) -> list[Path]:
+        """Return the reports of files, folders and patterns, each as `path` does. Raises TraceviewError."""
+        for name in names:
+            try:
+                self._check_inside(name, (self.folder / name).resolve())
+            except (OSError, ValueError):
+                raise RequestError(f"{plain(name, 200)} is not a file name; `open` lists the captures") from None
+        return [self.path(str(path)) for path in find_reports([str(self.folder / name) for name in names])]
 
     def _check_inside(self, name: str, path: Path) -> None:
         if not any(path.is_relative_to(root) for root in self.roots):
