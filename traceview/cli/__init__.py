@@ -48,7 +48,7 @@ REPLACED = {
 GROUPS = {
     "Input": "program change expect only_ledger baselines / nsys calibration unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
-    "faster ranks gradients / range_name flops_per_iteration cut min_change margin rounds",
+    "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
     "Output": "format_name output saved names html html_path markdown json_path no_html opened served force folder "
     "calibrated skill conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory port",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from traceview.errors import RequestError
 from traceview.exporters import ExportContents, collect
@@ -89,9 +90,19 @@ def with_collectives(contents: ExportContents) -> ExportContents:
 
 def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:
     """Return the contents with the number of each operation's collective among all matched ones."""
-    operations, clock = contents.operations, fleet.clocks[report]
+    numbers, arrival = collective_numbers(contents.operations, contents.trace.devices["id"].to_list(), fleet, report)
+    return replace(contents, collective=numbers, arrival=arrival)
+
+
+def collective_numbers(
+    operations: pl.DataFrame, devices: Sequence[str], fleet: Fleet, report: int
+) -> tuple[Times, Times]:
+    """Return the number of each operation's collective among all matched ones, and the ranks that arrive before.
+
+    Both are NONE for other operations. `devices` has the ids of the report's devices.
+    """
+    clock = fleet.clocks[report]
     numbers, arrival = (np.full(len(operations), NONE, np.int64) for _ in range(2))
-    devices = contents.trace.devices["id"].to_list()
     device = operations["device"].to_numpy()
     start, end = (clock.to_common(operations[name].to_numpy()) for name in ("start", "end"))
     is_communication = (operations["class"] == "communication").to_numpy()
@@ -108,7 +119,7 @@ def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> Export
                 earlier = (arrivals < arrivals[row]).sum(axis=0) + (arrivals[:row] == arrivals[row]).sum(axis=0)
                 arrival[rows[known]] = earlier[places[known]]
         first += len(group.kind)
-    return replace(contents, collective=numbers, arrival=arrival)
+    return numbers, arrival
 
 
 def _places(start: Times, end: Times, kernel_start: Times, kernel_end: Times) -> Times:
