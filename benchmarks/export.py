@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 READ = "import sys; from traceview.pipeline import open_trace; open_trace(sys.argv[1])"
-WAYS = {"perfetto": ".pftrace", "perfetto, packed": ".pftrace.gz", "chrome": ".json", "chrome, packed": ".json.gz"}
+WAYS = {"perfetto": ".pftrace", "perfetto, packed": ".pftrace.gz"}
 WAYS |= {"csv": "", "parquet": ""}
 
 

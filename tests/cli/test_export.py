@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -54,16 +55,17 @@ def test_choices_are_the_formats() -> None:
 
 
 def test_gzip_output_is_reproducible(report: Path, tmp_path: Path, traceview: Command) -> None:
-    for name in ("plain.json", "one.json.gz", "two.json.gz"):
-        assert traceview("export", report, "--format", "chrome", "-o", tmp_path / name, "-q").out == ""
-    assert gzip.decompress((tmp_path / "one.json.gz").read_bytes()) == (tmp_path / "plain.json").read_bytes()
-    assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
+    for name in ("plain", "one.gz", "two.gz"):
+        assert traceview("export", report, "--format", "perfetto", "-o", tmp_path / name, "-q").out == ""
+    assert gzip.decompress((tmp_path / "one.gz").read_bytes()) == (tmp_path / "plain").read_bytes()
+    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
 
 
-def test_standard_output(report: Path, traceview: Command) -> None:
-    code, out, err = traceview("export", report, "--format", "chrome", "-o", "-")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["traceEvents"]
+def test_standard_output(report: Path, tmp_path: Path, traceview: Command) -> None:
+    arguments = ["export", str(report), "--format", "perfetto", "-o"]
+    done = subprocess.run([sys.executable, "-m", "traceview", *arguments, "-"], capture_output=True, check=True)
+    assert traceview(*arguments, tmp_path / "file", "-q").code == 0
+    assert (done.stdout, done.stderr) == ((tmp_path / "file").read_bytes(), b"")
 
 
 REFUSED = [
@@ -71,8 +73,8 @@ REFUSED = [
     (["--until", "300ms"], "No such option '--until'"),
     ([], "Missing option '--format'"),
     (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),
-    (["--format", "chrome", "-o", "{report}"], "my.run.sqlite: the inputs and the outputs must be different"),
-    (["--format", "chrome", "-o", "{folder}"], "is a folder; name a file in it"),
+    (["--format", "perfetto", "-o", "{report}"], "my.run.sqlite: the inputs and the outputs must be different"),
+    (["--format", "perfetto", "-o", "{folder}"], "is a folder; name a file in it"),
     (["--format", "parquet", "-o", "{file}"], "file: is a file, but this format writes a folder of tables"),
     (["--format", "csv", "-o", "{folder}"], "contains other files (mine.txt); name a new folder"),
     (["--format", "csv", "-o", "{folder}/no/where"], "its folder does not exist"),
@@ -81,7 +83,7 @@ REFUSED = [
     (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--to narrow the same window"),
     (["--format", "perfetto", "--range", "missing"], "no range is called 'missing'"),
     (["--format", "perfetto", "--device", "7"], "no device is called '7'; the capture has GPU 0"),
-    (["--format", "chrome", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),
+    (["--format", "perfetto", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),
 ]
 
 
@@ -133,7 +135,6 @@ main()
     ("form", "module", "function"),
     [
         ("perfetto", "perfetto", "_counter_packets"),
-        ("chrome", "chrome", "_counter_events"),
         ("csv", "tables", "escape_formulas"),
     ],
 )

@@ -9,11 +9,15 @@ import pytest
 
 from traceview.exporters import ExportContents, perfetto
 
-BEGIN, END, COUNT = 1, 2, 4
+BEGIN, END = 1, 2
+GPU_CORRELATION, ARGUMENT_NAMES = 3000, 1001
 
 
 class Slice(NamedTuple):
-    """A slice. `row` is the names of its tracks, outermost first; `flows` its arrows."""
+    """A slice or a render stage. `row` is the names of its tracks, outermost first, or of its GPU and queue.
+
+    `events` are the ids of the render stages that a call submits, or the stage's own.
+    """
 
     row: tuple[str, ...]
     category: str
@@ -21,7 +25,7 @@ class Slice(NamedTuple):
     start: int
     end: int
     arguments: tuple[tuple[str, int | str], ...]
-    flows: tuple[int, ...]
+    events: tuple[int, ...]
 
 
 class Decoded(NamedTuple):
@@ -46,14 +50,14 @@ def decode(contents: ExportContents) -> Decoded:
     )
     open_on: dict[int, list[Any]] = {uuid: [] for uuid in rows}
     names = {uuid: _names(rows, uuid) for uuid in rows}
-    decoded = Decoded([], [])
+    (gpus,) = (packet.gpu_info.gpus for packet in trace.packet if _has(packet, "gpu_info"))
+    stages = (packet for packet in trace.packet if _has(packet, "gpu_render_stage_event"))
+    decoded = Decoded([_stage(packet, texts, [gpu.name for gpu in gpus]) for packet in stages], _counters(trace))
     for packet in events:
         event = packet.track_event
         row = open_on[event.track_uuid]
         if event.type == BEGIN:
             row.append(packet)
-        elif event.type == COUNT:
-            decoded.counters.append((names[event.track_uuid], packet.timestamp, event.counter_value))
         else:
             assert event.type == END
             decoded.slices.append(_slice(names[event.track_uuid], row.pop(), packet.timestamp, texts))
@@ -61,18 +65,72 @@ def decode(contents: ExportContents) -> Decoded:
     return decoded
 
 
+def _stage(packet: Any, texts: dict[str, dict[int, str]], gpus: list[str]) -> Slice:
+    event = packet.gpu_render_stage_event
+    arguments: dict[str, int | str] = {}
+    for entry in event.launch.args:
+        integer = entry.HasField("int_value")
+        value = entry.int_value if integer else texts["text"][entry.string_value_iid]
+        arguments[texts["stage argument"][entry.name_iid]] = value
+    return Slice(
+        (gpus[event.gpu_id], texts["specification"][event.hw_queue_iid]),
+        texts["specification"][event.stage_iid],
+        texts["name"][event.name_iid],
+        packet.timestamp,
+        packet.timestamp + event.duration,
+        tuple(arguments.items()),
+        (event.event_id,),
+    )
+
+
+def _counters(trace: Any) -> list[tuple[tuple[str, ...], int, int]]:
+    """Return (names, time, value) of each sample; its value holds from the sample before it."""
+    packets = [packet for packet in trace.packet if _has(packet, "gpu_counter_event")]
+    specs = [spec for packet in packets for spec in packet.gpu_counter_event.counter_descriptor.specs]
+    names = {spec.counter_id: (spec.name,) for spec in specs}
+    return [
+        (names[entry.counter_id], packet.timestamp, entry.int_value)
+        for packet in packets
+        for entry in packet.gpu_counter_event.counters
+    ]
+
+
 def _has(packet: Any, field: str) -> bool:
     return bool(packet.HasField(field))
 
 
 def _interned(tables: Iterable[Any]) -> dict[str, dict[int, str]]:
-    decoded: dict[str, dict[int, str]] = {"category": {}, "name": {}, "argument": {}, "text": {}}
+    kinds = ("category", "name", "argument", "text", "specification", "stage argument")
+    decoded: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
     for table in tables:
         decoded["category"] |= {entry.iid: entry.name for entry in table.event_categories}
         decoded["name"] |= {entry.iid: entry.name for entry in table.event_names}
         decoded["argument"] |= {entry.iid: entry.name for entry in table.debug_annotation_names}
+        decoded["specification"] |= {entry.iid: entry.name for entry in table.gpu_specifications}
+        decoded["stage argument"] |= _extension_names(table, ARGUMENT_NAMES)
         decoded["text"] |= {entry.iid: entry.str.decode() for entry in table.debug_annotation_string_values}
     return decoded
+
+
+def _extension_names(table: Any, field: int) -> dict[int, str]:
+    """Return the names of an extension field with entries (iid, name), which the classes do not know."""
+    pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    entries = [
+        pb.InternedComputeArgName.FromString(item.data) for item in _unknown(table) if item.field_number == field
+    ]
+    return {entry.iid: entry.name for entry in entries}
+
+
+def _unknown(message: Any) -> Any:
+    return pytest.importorskip("google.protobuf.unknown_fields").UnknownFieldSet(message)
+
+
+def _submitted(event: Any) -> Iterable[int]:
+    """Yield the ids in the event's GpuCorrelation, an extension."""
+    empty = pytest.importorskip("google.protobuf.empty_pb2").Empty
+    for item in _unknown(event):
+        if item.field_number == GPU_CORRELATION:
+            yield from (entry.data for entry in _unknown(empty.FromString(item.data)))
 
 
 def _names(rows: dict[int, Any], uuid: int) -> tuple[str, ...]:
@@ -99,5 +157,5 @@ def _slice(row: tuple[str, ...], begin: Any, end: int, texts: dict[str, dict[int
         begin.timestamp,
         end,
         arguments,
-        tuple(event.flow_ids),
+        tuple(_submitted(event)),
     )

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.captures import ALL, sample, shared
+from tests.cli.command import Command
 from tests.exporters.hostile import hostile_export
 from tests.exporters.sums import Sums, host_sums, idle_sums, operation_sums
 from tests.exporters.trace_processor import Row, query_rows
 from traceview.exporters import FORMATS, collect
+from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import Trace
+from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
+from traceview.replay.prediction import whatif
 
-PERFETTO, CHROME = FORMATS[:2]
+PERFETTO = FORMATS[0]
 COMPLAINTS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
+# As the UI's GPU views find a GPU: through the dimensions of its tracks.
 ON_THE_GPU = """
-    SELECT device.name AS device, row.name AS row, slice.name AS name, count(*) AS n, sum(slice.dur) AS ns
-    FROM slice JOIN track row ON slice.track_id = row.id JOIN track device ON row.parent_id = device.id
-    WHERE slice.category IN ('kernel', 'communication', 'graph', 'copy', 'memset')
+    SELECT gpu.name AS device, queue.name AS row, stage.name AS name, count(*) AS n, sum(stage.dur) AS ns
+    FROM gpu_slice stage JOIN gpu_track queue ON stage.track_id = queue.id
+        JOIN gpu ON EXTRACT_ARG(queue.dimension_arg_set_id, 'ugpu') = gpu.ugpu
     GROUP BY 1, 2, 3"""
 IDLE = """
     SELECT device.name AS device, slice.name AS name, sum(slice.dur) AS ns
@@ -29,22 +36,42 @@ ON_THE_HOST = """
     SELECT CAST(thread.tid AS TEXT) AS tid, slice.name AS name, count(*) AS n, sum(slice.dur) AS ns
     FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid)
     WHERE slice.category = '{}' GROUP BY 1, 2"""
-CORRELATION = "EXTRACT_ARG({}.arg_set_id, 'debug.correlation')"
-ARROWS = f"""
-    SELECT count(*) AS n, sum({CORRELATION.format("call")} = {CORRELATION.format("work")}) AS same
-    FROM flow JOIN slice call ON call.id = slice_out JOIN slice work ON work.id = slice_in
+ARROWS = """
+    SELECT count(*) AS n,
+        sum(EXTRACT_ARG(call.arg_set_id, 'debug.correlation') = EXTRACT_ARG(stage.arg_set_id, 'correlation')) AS same
+    FROM flow JOIN slice call ON call.id = slice_out JOIN gpu_slice stage ON stage.id = slice_in
     WHERE call.category = 'cuda_api'"""
 THREADS = (
     "SELECT pid, tid, thread.name AS name FROM thread JOIN process USING (upid) WHERE tid NOT IN (0, pid) ORDER BY 1, 2"
 )
-TIMES = "SELECT ts, dur FROM slice WHERE category IN ('kernel', 'communication', 'graph') ORDER BY ts, dur"
-NAMES = "SELECT DISTINCT name FROM slice WHERE category != 'idle' ORDER BY 1"
+TIMES = "SELECT ts, dur FROM gpu_slice WHERE render_stage_category = 2 ORDER BY ts, dur"
+NAMES = "SELECT DISTINCT name FROM slice WHERE category IS NULL OR category != 'idle' ORDER BY 1"
+GPUS = "SELECT gpu.name, vendor, model, architecture, EXTRACT_ARG(arg_set_id, 'sm_count') AS sms FROM gpu ORDER BY gpu"
+LAUNCHES = """
+    SELECT ts, EXTRACT_ARG(arg_set_id, 'kernel_name') AS kernel,
+        EXTRACT_ARG(arg_set_id, 'kernel_demangled_name') AS demangled,
+        EXTRACT_ARG(arg_set_id, 'launch.grid_size.x') AS grid_x,
+        EXTRACT_ARG(arg_set_id, 'launch.grid_size.y') AS grid_y,
+        EXTRACT_ARG(arg_set_id, 'launch.workgroup_size.x') AS block_x,
+        EXTRACT_ARG(arg_set_id, 'launch__registers_per_thread') AS registers
+    FROM gpu_slice WHERE render_stage_category = 2 ORDER BY ts, dur"""
+COUNTERS = """
+    SELECT track.name AS name, track.unit AS unit, gpu_id AS gpu, sum(value * length) / 1e9 AS bytes
+    FROM (SELECT track_id, value, lead(ts) OVER (PARTITION BY track_id ORDER BY ts) - ts AS length FROM counter)
+        JOIN gpu_counter_track track ON track.id = track_id
+    GROUP BY 1, 2, 3 ORDER BY 1"""
+PROCESSES = """
+    SELECT DISTINCT pid, api FROM gpu_slice JOIN process USING (upid)
+        JOIN (SELECT context_id, api FROM __intrinsic_gpu_context) USING (context_id)"""
+ANSWERS = """
+    SELECT track.name AS title, slice.name AS name, ts, dur, EXTRACT_ARG(slice.arg_set_id, 'debug.saves_ns') AS saves,
+        EXTRACT_ARG(slice.arg_set_id, 'debug.finding') AS id, EXTRACT_ARG(slice.arg_set_id, 'debug.change') AS change
+    FROM slice JOIN track ON slice.track_id = track.id WHERE category = '{}' ORDER BY ts, slice.id"""
 
 
-def exported(path: Path, folder: Path, form: object = PERFETTO) -> Path:
+def exported(path: Path, folder: Path) -> Path:
     place = folder / "out"
-    assert form in FORMATS
-    form.write(collect(open_trace(path)), place)  # type: ignore[attr-defined]
+    PERFETTO.write(collect(open_trace(path)), place)
     return place
 
 
@@ -80,12 +107,53 @@ def kernels(trace: Trace) -> list[tuple[int, int]]:
     return list(frame.select("start", "end").iter_rows())
 
 
-def test_chrome_trace_times_are_exact(tmp_path: Path) -> None:
-    path = sample("cudagraph.sqlite")
-    query = "SELECT ts, dur FROM slice WHERE category = 'kernel' ORDER BY ts, dur"
-    complaints, times = query_rows(exported(path, tmp_path, CHROME), [COMPLAINTS, query])
-    assert complaints == []
-    assert [(row["ts"], row["ts"] + row["dur"]) for row in times] == kernels(open_trace(path))
+def test_gpus_launch_shapes_and_counters(tmp_path: Path) -> None:
+    path = sample("dual.sqlite")
+    out, trace = exported(path, tmp_path), open_trace(path)
+    gpus, launches, counters, processes = query_rows(out, [GPUS, LAUNCHES, COUNTERS, PROCESSES])
+    device = trace.devices.row(0, named=True)
+    named = (f"{device['id']} {device['name']}", "NVIDIA", device["name"], f"sm_{device['compute_capability']}")
+    assert [tuple(row.values()) for row in gpus] == [(*named, str(device["sm_count"]))]
+    kernels = trace.operations.filter(trace.operations["source"] == "kernel").sort("start", "end")
+    shape = trace.shapes[kernels["shape"]].with_columns(kernels["start"])
+    columns = ("start", "name", "demangled", "grid_x", "grid_y", "block_x", "registers")
+    assert [tuple(row.values()) for row in launches] == list(shape.select(*columns).iter_rows())
+    copies = trace.operations.filter(trace.operations["kind"].is_not_null()).group_by("kind").agg(pl.col("bytes").sum())
+    moved = {f"{kind} copies": size for kind, size in copies.iter_rows()}
+    assert {row["name"]: row["bytes"] for row in counters} == pytest.approx(moved, rel=1e-6)
+    assert {(row["unit"], row["gpu"]) for row in counters} == {("B/s", 0)}
+    assert [tuple(row.values()) for row in processes] == [(trace.streams["process"][0], "CUDA")]
+
+
+def test_findings_and_predictions(tmp_path: Path, traceview: Command) -> None:
+    out = tmp_path / "out.pftrace"
+    assert traceview("export", sample("serial.sqlite"), "--format", "perfetto", "-o", out, "-q").code == 0
+    findings, predictions = query_rows(out, [ANSWERS.format("finding"), ANSWERS.format("prediction")])
+    analysis = analyze(sample("serial.sqlite"))
+    predicted = whatif(analysis)
+    assert isinstance(predicted, WhatIf)
+    wanted = Counter(
+        (finding.title, place.text, place.start_ns, place.end_ns - place.start_ns, finding.gain.ns, finding.id, None)
+        for finding in analysis.findings
+        for place in finding.evidence
+    )
+    assert Counter(tuple(row.values()) for row in findings) == wanted and wanted
+    today, *changes = ((row["title"], row["dur"], row["saves"], row["change"]) for row in predictions)
+    assert today == ("as it is", predicted.base_ns, None, None)
+    assert changes == [
+        (each.title, each.iteration_ns, predicted.base_ns - each.iteration_ns, each.change)
+        for each in predicted.predictions
+    ]
+
+
+def test_ops_of_torch_profiler(tmp_path: Path) -> None:
+    path = sample("torch_profiler/serial.json.gz")
+    rows = query_rows(exported(path, tmp_path), [COMPLAINTS, *(ON_THE_HOST.format(kind) for kind in SCOPE_KINDS)])
+    trace = open_trace(path)
+    assert rows[0] == [] and rows[1]
+    for kind, listed in zip(SCOPE_KINDS, rows[1:], strict=True):
+        scopes = trace.scopes.filter((trace.scopes["kind"] == kind) & trace.scopes["range"].is_null())
+        assert sums(listed) == host_sums(trace, scopes)
 
 
 def test_hostile_names(tmp_path: Path) -> None:

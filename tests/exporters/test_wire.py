@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.exporters import perfetto
+from traceview.exporters import wire
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -16,26 +16,25 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 def test_columns_decode(rows: list[tuple[int, int]]) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     value, number = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    event = perfetto.messages(
+    event = wire.messages(
         11,
         [
-            *perfetto.uints(30, value),
-            *perfetto.fixed64s(47, np.stack([number, number + 1], 1)),
-            *perfetto.uints(11, number),
+            *wire.uints(30, value),
+            *wire.uints(12, number + 1),
+            *wire.uints(11, number),
         ],
     )
-    data = perfetto.matrix(len(rows), perfetto.messages(1, event))
+    data = wire.matrix(len(rows), wire.messages(1, event))
     trace = pb.Trace.FromString(data.tobytes())
     events = [packet.track_event for packet in trace.packet]
-    assert [(event.counter_value, event.flow_ids[0]) for event in events] == rows
-    assert [(event.flow_ids[1], len(event.flow_ids)) for event in events] == [(number + 1, 2) for _, number in rows]
-    assert [event.track_uuid for event in events] == number.tolist()
+    assert [(event.counter_value, event.track_uuid) for event in events] == rows
+    assert [list(event.extra_counter_values) for event in events] == [[number + 1] for _, number in rows]
 
 
 @given(INT64)
 def test_number_decodes(value: int) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    assert pb.TrackEvent.FromString(perfetto.uint(30, value)).counter_value == value
+    assert pb.TrackEvent.FromString(wire.uint(30, value)).counter_value == value
 
 
 @given(st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=30))
@@ -46,4 +45,4 @@ def test_interleaved_messages_keep_their_order(messages: list[bytes]) -> None:
         rows = np.flatnonzero(widths == width)
         joined = b"".join(messages[row] for row in rows)
         groups.append((rows, np.frombuffer(joined, np.uint8).reshape(len(rows), int(width))))
-    assert perfetto.interleaved(len(messages), groups).tobytes() == b"".join(messages)
+    assert wire.interleaved(len(messages), groups).tobytes() == b"".join(messages)

@@ -137,7 +137,7 @@ def _arguments(
         return ("info", *reports), ()
     if command == "export":
         suffix, to = chance.choice(
-            ((".pftrace", "perfetto"), (".json", "chrome"), (".json.gz", "chrome"), ("", "csv"), ("", "parquet"))
+            ((".pftrace", "perfetto"), (".pftrace.gz", "perfetto"), ("", "csv"), ("", "parquet"))
         )
         made = folder / f"out{suffix}"
         return ("export", *reports, "--format", to, "--output", str(made), "--quiet"), (made,)

@@ -25,7 +25,7 @@ COMMANDS = (
     "compare {r} a.sqlite --json {o}",
     "compare {r} a.sqlite --markdown {o}",
     "whatif {r} --html {o} --ranks 2 --gradients 1MB",
-    "export {r} --format chrome -o {o}",
+    "export {r} --format perfetto -o {o}",
     "export {r} --format csv -o {o}",
     "export {r} --format csv -o tables.out --json {o}",
     "fleet runs --workers 1 --no-html --json {o}",
@@ -39,7 +39,7 @@ DEFAULTS = {
     "analyze a.sqlite": "a.overlap.html",
     "analyze tables": "tables.overlap.html",
     "fleet runs --workers 1": "runs/fleet.overlap.html",
-    "export a.sqlite --format chrome": "a.trace.json",
+    "export a.sqlite --format perfetto": "a.pftrace",
     "export a.sqlite --format csv": "a.csv-tables",
     "doctor --calibrate": CALIBRATION,
     "record --no-html -- true": "report.nsys-rep",
@@ -178,8 +178,8 @@ def test_named_link_stays(world: World) -> None:
 def test_outputs_of_the_last_run_are_replaced(world: World) -> None:
     for command in (
         "analyze a.sqlite --quiet --json out.json",
-        "export a.sqlite --quiet --format chrome",
-        "export a.sqlite --quiet --format chrome -o trace.json.gz",
+        "export a.sqlite --quiet --format perfetto",
+        "export a.sqlite --quiet --format perfetto -o trace.gz",
         "export tables --quiet --format parquet",
         "fleet runs --workers 1 --quiet --json fleet.json",
         "info tables --json info.json",

@@ -21,24 +21,22 @@ from traceview.pipeline import open_trace
 from traceview.ranks.merged_trace import merged_trace
 
 ON_THE_GPU = """
-    SELECT rank.name AS rank, device.name AS device, row.name AS row, slice.name AS name, count(*) AS n,
-        sum(slice.dur) AS ns
-    FROM slice JOIN track row ON slice.track_id = row.id JOIN track device ON row.parent_id = device.id
-        JOIN track rank ON device.parent_id = rank.id
-    WHERE slice.category IN ('kernel', 'communication', 'graph', 'copy', 'memset')
-    GROUP BY 1, 2, 3, 4"""
+    SELECT gpu.name AS device, queue.name AS row, stage.name AS name, count(*) AS n, sum(stage.dur) AS ns
+    FROM gpu_slice stage JOIN gpu_track queue ON stage.track_id = queue.id
+        JOIN gpu ON EXTRACT_ARG(queue.dimension_arg_set_id, 'ugpu') = gpu.ugpu
+    GROUP BY 1, 2, 3"""
 CLOCKS = """
     SELECT track.name AS rank, EXTRACT_ARG(arg_set_id, 'debug.offset_ns') AS offset,
         EXTRACT_ARG(arg_set_id, 'debug.uncertainty_ns') AS uncertainty,
         EXTRACT_ARG(arg_set_id, 'debug.trace_begins_ns') AS zero
     FROM slice JOIN track ON slice.track_id = track.id WHERE slice.category = 'clock' ORDER BY 1"""
-NUMBER = "EXTRACT_ARG({}.arg_set_id, 'debug.collective')"
+NUMBER = "EXTRACT_ARG({}.arg_set_id, 'collective')"
 BETWEEN_RANKS = f"""
     SELECT count(*) AS n, sum({NUMBER.format("a")} = {NUMBER.format("b")}) AS same, min(b.ts - a.ts) AS least
-    FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in WHERE a.category = 'communication'"""
+    FROM flow JOIN gpu_slice a ON a.id = slice_out JOIN gpu_slice b ON b.id = slice_in"""
 COLLECTIVES = f"""
     SELECT {NUMBER.format("slice")} AS number, count(*) AS ranks, min(ts) AS first, max(ts + dur) AS last
-    FROM slice WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
+    FROM gpu_slice slice WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
 PROCESSES = "SELECT pid, name FROM process WHERE pid > 0 ORDER BY name"
 
 
@@ -59,7 +57,8 @@ def test_four_ranks(slow_host: Fleet, tmp_path: Path) -> None:
     assert complaints == []
     wanted: Sums = {}
     for path, label in zip(paths, labels, strict=True):
-        wanted |= {(label, *key): value for key, value in operation_sums(open_trace(path)).items()}
+        of_rank = operation_sums(open_trace(path))
+        wanted |= {(f"{label} {device}", *key): value for (device, *key), value in of_rank.items()}
     assert sums(gpu) == wanted
     assert [(row["rank"], row["offset"], row["uncertainty"]) for row in clocks] == [
         (label, clock.offset, clock.uncertainty) for label, clock in zip(labels, slow_host.clocks, strict=True)
@@ -94,7 +93,7 @@ def test_known_offset(tmp_path: Path) -> None:
     assert abs(error) <= (fleet.clocks[1].uncertainty or 0)
     complaints, rows = query_rows(
         written(paths, fleet, tmp_path),
-        [COMPLAINTS, "SELECT ts, dur FROM slice WHERE category = 'communication' ORDER BY dur, ts"],
+        [COMPLAINTS, "SELECT ts, dur FROM gpu_slice WHERE name GLOB 'nccl*' ORDER BY dur, ts"],
     )
     frame = open_trace(source).operations.filter(open_trace(source).operations["class"] == "communication")
     zero = min(int(clock.to_common(np.zeros(1, np.int64))[0]) for clock in fleet.clocks)

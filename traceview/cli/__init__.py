@@ -24,7 +24,7 @@ COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write or serve a page, print a summary."),
     "compare": ("traceview.cli.compare", "Show what changed between captures; store baselines."),
     "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
-    "export": ("traceview.cli.export", "Convert a capture to Perfetto, Chrome, CSV or Parquet."),
+    "export": ("traceview.cli.export", "Convert a capture to Perfetto, CSV or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
@@ -48,7 +48,7 @@ REPLACED = {
 GROUPS = {
     "Input": "program change expect only_ledger baselines history commit / nsys calibration unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
-    "faster ranks gradients / range_name flops_per_iteration cut min_change margin rounds",
+    "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
     "Output": "format_name output saved names html html_path markdown json_path junit no_html opened served force "
     "folder calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory port",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,10 @@ from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
-    from traceview.exporters import Format
+    from traceview.exporters import ExportContents, Format
 
 ALL_RANKS = "all-ranks.pftrace"
-NAMES = ("perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
+NAMES = ("perfetto", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
 
 
 def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -51,7 +52,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     metavar="FORMAT",
     callback=_format,
     shell_complete=lambda _context, _option, begun: [name for name in NAMES if name.startswith(begun)],
-    help="perfetto, chrome, speedscope, collapsed, collapsed-host, csv or parquet.",
+    help="perfetto, speedscope, collapsed, collapsed-host, csv or parquet.",
 )
 @click.option(
     "--output",
@@ -82,7 +83,8 @@ def export(
 ) -> None:
     """Convert REPORT to the format of another tool.
 
-    perfetto and chrome write a file for ui.perfetto.dev or chrome://tracing; csv and parquet write a folder of tables.
+    perfetto writes a file for ui.perfetto.dev, with the findings and predictions of `analyze` and `whatif` as tracks;
+    csv and parquet write a folder of tables.
     speedscope and collapsed write the idle time of GPUs by stack for speedscope.app and flame graph tools;
     collapsed-host writes the time of Python threads, which speedscope has too.
 
@@ -117,7 +119,8 @@ def export(
         if form.name == "perfetto":
             from traceview.ranks.merged_trace import with_collectives
 
-            contents = with_collectives(contents)
+            step("analyze", 0.4)
+            contents = _with_answers(with_collectives(contents), device)
         step("write", 0.5)
         if is_stdout(target):
             assert isinstance(form, FileFormat), "_check_target refused a folder"
@@ -128,6 +131,17 @@ def export(
         from traceview.model.units import plain
 
         print_out(f"{plain(str(target), 4000)}\n")
+
+
+def _with_answers(contents: ExportContents, device: str | None) -> ExportContents:
+    """Return the contents with what `analyze` and `whatif` answer for them."""
+    from traceview.model.analysis import AnalysisOptions, NotMeasured
+    from traceview.pipeline import analyze_trace
+    from traceview.replay.prediction import whatif
+
+    analysis = analyze_trace(contents.trace, AnalysisOptions(device=device)).analysis
+    predicted = whatif(analysis)
+    return replace(contents, analysis=analysis, predicted=None if isinstance(predicted, NotMeasured) else predicted)
 
 
 def _stem(report: Path) -> str:

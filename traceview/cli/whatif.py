@@ -9,11 +9,11 @@ import click
 
 from traceview.cli import command
 from traceview.cli.options import (
+    CAPTURE,
     ITERATION,
     JSON,
     OUTPUT,
     QUIET,
-    REPORT,
     SKIP,
     VERBOSE,
     given_ns,
@@ -31,8 +31,9 @@ from traceview.report.files import is_stdout, write_text
     "traceview whatif report.sqlite",
     "traceview whatif report.sqlite --faster gemm=1.5",
     "traceview whatif report.sqlite --ranks 2 --gradients 253MB --html out.html",
+    "traceview whatif 'runs/rank*.sqlite'",
 )
-@REPORT
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @JSON
 @click.option(
     "--html", "html_path", type=OUTPUT, help="Write the capture's page, with the critical path as its first row."
@@ -52,12 +53,13 @@ from traceview.report.files import is_stdout, write_text
     metavar="SIZE",
     help="Size of the gradients that --ranks averages per step: usually 4 bytes per parameter.",
 )
+@click.option("--all-ranks", is_flag=True, help="Replay all GPUs of REPORT together, as of several reports.")
 @profiler_options
 @reading_options
 @VERBOSE
 @QUIET
 def whatif(
-    report: Path,
+    reports: tuple[str, ...],
     json_path: Path | None,
     html_path: Path | None,
     iteration: str | None,
@@ -65,6 +67,7 @@ def whatif(
     faster: tuple[str, ...],
     ranks: int | None,
     gradients: int | None,
+    all_ranks: bool,
     calibration: Path | None,
     unprofiled_ms: float | None,
     verbose: bool,
@@ -73,16 +76,24 @@ def whatif(
     """Predict the duration of an iteration of REPORT after each change, and what limits it then.
 
     REPORT is a capture as for `analyze`. Without NVTX ranges, iterations are the repeating unit of the launches.
+
+    Several reports, a folder or a quoted pattern are the ranks of a run: they are replayed together, each collective
+    waits for the last rank, and changes are made on the rank that the others wait for, and on all.
     """
     faster_kernels = dict(_kernel_and_factor(text) for text in faster)
-    if gradients == 0:
-        raise RequestError("--gradients 0: give the size of the gradients, usually 4 bytes per parameter")
-    if (ranks is None) != (gradients is None):
-        raise RequestError("--ranks and --gradients belong together, for example --ranks 2 --gradients 253MB")
-    if is_stdout(html_path):
-        raise RequestError("--html needs a file name; the page cannot go to standard output")
+    _check_options(ranks, gradients, html_path)
+    from traceview.ranks.analyze_reports import find_reports
     from traceview.read.formats import check_capture
 
+    paths = find_reports(reports)
+    if len(paths) > 1 or all_ranks:
+        if (html_path, ranks, calibration, unprofiled_ms) != (None,) * 4 or faster:
+            raise RequestError("--html, --faster, --ranks, --calibration and --unprofiled-ms are for a report alone")
+        _across_ranks(paths, json_path, iteration, skip, verbose, quiet)
+        return
+    named = Path(reports[0])  # a folder of one report may have other captures
+    report = CAPTURE.convert(named if named.exists() else paths[0], None, click.get_current_context())
+    assert isinstance(report, Path), "the type of CAPTURE's paths"
     check_capture(report)
     check_outputs((report, calibration), (html_path, json_path))
     from traceview.model.analysis import AnalysisOptions, NotMeasured
@@ -113,6 +124,30 @@ def whatif(
         from traceview.report.analysis.page import render as render_page
 
         write_text(html_path, render_page(page_inputs(capture), whatif=result))
+    if not write_output(json_path, partial(to_json, result)) and not quiet:
+        print_out((render if verbose else render_brief)(result, screen()))
+
+
+def _check_options(ranks: int | None, gradients: int | None, html_path: Path | None) -> None:
+    """Raise RequestError for options that make no sense."""
+    if gradients == 0:
+        raise RequestError("--gradients 0: give the size of the gradients, usually 4 bytes per parameter")
+    if (ranks is None) != (gradients is None):
+        raise RequestError("--ranks and --gradients belong together, for example --ranks 2 --gradients 253MB")
+    if is_stdout(html_path):
+        raise RequestError("--html needs a file name; the page cannot go to standard output")
+
+
+def _across_ranks(
+    paths: tuple[Path, ...], json_path: Path | None, iteration: str | None, skip: int | None, verbose: bool, quiet: bool
+) -> None:
+    """Predict the iteration of several ranks, and print or write it."""
+    check_outputs(paths, (json_path,))
+    from traceview.ranks.whatif import whatif_ranks
+    from traceview.report.whatif import render, render_brief, to_json
+
+    with progress(quiet) as step:
+        result = whatif_ranks(paths, iteration=iteration, skip=skip, progress=step)
     if not write_output(json_path, partial(to_json, result)) and not quiet:
         print_out((render if verbose else render_brief)(result, screen()))
 

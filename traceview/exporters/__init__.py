@@ -1,9 +1,10 @@
 """Export a capture in the formats of other tools.
 
 contents.py  the events of an export, narrowed to a window and a device
-slices.py    all events as slices of tracks, and the copy throughput
+slices.py    what is no GPU work as slices of tracks
 perfetto.py  Perfetto's native trace
-chrome.py    the Trace Event Format
+gpu_stages.py  its GPU data model: GPUs, render stages and counters
+wire.py      protobuf's wire format
 stacks.py    time by stack: speedscope's format, and collapsed stacks
 tables.py    the normalised frames and the declared tables as flat tables: CSV and Parquet
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.exporters import chrome, perfetto, stacks, tables
+from traceview.exporters import perfetto, stacks, tables
 from traceview.exporters.contents import ExportContents, collect
 from traceview.report.files import check_file, check_folder, new_folder, write_pieces
 
@@ -64,7 +65,6 @@ Format = FileFormat | FolderFormat
 
 FORMATS: tuple[Format, ...] = (
     FileFormat("perfetto", ".pftrace", perfetto.pieces),
-    FileFormat("chrome", ".trace.json", chrome.pieces),
     FileFormat("speedscope", ".speedscope.json", stacks.speedscope),
     FileFormat("collapsed", ".collapsed.txt", stacks.collapsed_idle),
     FileFormat("collapsed-host", ".collapsed-host.txt", stacks.collapsed_host),

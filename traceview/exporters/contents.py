@@ -11,17 +11,20 @@ import polars as pl
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.model.analysis import Gaps
+from traceview.model.analysis import Analysis, Gaps
 from traceview.model.trace import Trace
+from traceview.model.whatif import WhatIf
 
 
 @dataclass(frozen=True, slots=True)
 class ExportContents:
     """The events of an export, cut at the borders of the window as an analysis cuts them.
 
-    `operations`, `api` and `ranges` have the columns of Trace's frames plus `row`, the row number in that frame. A
-    `launch` is null if its call is not in `api`. `collective` has a number for each operation that is a collective of
-    several ranks, the same number on all of them, and -1 for others; None if they are unknown.
+    `operations`, `api`, `ranges` and `scopes` have the columns of Trace's frames plus `row`, the row number in that
+    frame; ranges that are scopes are in `ranges` alone. A `launch` is null if its call is not in `api`. `collective`
+    has a number for each operation that is a collective of several ranks, the same number on all of them, and `arrival`
+    counts the ranks that arrive at it before; both are -1 for others, and None if they are unknown. `analysis` and
+    `predicted` are the answers to show, if any.
     """
 
     trace: Trace
@@ -30,7 +33,16 @@ class ExportContents:
     operations: pl.DataFrame
     api: pl.DataFrame
     ranges: pl.DataFrame
+    scopes: pl.DataFrame
     collective: Times | None = None
+    arrival: Times | None = None
+    analysis: Analysis | None = None
+    predicted: WhatIf | None = None
+
+    def device_name(self, device: int) -> str:
+        """Return the name of a device (a row of Trace.devices) in all tracks: "GPU 0 NVIDIA H200"."""
+        row = self.trace.devices.row(device, named=True)
+        return f"{row['id']} {row['name']}".strip()
 
     def gaps(self, device: Activity) -> Gaps:
         """Measure the idle gaps of a device and their causes, as an analysis does."""
@@ -39,7 +51,8 @@ class ExportContents:
     @property
     def first(self) -> int:
         """The earliest time in the export, in ns."""
-        starts = [int(frame["start"].to_numpy()[0]) for frame in (self.operations, self.api, self.ranges) if len(frame)]
+        frames = (self.operations, self.api, self.ranges, self.scopes)
+        starts = [int(frame["start"].to_numpy().min()) for frame in frames if len(frame)]
         return min([*starts, *(device.window.start for device in self.activities)], default=0)
 
 
@@ -59,6 +72,7 @@ def collect(trace: Trace, device: str | None = None) -> ExportContents:
         operations=_operations(trace, activities, api),
         api=api,
         ranges=_host_events(trace, trace.ranges, processes),
+        scopes=_host_events(trace, trace.scopes.filter(pl.col("range").is_null()), processes),
     )
 
 

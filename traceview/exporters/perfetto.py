@@ -1,10 +1,6 @@
-"""Perfetto's native trace: TracePacket messages with the begin and end of slices, their tracks, arguments and arrows.
+"""Perfetto's native trace: TracePacket messages with render stages, slices and counters, their arguments and arrows.
 
-Messages are encoded in protobuf's wire format, a column at a time.
-
-Messages of the same shape become a matrix of bytes with one message in each row. All varints of a column have the width
-of the largest one (protobuf accepts padded varints). The messages of a matrix are therefore equally long, and no Python
-code loops over them.
+GPU work is in Perfetto's GPU data model (gpu_stages.py); everything else is track events with their tracks.
 
 The field numbers are from protos/perfetto/trace in Perfetto's repository. Timestamps are ns on the capture's clock, so
 that `ts` in trace_processor equals the time in the report. A capture with negative times is shifted to begin at 0.
@@ -14,134 +10,41 @@ A trace of several captures has a track for each, above its GPUs, with a slice t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview.exporters.contents import ExportContents
-from traceview.exporters.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder, Track
+from traceview.exporters.gpu_stages import (
+    ARGUMENTS as STAGE_ARGUMENTS,
+)
+from traceview.exporters.gpu_stages import (
+    GpuNumbers,
+    counter_packets,
+    counter_series,
+    gpu_info,
+    stage_frame,
+    stage_parts,
+    stage_specifications,
+)
+from traceview.exporters.slices import CATEGORIES, NUMBERS, TEXTS, SliceBuilder, Track
+from traceview.exporters.wire import Part, encoded, matrix, message, messages, text, uint, uints
 from traceview.intervals import Times
+from traceview.model.trace import KINDS, MEMORIES
 
-VARINT, FIXED64, BYTES = 0, 1, 2
-Column = NDArray[np.uint8]  # (messages, bytes)
-Part = bytes | Column  # the same bytes in every message, or a column
-
-
-def number(value: int) -> bytes:
-    """Return a varint; a negative number is encoded as its 64-bit two's complement, as in protobuf."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def key(field: int, kind: int) -> bytes:
-    """Return the key of a field: its number and wire type."""
-    return number(field << 3 | kind)
-
-
-def uint(field: int, value: int) -> bytes:
-    """Return a varint field."""
-    return key(field, VARINT) + number(value)
-
-
-def text(field: int, value: str) -> bytes:
-    """Return a string field."""
-    data = value.encode("utf-8", "replace")
-    return key(field, BYTES) + number(len(data)) + data
-
-
-def message(field: int, *parts: bytes) -> bytes:
-    """Return a field that is a message."""
-    data = b"".join(parts)
-    return key(field, BYTES) + number(len(data)) + data
-
-
-def varints(values: NDArray[np.integer[Any]]) -> Column:
-    """Return the varints of a column, all of one width."""
-    left = values.astype(np.int64).view(np.uint64)
-    width = max(1, -(-int(left.max(initial=0)).bit_length() // 7))
-    out = np.empty((len(left), width), np.uint8)
-    for index in range(width):
-        out[:, index] = left & np.uint64(0x7F)
-        left = left >> np.uint64(7)
-    out[:, :-1] |= 0x80
-    return out
-
-
-def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
-    """Return a varint field with a value for each message."""
-    return [key(field, VARINT), varints(values)]
-
-
-def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
-    """Return a repeated fixed64 field; `values` has the shape (messages, repetitions)."""
-    count, times = values.shape
-    head = np.frombuffer(key(field, FIXED64), np.uint8)
-    out = np.empty((count, times, len(head) + 8), np.uint8)
-    out[:, :, : len(head)] = head
-    out[:, :, len(head) :] = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(count, times, 8)
-    return [out.reshape(count, -1)]
-
-
-def messages(field: int, parts: Sequence[Part]) -> list[Part]:
-    """Return a field that is a message with these parts."""
-    return [key(field, BYTES) + number(width(parts)), *parts]
-
-
-def width(parts: Sequence[Part]) -> int:
-    """Return the number of bytes of the parts in each message."""
-    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
-
-
-def matrix(count: int, parts: Sequence[Part]) -> Column:
-    """Return the matrix of `count` messages with these parts."""
-    out = np.empty((count, width(parts)), np.uint8)
-    at = 0
-    for part in parts:
-        data = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
-        out[:, at : at + data.shape[-1]] = data
-        at += data.shape[-1]
-    return out
-
-
-def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) -> NDArray[np.uint8]:
-    """Merge matrices of several widths into one byte array.
-
-    Each group is (rows, matrix): the indices of its messages among the `count` messages, and their bytes.
-    """
-    if len(groups) == 1:
-        return groups[0][1].reshape(-1)
-    widths = np.zeros(count, np.int64)
-    for rows, column in groups:
-        widths[rows] = column.shape[1]
-    begins = np.cumsum(widths) - widths
-    out = np.empty(int(widths.sum()), np.uint8)
-    for rows, column in groups:
-        as_one = np.dtype((np.void, column.shape[1]))
-        # A view of `out` with a message at every byte offset, so that each message is copied in one step.
-        places = np.ndarray(len(out) - column.shape[1] + 1, as_one, out, strides=(1,))
-        places[begins[rows]] = column.view(as_one).reshape(-1)
-    return out
-
-
-BLOCK = 1 << 16  # slices
+BLOCK = 1 << 16  # slices or render stages
 MAX_NAMES_PER_PACKET = 1 << 12
 # TracePacket
 TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, FLAGS, DESCRIPTOR = 8, 10, 11, 12, 13, 60
 STATE_CLEARED, NEEDS_STATE = 1, 2
 # TrackDescriptor
-UUID, NAME, PROCESS, THREAD, PARENT, COUNTER, ORDERING, RANK, MERGE, MERGE_KEY = 1, 2, 3, 4, 5, 8, 11, 12, 15, 17
-EXPLICIT, BY_KEY, BYTES_UNIT = 3, 3, 3
+UUID, NAME, PROCESS, THREAD, PARENT, ORDERING, RANK, MERGE, MERGE_KEY = 1, 2, 3, 4, 5, 11, 12, 15, 17
+EXPLICIT, BY_KEY = 3, 3
 # TrackEvent
-CATEGORY_IIDS, ANNOTATION, TYPE, NAME_IID, TRACK_UUID, COUNTER_VALUE, FLOW_IDS = 3, 4, 9, 10, 11, 30, 47
-BEGIN, END, COUNT = 1, 2, 4
+CATEGORY_IIDS, ANNOTATION, TYPE, NAME_IID, TRACK_UUID = 3, 4, 9, 10, 11
+GPU_CORRELATION, SUBMITTED = 3000, 1
+BEGIN, END = 1, 2
 # DebugAnnotation
 ANNOTATION_NAME_IID, INT_VALUE, STRING_VALUE_IID = 1, 4, 17
 # InternedData
@@ -149,7 +52,6 @@ EVENT_CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES, ANNOTATION_STRINGS = 1, 2, 3, 2
 # The same fields with a text in place of an interned id
 CATEGORY, EVENT_NAME, ANNOTATION_NAME, STRING_VALUE, PROCESS_NAME = 22, 23, 10, 6, 6
 ARGUMENTS = (*NUMBERS, *TEXTS)
-FLOWS_PER_CAPTURE = 1 << 32
 MAX_PID = 1 << 22  # the largest on Linux
 
 
@@ -170,45 +72,43 @@ class _Place:
     Tracks have their own sequence. A thread described on the event sequence would become the thread of all its events.
     """
 
-    number: int
     to_trace: Callable[[Times], Times]
     first_track: int = 0
     root: int = 0
-    label: str = ""
-    pids: Mapping[int, int] | None = None
+    gpus: GpuNumbers = field(default_factory=GpuNumbers)
 
     @property
     def events(self) -> bytes:
-        return uint(SEQUENCE, 2 * self.number + 1)
+        return uint(SEQUENCE, 2 * self.gpus.capture + 1)
 
     @property
     def tracks(self) -> bytes:
-        return uint(SEQUENCE, 2 * self.number + 2)
+        return uint(SEQUENCE, 2 * self.gpus.capture + 2)
 
     def packet(self, *parts: bytes) -> bytes:
         return message(1, self.events, *parts)
-
-    def pid(self, process: int) -> int:
-        return process if self.pids is None else self.pids.get(process, process)
 
 
 def pieces(contents: ExportContents) -> Iterator[bytes]:
     """Yield the trace of one capture in pieces."""
     origin = min(contents.first, 0)
-    yield from _capture_pieces(SliceBuilder(contents), _Place(0, lambda times: times - origin))
+    yield from _capture_pieces(SliceBuilder(contents), _Place(lambda times: times - origin))
 
 
 def merged_pieces(captures: Iterable[PlacedCapture], count: int) -> Iterator[bytes]:
     """Yield the trace of `count` captures in pieces. Each capture is dropped before the next is taken."""
     used_pids: set[int] = set()
     first_track = count
+    first_gpu = 0
     for number, capture in enumerate(captures):
         pids = _distinct_pids(capture.contents, used_pids)
-        place = _Place(number, capture.to_trace, first_track, number + 1, capture.label, pids)
+        gpus = GpuNumbers(number, first_gpu, capture.label, pids)
+        place = _Place(capture.to_trace, first_track, number + 1, gpus)
         builder = SliceBuilder(capture.contents)
         yield _clock_slice(capture, place)
         yield from _capture_pieces(builder, place)
         first_track += len(builder.tracks.created)
+        first_gpu += len(capture.contents.trace.devices)
 
 
 def _distinct_pids(contents: ExportContents, used: set[int]) -> dict[int, int]:
@@ -228,7 +128,7 @@ def _distinct_pids(contents: ExportContents, used: set[int]) -> dict[int, int]:
 
 def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
     """Return the track of a capture, and a slice on it that lasts as long as the capture and describes its clock."""
-    descriptor = uint(UUID, place.root) + text(NAME, place.label)
+    descriptor = uint(UUID, place.root) + text(NAME, place.gpus.label)
     descriptor += uint(ORDERING, EXPLICIT) + uint(RANK, place.root)
     window = [device.window for device in capture.contents.activities]
     first, last = min(each.start for each in window), max(each.end for each in window)
@@ -253,19 +153,39 @@ def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
 
 def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
     created, described = builder.tracks.created, 0
-    yield place.packet(uint(FLAGS, STATE_CLEARED))
+    event = place.gpus.events(builder.contents)
+    launched = event[builder.launched]
+    yield place.packet(uint(FLAGS, STATE_CLEARED), gpu_info(builder.contents, place.gpus))
     yield _interned_packet(place, EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
     yield _interned_packet(place, ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
+    yield from _stage_packets(builder, place)
     for slices in builder.parts():
         yield from _descriptors(created[described:], place)
         described = len(created)
         yield from _interned_texts(place, builder.texts, slices)
         for first in range(0, len(slices), BLOCK):
-            yield _slice_packets(slices[first : first + BLOCK], place)
-    for counter in builder.counters():
-        yield from _descriptors(created[described:], place)
-        described = len(created)
-        yield _counter_packets(counter, place)
+            yield _slice_packets(slices[first : first + BLOCK], place, launched)
+    yield from _counter_packets(builder.contents, place)
+
+
+def _stage_packets(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
+    """Yield the render stages of a capture, and before them what they refer to."""
+    contents = builder.contents
+    for entry in stage_specifications(contents, place.gpus):
+        yield place.packet(uint(FLAGS, NEEDS_STATE), message(INTERNED, entry))
+    names = builder.add_enum(contents.operations["name"])
+    yield from _interned_names(place, builder.texts, names)
+    words = {word: number + 1 for number, word in enumerate((*KINDS, *MEMORIES), len(builder.texts))}
+    builder.add_texts(tuple(words))
+    yield _interned_packet(place, ANNOTATION_STRINGS, builder.texts, [number - 1 for number in words.values()])
+    frame = stage_frame(contents, place.gpus, names.cast(pl.Int64) + 1)
+    optional = [pl.col(name).is_not_null() for name in ("kernel", "waits_for", "grid_x", *STAGE_ARGUMENTS)]
+
+    def packets(alike: pl.DataFrame) -> list[Part]:
+        return _packet(place, alike["start"].to_numpy(), stage_parts(alike, words))
+
+    for first in range(0, len(frame), BLOCK):
+        yield encoded(frame[first : first + BLOCK], optional, packets)
 
 
 def _descriptors(tracks: Sequence[Track], place: _Place) -> Iterator[bytes]:
@@ -281,26 +201,22 @@ def _descriptor(track: Track, place: _Place) -> Iterator[bytes]:
     yield uint(RANK, place.first_track + track.id)
     yield uint(ORDERING, EXPLICIT)
     if track.kind == "process":
-        name = text(PROCESS_NAME, f"{place.label} {track.name}") if place.label else b""
-        yield message(PROCESS, uint(1, place.pid(track.process)), name)
+        name = text(PROCESS_NAME, f"{place.gpus.label} {track.name}") if place.gpus.label else b""
+        yield message(PROCESS, uint(1, place.gpus.pid(track.process)), name)
         return
     if track.kind == "thread":
-        pid = place.pid(track.process)
+        pid = place.gpus.pid(track.process)
         yield message(THREAD, uint(1, pid), uint(2, track.tid), text(5, track.name))
         return
     yield text(NAME, track.name)
     # A viewer merges the lanes of one stream, but not two streams of the same name.
     yield uint(MERGE, BY_KEY)
     yield uint(MERGE_KEY, place.first_track + track.lane_of)
-    if track.kind == "counter":
-        yield message(COUNTER, uint(3, BYTES_UNIT))
 
 
 def _interned_texts(place: _Place, texts: Sequence[str], slices: pl.DataFrame) -> Iterator[bytes]:
     """Yield the texts that these slices use. A text's id is its index + 1."""
-    used = slices["name"].unique().sort()
-    for first in range(0, len(used), MAX_NAMES_PER_PACKET):
-        yield _interned_packet(place, EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
+    yield from _interned_names(place, texts, slices["name"])
     for name in TEXTS:
         if name in slices.columns:
             yield _interned_packet(
@@ -308,42 +224,43 @@ def _interned_texts(place: _Place, texts: Sequence[str], slices: pl.DataFrame) -
             )
 
 
+def _interned_names(place: _Place, texts: Sequence[str], names: pl.Series) -> Iterator[bytes]:
+    used = names.unique().sort()
+    for first in range(0, len(used), MAX_NAMES_PER_PACKET):
+        yield _interned_packet(place, EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
+
+
 def _interned_packet(place: _Place, field: int, texts: Sequence[str], indices: Sequence[int]) -> bytes:
     entries = [message(field, uint(1, index + 1), text(2, texts[index])) for index in indices]
     return place.packet(uint(FLAGS, NEEDS_STATE), message(INTERNED, *entries))
 
 
-def _counter_packets(counter: Counter, place: _Place) -> bytes:
-    track = uint(TRACK_UUID, place.first_track + counter.track)
-    event = [uint(TYPE, COUNT) + track, *uints(COUNTER_VALUE, counter.value)]
-    return matrix(len(counter.at), _event_packet(place, counter.at, event)).tobytes()
+def _counter_packets(contents: ExportContents, place: _Place) -> Iterator[bytes]:
+    for number, counter in enumerate(counter_series(contents)):
+        descriptor, at, samples = counter_packets(counter, number, place.gpus.first_gpu + (counter.device or 0))
+        yield place.packet(uint(TIMESTAMP, int(place.to_trace(at[:1])[0])), descriptor)
+        yield matrix(len(at), _packet(place, at, samples)).tobytes()
 
 
-def _event_packet(place: _Place, at: Times, event: list[Part]) -> list[Part]:
+def _packet(place: _Place, at: Times, parts: Sequence[Part]) -> list[Part]:
     head = place.events + uint(FLAGS, NEEDS_STATE)
-    return messages(1, [head, *uints(TIMESTAMP, place.to_trace(at)), *messages(TRACK_EVENT, event)])
+    return messages(1, [head, *uints(TIMESTAMP, place.to_trace(at)), *parts])
 
 
-def _slice_packets(block: pl.DataFrame, place: _Place) -> bytes:
+def _slice_packets(block: pl.DataFrame, place: _Place, launched: Times) -> bytes:
     """Return the begin and end packets of slices.
 
-    Slices with the same arguments and the same number of arrows are encoded together. The end of a slice directly
-    follows its begin: trace_processor sorts by time with a stable sort, and an end closes the slice that began last.
+    Slices with the same arguments and the same number of launched operations are encoded together. The end of a slice
+    directly follows its begin: trace_processor sorts by time with a stable sort, and an end closes the slice that began
+    last.
     """
-    shape = block["flows"].to_numpy().astype(np.int64) << len(ARGUMENTS)
-    for index, name in enumerate(ARGUMENTS):
-        if name not in block.columns:
-            continue
-        shape |= block[name].is_not_null().to_numpy().astype(np.int64) << index
-    groups = []
-    for value in np.unique(shape):
-        rows = np.flatnonzero(shape == value)
-        groups.append((rows, _begin_end_pairs(block[rows], place)))
-    return interleaved(len(block), groups).tobytes()
+    known = [pl.col(name).is_not_null() for name in ARGUMENTS if name in block.columns]
+    alike = [*known, *(pl.col(name) for name in ("launched",) if name in block.columns)]
+    return encoded(block, alike, lambda same: _begin_end_pairs(same, place, launched))
 
 
-def _begin_end_pairs(alike: pl.DataFrame, place: _Place) -> NDArray[np.uint8]:
-    """Return a begin and an end packet for each slice; all have the same arguments and number of arrows."""
+def _begin_end_pairs(alike: pl.DataFrame, place: _Place, launched: Times) -> list[Part]:
+    """Return a begin and an end packet for each slice; all have the same arguments and launch as many operations."""
     track = uints(TRACK_UUID, place.first_track + alike["track"].to_numpy().astype(np.int64))
     begin: list[Part] = [
         uint(TYPE, BEGIN),
@@ -356,21 +273,12 @@ def _begin_end_pairs(alike: pl.DataFrame, place: _Place) -> NDArray[np.uint8]:
             value = alike[name].to_numpy()
             field = uints(STRING_VALUE_IID, value + 1) if name in TEXTS else uints(INT_VALUE, value)
             begin += messages(ANNOTATION, [uint(ANNOTATION_NAME_IID, index + 1), *field])
-    begin += fixed64s(FLOW_IDS, _arrows(alike, place))
-    end = [uint(TYPE, END), *track]
-    parts = [
+    if "launched" in alike.columns and (count := int(alike["launched"][0])):
+        first = alike["first_launched"].to_numpy()
+        submitted = [part for row in range(count) for part in uints(SUBMITTED, launched[first + row])]
+        begin += messages(GPU_CORRELATION, submitted)
+    return [
         part
-        for name, event in (("start", begin), ("end", end))
-        for part in _event_packet(place, alike[name].to_numpy(), event)
+        for name, event in (("start", begin), ("end", [uint(TYPE, END), *track]))
+        for part in _packet(place, alike[name].to_numpy(), messages(TRACK_EVENT, event))
     ]
-    return matrix(len(alike), parts)
-
-
-def _arrows(alike: pl.DataFrame, place: _Place) -> Times:
-    """Return the numbers of the arrows at each slice: to or from its launches, and to the other ranks."""
-    own = place.number * FLOWS_PER_CAPTURE + alike["flow"].to_numpy().astype(np.int64)[:, None]
-    arrows = own + np.arange(int(alike["flows"][0]))
-    if "collective" not in alike.columns or alike["collective"].null_count():
-        return arrows
-    # Below 0, so that no arrow of a launch has the number.
-    return np.column_stack([arrows, -1 - alike["collective"].to_numpy()])

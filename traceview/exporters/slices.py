@@ -1,7 +1,7 @@
-"""All events as slices of tracks, for the timeline formats, and the copy throughput as counters.
+"""What is no GPU work as slices of tracks: calls, ranges, ops, idle time, findings and predictions.
 
-A track is one row in a viewer: a process with its threads, a GPU with its streams and its idle time. Viewers draw a
-track correctly only if its events nest, so events that overlap go to separate lanes of the track.
+A track is one row in a viewer: a process with its threads, a GPU with its idle time. Viewers draw a track correctly
+only if its events nest, so events that overlap go to separate lanes of the track.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from traceview.exporters.contents import ExportContents
 from traceview.intervals import Times
 from traceview.measure.activity import Activity
 from traceview.model.analysis import CAUSES
-from traceview.model.trace import CLASSES, KINDS, MEMORIES, ROLES, SOURCES
+from traceview.model.findings import Finding
+from traceview.model.stacks import SCOPE_KINDS
+from traceview.model.trace import ROLES
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
 
-IDLE = "idle, by cause"
-ASIDE = ("NVTX ranges that cross others", "CUDA calls that cross others")
+IDLE, FINDINGS, PREDICTIONS = "idle, by cause", "findings", "predicted length of an iteration"
+TODAY = "as it is"
+ASIDE = ("NVTX ranges that cross others", "CUDA calls that cross others", "ops that cross others")
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
     """One track. `id` counts from 1; `parent` is the id of the parent track, 0 for none.
 
-    Lanes of one stream or thread have the same `name` and `lane_of`. `device` is a row of Trace.devices; `stream_id`
-    and `context` are CUDA's ids.
+    Lanes of one thread or finding have the same `name` and `lane_of`. `device` is a row of Trace.devices.
     """
 
     id: int
-    kind: str  # "process", "thread", "aside", "device", "idle", "stream" or "counter"
+    kind: str  # "process", "thread", "device", or "plain"
     name: str
     parent: int
     lane_of: int
     process: int = 0
     tid: int = 0
     device: int = -1
-    stream_id: int = -1
-    context: int = -1
 
 
 @dataclass(slots=True)
@@ -66,40 +66,33 @@ class Tracks:
         parent = self.process(process)
         return self._id(("thread", thread), "thread", row["name"] or f"thread {tid}", parent, process=process, tid=tid)
 
-    def aside(self, thread: int, is_call: int, lane: int) -> int:
+    def aside(self, thread: int, source: int, lane: int) -> int:
         """Return the track for events of a thread that do not nest in the thread's own track."""
         parent = self.thread(thread)
         process = self.contents.trace.threads["process"][thread]
-        return self._id(("aside", thread, is_call, lane), "aside", ASIDE[is_call], parent, process=process)
+        return self._id(("aside", thread, source, lane), "plain", ASIDE[source], parent, process=process)
 
     def device(self, device: int) -> int:
         """Return the track of a GPU (a row of Trace.devices)."""
-        row = self.contents.trace.devices.row(device, named=True)
-        return self._id(("device", device), "device", f"{row['id']} {row['name']}".strip(), 0, device=device)
+        return self._id(("device", device), "device", self.contents.device_name(device), 0, device=device)
 
     def idle(self, device: int) -> int:
         """Return the track of a GPU's idle time."""
-        return self._id(("idle", device), "idle", IDLE, self.device(device), device=device)
+        return self._id(("idle", device), "plain", IDLE, self.device(device), device=device)
 
-    def counter(self, device: int, name: str) -> int:
-        """Return the track of a GPU's counter."""
-        return self._id(("counter", device, name), "counter", name, self.device(device), device=device)
-
-    def stream(self, stream: int, lane: int) -> int:
-        """Return the track of a lane of a stream (a row of Trace.streams)."""
-        row = self.contents.trace.streams.row(stream, named=True)
-        device, process = row["device"], row["process"]
-        shared = len(self.contents.trace.devices["processes"][device]) > 1
-        name = f"{row['label']} (process {process})" if shared else row["label"]
-        ids = {"device": device, "stream_id": row["stream_id"], "context": row["context"]}
-        return self._id(("stream", stream, lane), "stream", name, self.device(device), **ids)
+    def answer(self, group: str, name: str, device: str | None = None, lane: int = 0) -> int:
+        """Return the track of a finding or a prediction, in the group of those of its GPU, or of no GPU."""
+        ids = self.contents.trace.devices["id"].to_list()
+        above = self.device(ids.index(device)) if device in ids else 0
+        parent = self._id(("group", group, above), "plain", group, above)
+        return self._id(("answer", parent, name, lane), "plain", name, parent)
 
     def _id(self, key: tuple[object, ...], kind: str, name: str, parent: int, **ids: int) -> int:
         track = self._ids.get(key)
         if track is None:
             track = len(self.created) + 1
             # The last item of a lane's key is the lane number; lane 0 is created first.
-            lane_of = track if key[0] not in ("stream", "aside") else self._ids.get((*key[:-1], 0), track)
+            lane_of = track if key[0] not in ("answer", "aside") else self._ids.get((*key[:-1], 0), track)
             self.created.append(Track(track, kind, name, parent, lane_of, **ids))
             self._ids[key] = track
         return track
@@ -194,65 +187,62 @@ def _range_maxima(values: Times, low: Times, high: Times) -> Times:
     return largest
 
 
-CATEGORIES = ("kernel", "communication", "graph", "copy", "memset", "cuda_api", "nvtx", "idle")
+CATEGORIES = ("cuda_api", "nvtx", *SCOPE_KINDS, "idle", "finding", "prediction")
 # The order of causes inside a gap. All lengths are exact; the positions of the last two are exact, too.
 ORDER_IN_GAP = ("unknown", "host", "api", "memory", "blocking_copy", "sync", "profiler", "launch", "queued")
-NUMBERS = ("correlation", "bytes", "gap", "collective")
-TEXTS = ("kind", "memory", "role", "domain")
+NUMBERS = ("correlation", "gap", "sequence", "cost_ns", "saves_ns", "low_ns", "high_ns")
+TEXTS = ("role", "domain", "finding", "severity", "remedy", "gain_source", "change", "rests_on")
 SLICES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
     "track": pl.Int32,  # Track.id
     "category": pl.UInt8,  # index in CATEGORIES
     "name": pl.UInt32,  # index in SliceBuilder.texts
-    "flow": pl.Int32,  # number of the first of `flows` arrows that begin or end here
-    "flows": pl.Int32,
+    "first_launched": pl.Int32,  # place in SliceBuilder.launched of the first of `launched` operations of a call
+    "launched": pl.Int32,
     **dict.fromkeys(NUMBERS, pl.Int64),  # null if the slice has none
     **dict.fromkeys(TEXTS, pl.UInt32),  # index in SliceBuilder.texts; null if the slice has none
 }
-MAX_RATE = 1e15  # bytes/s; above any real copy, so that sums over a damaged capture do not overflow
 Columns = dict[str, pl.Series | Times]
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """A counter. Each value holds from its time in `at` (ns, ascending) to the next."""
-
-    track: int  # Track.id
-    at: Times
-    value: Times  # bytes a second
-
-
 class SliceBuilder:
-    """Builds slices part by part. `tracks.created` and `texts` grow with each part."""
+    """Builds slices part by part. `tracks.created` and `texts` grow with each part.
+
+    `launched` has the rows of ExportContents.operations that have a launch, in order of their calls.
+    """
 
     def __init__(self, contents: ExportContents) -> None:
         self.contents = contents
         self.tracks = Tracks(contents)
         self.texts: list[str] = []
+        launch = contents.operations["launch"].fill_null(-1).to_numpy()
+        order = np.argsort(launch, kind="stable")
+        self.launched: Times = order[np.searchsorted(launch[order], 0) :]
 
     def parts(self) -> Iterator[pl.DataFrame]:
         """Yield slices with the columns of SLICES, except columns that are null in the whole part.
 
         All slices of a track are in one part. They nest, and are sorted by (track, start, longest first).
         """
-        launched, calls = _flow_numbers(self.contents)
+        answers = [*_finding_slices(self), *_prediction_slices(self)]
+        if answers:
+            yield _sorted_frame(answers)
         for device in self.contents.activities:
             yield _sorted_frame([_idle_slices(self, device)])
-        yield _sorted_frame([_operation_slices(self, launched)])
-        yield _sorted_frame(_host_slices(self, calls))
+        yield _sorted_frame(_host_slices(self))
 
-    def counters(self) -> Iterator[Counter]:
-        """Yield the copy throughput of each device, one counter for each kind of copy."""
-        for device in self.contents.activities:
-            yield from _throughput(self.contents, device.device, self.tracks)
-
-    def add_texts(self, column: pl.Series) -> pl.Series:
+    def add_enum(self, column: pl.Series) -> pl.Series:
         """Add the categories of an Enum column to `texts`, and return the index of each value in `texts`."""
         assert isinstance(column.dtype, pl.Enum)
         first = len(self.texts)
         self.texts.extend(column.dtype.categories)
         return (column.to_physical().cast(pl.Int64) + first).cast(pl.UInt32)
+
+    def add_texts(self, texts: Sequence[str]) -> Times:
+        """Add texts to `texts`, and return their indices."""
+        self.texts.extend(texts)
+        return np.arange(len(self.texts) - len(texts), len(self.texts))
 
 
 def _sorted_frame(parts: Sequence[Columns]) -> pl.DataFrame:
@@ -261,56 +251,10 @@ def _sorted_frame(parts: Sequence[Columns]) -> pl.DataFrame:
     ]
     return (
         pl.concat(frames, how="diagonal")
-        .with_columns(pl.col("flow", "flows").fill_null(0), length=pl.col("start") - pl.col("end"))
+        .with_columns(pl.col("^(first_)?launched$").fill_null(0), length=pl.col("start") - pl.col("end"))
         .sort("track", "start", "length", maintain_order=True)
         .drop("length")
     )
-
-
-def _flow_numbers(contents: ExportContents) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
-    """Number the arrows from launches to their operations.
-
-    Returns (first, count) of each operation, and (first, count) of each call. The arrows of a call have consecutive
-    numbers.
-    """
-    launch = contents.operations["launch"].fill_null(-1).to_numpy()
-    order = np.argsort(launch, kind="stable")
-    order = order[np.searchsorted(launch[order], 0) :]
-    number = np.zeros(len(launch), np.int64)
-    number[order] = np.arange(1, len(order) + 1)
-    call = contents.api["row"].to_numpy()
-    first = np.searchsorted(launch[order], call)
-    count = np.searchsorted(launch[order], call, side="right") - first
-    return (number, (number > 0).astype(np.int64)), (first + 1, count)
-
-
-def _operation_slices(builder: SliceBuilder, flows: tuple[Times, Times]) -> Columns:
-    frame = builder.contents.operations
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    stream = frame["stream"].to_numpy().astype(np.int64)
-    track = _track_ids(builder.tracks.stream, stream, assign_lanes(start, end, stream))
-    source = frame["source"].to_physical().to_numpy()
-    category = np.array([CATEGORIES.index({"memcpy": "copy"}.get(name, name)) for name in SOURCES], np.uint8)[source]
-    is_communication = frame["class"].to_physical().to_numpy() == CLASSES.index("communication")
-    category[is_communication] = CATEGORIES.index("communication")
-    number = builder.contents.collective
-    collective = (
-        {} if number is None else {"collective": pl.Series(number, dtype=pl.Int64).set(pl.Series(number < 0), None)}
-    )
-    return {
-        **collective,
-        "start": start,
-        "end": end,
-        "track": track,
-        "category": category,
-        "name": builder.add_texts(frame["name"]),
-        "flow": flows[0],
-        "flows": flows[1],
-        "correlation": frame["correlation"].cast(pl.Int64),
-        "bytes": frame.select(pl.when(pl.col("source").is_in(["memcpy", "memset"])).then("bytes"))["bytes"],
-        "kind": builder.add_texts(frame["kind"].cast(pl.Enum(KINDS))),
-        "memory": builder.add_texts(frame["memory"].cast(pl.Enum(MEMORIES))),
-    }
 
 
 def _track_ids(track_id: Callable[..., int], *keys: Times) -> Times:
@@ -321,40 +265,51 @@ def _track_ids(track_id: Callable[..., int], *keys: Times) -> Times:
     return ids
 
 
-def _host_slices(builder: SliceBuilder, flows: tuple[Times, Times]) -> tuple[Columns, Columns]:
-    """Return the slices of ranges and of calls. Events that do not nest go to extra tracks of their thread."""
+def _host_slices(builder: SliceBuilder) -> list[Columns]:
+    """Return the slices of ranges, calls and ops. Events that do not nest go to extra tracks of their thread."""
     contents = builder.contents
+    frames = (contents.ranges, contents.api, contents.scopes)
     start, end, thread = (
-        np.concatenate([contents.ranges[name].to_numpy(), contents.api[name].to_numpy()]).astype(np.int64)
+        np.concatenate([frame[name].to_numpy() for frame in frames]).astype(np.int64)
         for name in ("start", "end", "thread")
     )
-    is_call = np.repeat([0, 1], [len(contents.ranges), len(contents.api)])
+    source = np.repeat([0, 1, 2], [len(frame) for frame in frames])
     track = _track_ids(builder.tracks.thread, thread)
     out = crossing_rows(start, end, thread)
     if len(out):
-        lane = assign_lanes(start[out], end[out], 2 * thread[out] + is_call[out])
-        track[out] = _track_ids(builder.tracks.aside, thread[out], is_call[out], lane)
-    domain = contents.ranges["domain"]
-    ranges: Columns = {
-        "start": contents.ranges["start"],
-        "end": contents.ranges["end"],
-        "track": track[: len(contents.ranges)],
-        "category": np.full(len(contents.ranges), CATEGORIES.index("nvtx"), np.uint8),
-        "name": builder.add_texts(contents.ranges["name"]),
-        "domain": builder.add_texts(domain).set(domain.cast(pl.String) == "", None),
-    }
-    calls: Columns = {
-        "start": contents.api["start"],
-        "end": contents.api["end"],
-        "track": track[len(contents.ranges) :],
-        "category": np.full(len(contents.api), CATEGORIES.index("cuda_api"), np.uint8),
-        "name": builder.add_texts(contents.api["name"]),
-        "flow": flows[0],
-        "flows": flows[1],
-        "correlation": contents.api["correlation"].cast(pl.Int64),
-        "role": builder.add_texts(contents.api["role"].cast(pl.Enum(ROLES))),
-    }
-    return ranges, calls
+        lane = assign_lanes(start[out], end[out], len(frames) * thread[out] + source[out])
+        track[out] = _track_ids(builder.tracks.aside, thread[out], source[out], lane)
+    calls = contents.api["row"].to_numpy()
+    launch = contents.operations["launch"].gather(builder.launched).to_numpy()
+    first, last = (np.searchsorted(launch, calls, side=side) for side in ("left", "right"))
+    domain, kind = contents.ranges["domain"], contents.scopes["kind"].to_physical().to_numpy()
+    own: tuple[Columns, ...] = (
+        {
+            "category": np.full(len(domain), CATEGORIES.index("nvtx")),
+            "domain": builder.add_enum(domain).set(domain.cast(pl.String) == "", None),
+        },
+        {
+            "category": np.full(len(calls), CATEGORIES.index("cuda_api")),
+            "first_launched": first,
+            "launched": last - first,
+            "correlation": contents.api["correlation"].cast(pl.Int64),
+            "role": builder.add_enum(contents.api["role"].cast(pl.Enum(ROLES))),
+        },
+        {
+            "category": kind.astype(np.int64) + CATEGORIES.index(SCOPE_KINDS[0]),
+            "sequence": contents.scopes["sequence"],
+        },
+    )
+    return [
+        {
+            "start": frame["start"],
+            "end": frame["end"],
+            "track": track[source == number],
+            "name": builder.add_enum(frame["name"]),
+            **columns,
+        }
+        for number, (frame, columns) in enumerate(zip(frames, own, strict=True))
+    ]
 
 
 def _idle_slices(builder: SliceBuilder, device: Activity) -> Columns:
@@ -365,43 +320,64 @@ def _idle_slices(builder: SliceBuilder, device: Activity) -> Columns:
     lengths = lengths.reshape(-1)
     rows = np.flatnonzero(lengths)
     cause = np.array([CAUSES.index(name) for name in ORDER_IN_GAP])[rows % len(ORDER_IN_GAP)]
-    first = len(builder.texts)
-    builder.texts.extend(CAUSES)
     return {
         "start": (end - lengths)[rows],
         "end": end[rows],
         "track": np.full(len(rows), builder.tracks.idle(device.device)),
         "category": np.full(len(rows), CATEGORIES.index("idle")),
-        "name": cause + first,
-        "flow": np.zeros(len(rows), np.int64),
-        "flows": np.zeros(len(rows), np.int64),
+        "name": builder.add_texts(CAUSES)[cause],
         "gap": rows // len(ORDER_IN_GAP),
     }
 
 
-def _throughput(contents: ExportContents, device: int, tracks: Tracks) -> Iterator[Counter]:
-    """Yield a counter for each kind of copy of a device (a row of Trace.devices).
+def _finding_slices(builder: SliceBuilder) -> Iterator[Columns]:
+    """Yield the places of each finding, on a track with its title."""
+    for finding in builder.contents.analysis.findings if builder.contents.analysis else ():
+        yield from (_places_of(builder, each) for each in finding.by_device if each.evidence)
 
-    Its value is the summed rate of all copies under way, in bytes a second.
-    """
-    copies = contents.operations.filter((pl.col("device") == device) & pl.col("kind").is_not_null())
-    copies = copies.filter(pl.col("end") > pl.col("start"))
-    for kind in copies["kind"].cast(pl.String).unique().sort():
-        mine = copies.filter(pl.col("kind").cast(pl.String) == kind)
-        # A copy that the window cuts keeps the rate of the full copy.
-        uncut = contents.trace.operations[mine["row"].to_numpy()]
-        length = (uncut["end"] - uncut["start"]).to_numpy()
-        rate = np.rint(np.clip(mine["bytes"].to_numpy() / length * 1e9, 0, MAX_RATE)).astype(np.int64)
-        change = (
-            pl.DataFrame(
-                {
-                    "at": np.concatenate([mine["start"].to_numpy(), mine["end"].to_numpy()]),
-                    "change": np.concatenate([rate, -rate]),
-                }
-            )
-            .group_by("at")
-            .agg(pl.col("change").sum())
-            .sort("at")
-        )
-        at, value = change["at"].to_numpy(), np.cumsum(change["change"].to_numpy())
-        yield Counter(tracks.counter(device, f"{kind} bytes/s"), at, value)
+
+def _places_of(builder: SliceBuilder, finding: Finding) -> Columns:
+    places, gain = finding.evidence, finding.gain
+    start, end = (np.array([getattr(place, name) for place in places], np.int64) for name in ("start_ns", "end_ns"))
+    first = builder.contents.first
+    start, end = np.maximum(start, first), np.maximum(end, first)
+    lanes = assign_lanes(start, end, np.zeros_like(start))
+    numbers = {"saves_ns": gain.ns, "low_ns": gain.low_ns, "high_ns": gain.high_ns}
+    texts = {"finding": finding.id, "severity": finding.severity, "remedy": finding.remedy, "gain_source": gain.source}
+    return {
+        "start": start,
+        "end": end,
+        "track": np.array([builder.tracks.answer(FINDINGS, finding.title, finding.device, lane) for lane in lanes]),
+        "category": np.full(len(places), CATEGORIES.index("finding")),
+        "name": builder.add_texts([place.text for place in places]),
+        "cost_ns": np.array([place.cost_ns for place in places], np.int64),
+        **{name: np.full(len(places), value) for name, value in numbers.items()},
+        **{name: np.repeat(builder.add_texts([value]), len(places)) for name, value in texts.items()},
+    }
+
+
+def _prediction_slices(builder: SliceBuilder) -> Iterator[Columns]:
+    """Yield an iteration as it is, and one after each change, each on its track; all begin where the first one does."""
+    predicted = builder.contents.predicted
+    if predicted is None:
+        return
+    begin = predicted.spans[0].start_ns if predicted.spans else builder.contents.first
+    yield _iteration_slice(builder, TODAY, begin, predicted.base_ns, {}, {})
+    for each in predicted.predictions:
+        numbers = {"saves_ns": predicted.base_ns - each.iteration_ns, "low_ns": each.low_ns, "high_ns": each.high_ns}
+        texts = {"change": each.change, "rests_on": each.rests_on}
+        yield _iteration_slice(builder, each.title, begin, each.iteration_ns, numbers, texts)
+
+
+def _iteration_slice(
+    builder: SliceBuilder, title: str, begin: int, ns: int, numbers: Mapping[str, int], texts: Mapping[str, str]
+) -> Columns:
+    return {
+        "start": np.array([begin]),
+        "end": np.array([begin + ns]),
+        "track": np.array([builder.tracks.answer(PREDICTIONS, title)]),
+        "category": np.array([CATEGORIES.index("prediction")]),
+        "name": builder.add_texts([title]),
+        **{name: np.array([value]) for name, value in numbers.items()},
+        **{name: builder.add_texts([value]) for name, value in texts.items()},
+    }

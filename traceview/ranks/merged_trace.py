@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from traceview.errors import RequestError
 from traceview.exporters import ExportContents, collect
@@ -89,14 +90,25 @@ def with_collectives(contents: ExportContents) -> ExportContents:
 
 def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:
     """Return the contents with the number of each operation's collective among all matched ones."""
-    operations, clock = contents.operations, fleet.clocks[report]
-    numbers = np.full(len(operations), NONE, np.int64)
-    devices = contents.trace.devices["id"].to_list()
+    numbers, arrival = collective_numbers(contents.operations, contents.trace.devices["id"].to_list(), fleet, report)
+    return replace(contents, collective=numbers, arrival=arrival)
+
+
+def collective_numbers(
+    operations: pl.DataFrame, devices: Sequence[str], fleet: Fleet, report: int
+) -> tuple[Times, Times]:
+    """Return the number of each operation's collective among all matched ones, and the ranks that arrive before.
+
+    Both are NONE for other operations. `devices` has the ids of the report's devices.
+    """
+    clock = fleet.clocks[report]
+    numbers, arrival = (np.full(len(operations), NONE, np.int64) for _ in range(2))
     device = operations["device"].to_numpy()
     start, end = (clock.to_common(operations[name].to_numpy()) for name in ("start", "end"))
     is_communication = (operations["class"] == "communication").to_numpy()
     first = 0
     for group in fleet.times:
+        arrivals = group.times()[0]
         for row, rank in enumerate(group.ranks):
             if fleet.ranks[rank].report == report:
                 rows = np.flatnonzero(is_communication & (device == devices.index(fleet.ranks[rank].device)))
@@ -104,8 +116,10 @@ def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> Export
                 places = _places(begin, begin + group.length[row].values(), start[rows], end[rows])
                 known = places != NONE
                 numbers[rows[known]] = first + places[known]
+                earlier = (arrivals < arrivals[row]).sum(axis=0) + (arrivals[:row] == arrivals[row]).sum(axis=0)
+                arrival[rows[known]] = earlier[places[known]]
         first += len(group.kind)
-    return replace(contents, collective=numbers)
+    return numbers, arrival
 
 
 def _places(start: Times, end: Times, kernel_start: Times, kernel_end: Times) -> Times:
