@@ -161,6 +161,17 @@ def test_end_of_an_area_is_dragged(page: Opened, place: str) -> None:
     assert last["to"] == pytest.approx(view[0] + 0.7 * (view[1] - view[0]), rel=0.01)
 
 
+def test_panel_is_in_sight_and_has_room_for_an_area(page: Opened) -> None:
+    bottom = "document.getElementById('panel').getBoundingClientRect().bottom"
+    assert page.evaluate("document.getElementById('frame').getBoundingClientRect().bottom") > 800
+    page.press(".")
+    assert page.evaluate(bottom) <= 900
+    low = page.evaluate("document.getElementById('panel').offsetHeight")
+    drag(page, "#axis", (0.4, 14), (0.5, 14))
+    assert page.evaluate(bottom) <= 900 and page.evaluate("scrollY") == 0
+    assert page.evaluate("document.getElementById('panel').offsetHeight") > 2 * low
+
+
 def test_table_of_events_and_timeline_have_one_selection(page: Opened, analysis: Analysis) -> None:
     page.evaluate("traceview.setView(100e6, 102e6)")
     page.settle()

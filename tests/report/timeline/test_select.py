@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from playwright.sync_api import Browser
 
 from tests.pages import inputs_of, long_analysis
 from tests.report.browser import READY, Opened, opened
 from traceview import intervals
+from traceview.measure.queues import NEAR_END
 from traceview.model.analysis import Analysis
+from traceview.model.trace import Trace
 from traceview.report.analysis.page import render
 
 KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"
@@ -313,6 +316,85 @@ def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> 
     assert len(found) > 50
 
 
+def click_event(page: Opened, row: str, start: int, end: int) -> None:
+    """Click the middle of an event of a row, after the view has moved there."""
+    page.evaluate("([from, to]) => traceview.setView(from, to)", [start - 1e5, end + 1e5])
+    page.settle()
+    place = page.evaluate(
+        """(id) => { const { y, h } = traceview.board.shown.find((row) => row.id === id);
+          const scroll = document.getElementById("scroll");
+          scroll.scrollTop = y - 40;
+          const box = document.getElementById("canvas").getBoundingClientRect();
+          return [box.left + box.width / 2, box.top + y + h / 2 - scroll.scrollTop]; }""",
+        row,
+    )
+    page.settle()
+    page.page.mouse.click(*place)
+    page.settle()
+
+
+def awaited_operations(trace: Trace) -> list[tuple[int, int, int]]:
+    """Return the operations that wait for another stream, as (row, row of the awaited one, ns), by a plain loop."""
+    work = trace.operations
+    start, end, stream, device, launch = (work[n].to_list() for n in ("start", "end", "stream", "device", "launch"))
+    returned = trace.api["end"].to_list()
+    found, ended = [], dict.fromkeys(stream, 0)
+    for row in range(len(work)):
+        own, ended[stream[row]] = ended[stream[row]], end[row]
+        if launch[row] is None:
+            continue
+        before = [at for at in range(max(0, row - 60), row) if device[at] == device[row] and end[at] <= start[row]]
+        ready, last = max(own, returned[launch[row]]), max(before, key=lambda at: end[at], default=row)
+        if end[last] > ready and stream[last] != stream[row] and start[row] - end[last] <= NEAR_END:
+            found.append((row, last, end[last] - ready))
+    return found
+
+
+def test_operation_leads_to_what_it_waited_for(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
+    """Each wait of 20 µs that the page shows follows a cudaStreamWaitEvent, which the page does not read."""
+    analysis = analysis_of("ddp2")
+    trace, zero = analysis.trace, analysis.trace.span.start
+    waits = sorted(awaited_operations(trace), key=lambda wait: -wait[2])
+    long = [wait for wait in waits if wait[2] > 20_000]
+    events = trace.api.with_row_index().filter(pl.col("name").cast(pl.String).str.contains("StreamWaitEvent"))
+    for row, _, _ in long:
+        launch = trace.operations["launch"][row]
+        thread = trace.api["thread"][launch]
+        launches = trace.operations.filter(pl.col("launch") < launch)["launch"]
+        earlier = max(at for at in launches.to_list() if trace.api["thread"][at] == thread)
+        assert len(events.filter((pl.col("thread") == thread) & pl.col("index").is_between(earlier, launch)))
+    assert len(long) > 10
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
+        for row, awaited, ns in long[:3]:
+            one, other = (trace.operations.row(at, named=True) for at in (row, awaited))
+            click_event(page, f"s:{one['stream']}", one["start"] - zero, one["end"] - zero)
+            found = page.evaluate(
+                "(({ row, marks, i, wait }) => [row.id, marks.start[i], wait])(traceview.selected.producer)"
+            )
+            assert found == [f"s:{other['stream']}", other["start"] - zero, ns]
+            assert f"waited for\n{other['name']} on" in page.page.locator("#panel").inner_text()
+        page.page.get_by_role("button", name="Go to what it waited for").click()
+        page.settle()
+        assert page.evaluate("(({ item, marks, i }) => [item.id, marks.start[i]])(traceview.selected.hit)") == found[:2]
+        page.press("Escape")
+        assert page.evaluate("traceview.selected.producer") is None and page.complaints == []
+
+
+def test_wait_of_the_host_leads_to_what_it_waited_for(page: Opened, analysis: Analysis) -> None:
+    trace, zero = analysis.trace, analysis.trace.span.start
+    work = trace.operations.sort("end")
+    waits = trace.api.filter(pl.col("role") == "sync").sort("end")
+    waits = waits.join_asof(work.select(pl.col("end").alias("done"), "stream"), left_on="end", right_on="done")
+    wait = waits.filter(pl.col("done") > pl.col("start")).row(-1, named=True)
+    click_event(page, f"t:{wait['thread']}", wait["start"] - zero, wait["end"] - zero)
+    assert page.evaluate("(({ row, marks, i }) => [row.id, marks.end[i]])(traceview.selected.producer)") == [
+        f"s:{wait['stream']}",
+        wait["done"] - zero,
+    ]
+
+
 def test_collective_leads_to_that_of_the_other_gpu(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
@@ -325,17 +407,11 @@ def test_collective_leads_to_that_of_the_other_gpu(
     chosen = here.row(len(here) // 2, named=True)
     start, end = (chosen[edge] - zero for edge in ("start", "end"))
     with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
-        page.evaluate("([from, to]) => traceview.setView(from, to)", [start - 1e5, end + 1e5])
-        page.settle()
-        place = page.evaluate(
-            """(id) => { const { y, h } = traceview.board.shown.find((row) => row.id === id);
-              const box = document.getElementById("canvas").getBoundingClientRect();
-              const top = document.getElementById("scroll").scrollTop;
-              return [box.left + box.width / 2, box.top + y + h / 2 - top]; }""",
-            f"s:{chosen['stream']}",
-        )
-        page.page.mouse.click(*place)
+        click_event(page, f"s:{chosen['stream']}", start, end)
         found = page.evaluate("traceview.selected.peers.map(({ row, marks, i }) => [row.group.label, marks.start[i]])")
         assert found == [["GPU 1", there["start"][len(here) // 2] - zero]]  # both run the same collectives in turn
+        later = there["start"][len(here) // 2] - chosen["start"]
+        text = page.page.locator("#panel").inner_text()
+        assert ("for GPU 1, the last of 2 GPUs" if later > 0 else "the others wait for this one") in text
         page.press("Escape")
         assert page.evaluate("traceview.selected.peers") == [] and page.complaints == []

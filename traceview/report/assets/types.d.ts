@@ -507,6 +507,8 @@ export interface Selected {
   partners: Partner[];
   /** The same collective on other GPUs. */
   peers: Partner[];
+  /** What it waited for, and how long in ns. */
+  producer: (Partner & { wait: number }) | null;
   path: string;
 }
 

@@ -3,7 +3,7 @@ import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
 import { countText, duration, gainShare, percent, timeRange } from "../core/words.js";
-import { afterCover, coveredView, showCovers } from "./cover.js";
+import { coveredView, followCover, showCovers } from "./cover.js";
 import { showFamily } from "./kernels.js";
 import { showPlace } from "./places.js";
 
@@ -29,10 +29,7 @@ export function showHead() {
 
 export function showAnswer() {
   showCovers();
-  for (const show of [showSentence, showDevices]) {
-    show();
-    afterCover.push(show);
-  }
+  for (const show of [showSentence, showDevices, showCards]) followCover(show);
 }
 
 function showSentence() {
@@ -173,12 +170,7 @@ function restButton(text, action) {
   return actionButton(text, { class: "rest", "aria-expanded": "false" }, action);
 }
 
-export function showCards() {
-  drawCards();
-  afterCover.push(drawCards);
-}
-
-function drawCards() {
+function showCards() {
   const cards = page.findings.slice(0, CARDS).map(findingCard);
   byId("costliest").hidden = !cards.length; // the answer says that there is none
   byId("cards").replaceChildren(...cards);

@@ -7,6 +7,12 @@ const COUNTED = "in the counted iterations";
 /** What follows the choice. @type {(() => void)[]} */
 export const afterCover = [];
 
+// Shows what follows the choice, now and after each choice.
+export function followCover(show) {
+  show();
+  afterCover.push(show);
+}
+
 export function showCovers() {
   const [first, second] = page.covers;
   const { answer, answer_basis, total, findings, other } = page;

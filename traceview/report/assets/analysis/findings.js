@@ -2,17 +2,12 @@
 import { actionButton, byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
-import { afterCover, coverWords } from "./cover.js";
+import { coverWords } from "./cover.js";
 import { showPlace } from "./places.js";
 
 const SHOWN_FRAMES = 4;
 
 export function showFindings() {
-  drawFindings();
-  afterCover.push(drawFindings);
-}
-
-function drawFindings() {
   const found = page.findings.map(findingArticle);
   byId("findings-title").textContent = ["All findings", coverWords()].filter(Boolean).join(", ");
   byId("all").replaceChildren(...(found.length ? found : [el("p", { text: "No finding: nothing cost GPU time." })]));

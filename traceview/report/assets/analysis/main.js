@@ -23,7 +23,8 @@ import { loadRows } from "../timeline/rows.js";
 import { watchSearch } from "../timeline/search.js";
 import { area, board, linked, selected, view } from "../timeline/state.js";
 import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
-import { showAnswer, showCards, showHead } from "./answer.js";
+import { showAnswer, showHead } from "./answer.js";
+import { followCover } from "./cover.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
 import { watchPrinting } from "./print.js";
@@ -67,7 +68,7 @@ async function start() {
     await rebuild();
     await repaintCharts();
   });
-  for (const show of [showHead, showAnswer, showCards, showSummarised, showStrip, showWhatIf]) show();
+  for (const show of [showHead, showAnswer, showSummarised, showStrip, showWhatIf]) show();
   document.documentElement.dataset.shown = "answer";
   const unpacking = Promise.all([inflateElement("columns"), inflateText("names")]);
   await drawnFrame();
@@ -103,7 +104,7 @@ async function start() {
   };
   document.documentElement.dataset.drawn = "true";
   await domReady();
-  for (const show of [showFindings, showIterations, showTables, showNotes, showKernels]) {
+  for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels]) {
     await show();
     await nextTask();
   }

@@ -3,7 +3,7 @@ import { byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { sortableTable, unitColumn } from "../core/table.js";
 import { countText } from "../core/words.js";
-import { afterCover, coveredView } from "./cover.js";
+import { coveredView, followCover } from "./cover.js";
 
 function section(heading, note, ...children) {
   return el(
@@ -21,9 +21,7 @@ export function showTables() {
     shown.filter(({ rows }) => rows.length > FIRST_ROWS === wanted).map(declaredSection),
   );
   const flow = el("div", { class: "flow" });
-  const showIdle = () => flow.replaceChildren(...idleSections(), ...short);
-  showIdle();
-  afterCover.push(showIdle);
+  followCover(() => flow.replaceChildren(...idleSections(), ...short));
   byId("tables-inner").replaceChildren(flow, ...long);
 }
 

@@ -6,8 +6,8 @@ import { areaTables } from "./areatables.js";
 import { measureRange } from "./measured.js";
 import { namesInside } from "./namesums.js";
 import { showPanel } from "./panel.js";
-import { area, pointer, selected, view } from "./state.js";
-import { schedule, setView } from "./view.js";
+import { NOTHING, area, pointer, selected, selectedSpan, view } from "./state.js";
+import { schedule, setSpan } from "./view.js";
 
 // The first press of m sets one end at the pointer, the second the other. Without a pointer over the timeline, the area
 // is the selection, the highlight or the visible range.
@@ -16,12 +16,7 @@ export function measureHere() {
     area.points[1] = Math.round(pointer.x ?? area.points[1] ?? view.to);
     return showArea(area.points);
   }
-  const { hit } = selected,
-    { lit } = view;
-  if (pointer.x === null)
-    return showArea(
-      hit ? [hit.marks.start[hit.i], hit.marks.end[hit.i]] : lit ? [lit.start, lit.end] : [view.from, view.to],
-    );
+  if (pointer.x === null) return showArea(selectedSpan() ?? [view.from, view.to]);
   Object.assign(area, { points: [Math.round(pointer.x)], rows: null, moving: true, result: null });
   showPanel(el("p", {}, `Measuring from ${momentText(area.points[0])}: press m at the other end, or Esc to cancel.`));
   schedule();
@@ -43,7 +38,7 @@ export async function showArea(points, rows = null, title = "") {
     .map((at) => Math.min(Math.max(Math.round(at), 0), page.timeline.span[1]))
     .sort((a, b) => a - b);
   Object.assign(area, { points: [from, to], rows, moving: false, result: null });
-  Object.assign(selected, { hit: null, partners: [], peers: [], path: "" });
+  Object.assign(selected, NOTHING);
   schedule();
   const devices = await measureRange(from, to);
   const result = { ...devices, rows, title, names: namesInside(from, to, rows, devices.sums), points: [from, to] };
@@ -75,9 +70,7 @@ export function keepArea() {
 }
 
 export function fitArea() {
-  const [from, to] = area.points,
-    air = (to - from) * 0.05;
-  setView(from - air, to + air);
+  setSpan(area.points, 0.05);
 }
 
 function areaTitle({ from, to, exact, rows, title }) {

@@ -4,8 +4,8 @@ import { cssColour } from "../core/palette.js";
 import { duration, momentText } from "../core/words.js";
 import { toX } from "./axis.js";
 import { showPanel } from "./panel.js";
-import { area, selected, view } from "./state.js";
-import { schedule, setView } from "./view.js";
+import { area, selectedSpan, view } from "./state.js";
+import { schedule, setSpan } from "./view.js";
 
 const FLAG = 7; // pixels
 
@@ -14,12 +14,7 @@ export const bookmarks = { all: [] };
 
 // Marks the area, the selected event or the view; the note is written in the panel.
 export function addBookmark() {
-  const { hit } = selected;
-  const [from, to] = area.result
-    ? area.result.points
-    : hit
-      ? [hit.marks.start[hit.i], hit.marks.end[hit.i]]
-      : [view.from, view.to];
+  const [from, to] = area.result?.points ?? selectedSpan() ?? [view.from, view.to];
   const made = { from: Math.round(from), to: Math.round(to), note: "" };
   bookmarks.all = [...bookmarks.all, made].sort((a, b) => a.from - b.from);
   showBookmarks(made);
@@ -58,9 +53,8 @@ function bookmarkLine(mark, current) {
   return el("li", { class: current ? "current" : null }, show, field, remove);
 }
 
-function goToBookmark(mark) {
-  const air = (mark.to - mark.from) * 0.05 + 50;
-  setView(mark.from - air, mark.to + air);
+function goToBookmark({ from, to }) {
+  setSpan([from, to], 0.05, 50);
 }
 
 // The bookmark after the start of the view, or the first; shows all.

@@ -10,7 +10,7 @@ import { visibleSources } from "./levels.js";
 import { allRows, rowName } from "./rows.js";
 import { select } from "./select.js";
 import { area, selected, view } from "./state.js";
-import { afterRedraw, setView } from "./view.js";
+import { afterRedraw, setSpan } from "./view.js";
 
 const MOST_EVENTS = 500;
 const LISTED = ["stream", "call", "range", "projected", "sample"];
@@ -69,9 +69,8 @@ function listEvents() {
 
 // Selects the event; the view moves there if it is out of sight.
 function openEvent(hit) {
-  const [start, end] = [startOf(hit), hit.marks.end[hit.i]],
-    air = Math.max(end - start, (view.to - view.from) / 2);
-  if (start < view.from || end > view.to) setView(start - air, end + air);
+  const [start, end] = [startOf(hit), hit.marks.end[hit.i]];
+  if (start < view.from || end > view.to) setSpan([start, end], 1, (view.to - view.from) / 2);
   select(hit);
   bringInSight([hit.item.id]);
 }
@@ -95,6 +94,7 @@ export function toggleEvents() {
   const place = byId("events");
   place.hidden = !place.hidden;
   if (!place.hidden) listEvents();
+  place.scrollIntoView({ block: "nearest" });
   followSelection();
 }
 

@@ -3,12 +3,11 @@
 import { byId, queryAll } from "../core/dom.js";
 import { drawnY, isStuck, revealRow, stuckHeight } from "./rows.js";
 import { view } from "./state.js";
-import { rebuild, setView } from "./view.js";
+import { rebuild, setSpan } from "./view.js";
 
 export async function goTo(place) {
-  const length = Math.max(place.end - place.start, 500);
   view.lit = place;
-  setView(place.start - length, place.end + length);
+  setSpan([place.start, place.end], 1, 500);
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   await bringInSight(place.rows);
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;

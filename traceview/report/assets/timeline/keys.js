@@ -7,12 +7,12 @@ import { toggleEvents } from "./events.js";
 import { maximise } from "./height.js";
 import { rowUnder } from "./hover.js";
 import { clearLinked, stepLinked } from "./linked.js";
-import { showHelp } from "./panel.js";
+import { showHelp, showPanel } from "./panel.js";
 import { hideRow, pinRow } from "./rows.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, stepRow, stepSelected } from "./select.js";
-import { area, pointer, selected, view } from "./state.js";
-import { fit, pan, rebuild, setView, zoom } from "./view.js";
+import { area, pointer, selected, selectedSpan, view } from "./state.js";
+import { fit, pan, rebuild, setSpan, zoom } from "./view.js";
 
 const MOVES = {
   w: () => zoomAtPointer(0.7),
@@ -55,18 +55,6 @@ const SAME = { ArrowUp: "w", "+": "w", "=": "w", ArrowDown: "s", "-": "s", Arrow
 // Keys that scroll a page act on the timeline only while it has the focus or the pointer.
 const SCROLLING = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "PageUp", "PageDown"]);
 
-const BUTTONS = {
-  left: "a",
-  right: "d",
-  in: "w",
-  out: "s",
-  fit: "0",
-  help: "?",
-  measure: "m",
-  maximise: "z",
-  events: "e",
-};
-
 function zoomAtPointer(factor) {
   zoom(factor, pointer.x ?? undefined);
 }
@@ -90,13 +78,10 @@ function scrollRows(share) {
 }
 
 export function fitSelected() {
-  const { hit } = selected,
-    place = hit ? { start: hit.marks.start[hit.i], end: hit.marks.end[hit.i] } : view.lit;
-  if (area.result) return fitArea();
-  if (!place) return fit();
-  const { start, end } = place,
-    air = Math.max(end - start, 100);
-  setView(start - air, end + air);
+  const span = selectedSpan();
+  if (area.result) fitArea();
+  else if (span) setSpan(span, 1, 100);
+  else fit();
 }
 
 function clearAll() {
@@ -104,14 +89,15 @@ function clearAll() {
   clearLinked();
   clearSelected();
   clearArea();
+  showPanel();
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   rebuild();
 }
 
 export function watchKeys() {
   document.addEventListener("keydown", onKey);
-  for (const button of queryAll("[data-move]"))
-    button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move ?? ""]]());
+  for (const button of queryAll("[data-press]"))
+    button.addEventListener("click", () => MOVES[button.dataset.press ?? ""]());
 }
 
 function onKey(event) {

@@ -112,7 +112,7 @@ export function drawLinked(context, { top }) {
     if (!found) continue;
     const y = drawnY(item, top);
     for (const [left, right] of runsOf(found, [view.from, view.to], toX)) {
-      context.globalAlpha = 0.35;
+      context.globalAlpha = 0.2;
       context.fillStyle = cssColour("--glow");
       context.fillRect(left, y + 1, right - left, item.h - 2);
       context.globalAlpha = 1;

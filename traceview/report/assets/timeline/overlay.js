@@ -37,24 +37,26 @@ function rowMiddle(id, top) {
 }
 
 function drawSelected(context, { top }) {
-  const { hit, partners, peers } = selected;
+  const { hit, partners, peers, producer } = selected;
   if (!hit) return;
   const item = board.shown.find((one) => one.id === hit.item.id);
   if (!item) return;
   const x = toX(hit.marks.start[hit.i]),
-    w = Math.max(3, toX(hit.marks.end[hit.i]) - x);
+    w = Math.max(3, toX(hit.marks.end[hit.i]) - x),
+    mine = drawnY(item, top) + item.h / 2,
+    launch = item.kind === "call";
   context.strokeStyle = cssColour("--ink");
   context.lineWidth = 2;
   context.strokeRect(x - 1, drawnY(item, top) + 1, w + 2, item.h - 2);
+  const from = producer && rowMiddle(producer.row.id, top);
+  if (from) drawArrow(context, toX(producer.marks.end[producer.i]), from, launch ? x + w : x, mine);
   for (const { row, marks, i } of peers) {
     const y = rowMiddle(row.id, top);
-    if (y !== null) drawArrow(context, x + w, drawnY(item, top) + item.h / 2, toX(marks.end[i]), y);
+    if (y !== null) drawArrow(context, x + w, mine, toX(marks.end[i]), y);
   }
   for (const { row, marks, i } of partners.slice(0, 20)) {
-    const y = rowMiddle(row.id, top),
-      mine = drawnY(item, top) + item.h / 2;
+    const y = rowMiddle(row.id, top);
     if (y === null) continue;
-    const launch = item.kind === "call";
     const other = toX(marks.start[i]);
     if (launch) drawArrow(context, x, mine, other, y);
     else drawArrow(context, other, y, x, mine);

@@ -2,8 +2,8 @@
 import { firstAbove, eventCount } from "../core/columns.js";
 import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { duration } from "../core/words.js";
 import { leaveArea } from "./area.js";
+import { flowFacts, partnersInPage, peersInPage, producerInPage } from "./flows.js";
 import { bringInSight } from "./go.js";
 import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
@@ -11,38 +11,8 @@ import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
 import { showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
-import { board, selected, view } from "./state.js";
-import { schedule, setView } from "./view.js";
-
-// GPU work and the call that launched it have the same process and correlation id.
-function partnersInPage({ item, marks, i }) {
-  const number = marks.correlation?.[i],
-    kind = { stream: "call", call: "stream" }[item.kind];
-  if (!number || !kind) return [];
-  const found = [];
-  for (const row of allRows())
-    if (row.kind === kind && row.process === item.process)
-      for (const lane of row.lanes) {
-        const theirs = [marksIn(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
-        if (theirs) found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
-      }
-  return found;
-}
-
-// The same collective on the other GPUs: of the communication with its name, that which overlaps it longest.
-function peersInPage({ item, marks, i }) {
-  if (item.kind !== "stream" || page.looks[marks.look[i]] !== "communication" || eventCount(marks, i) > 1) return [];
-  const [start, end] = [marks.start[i], marks.end[i]],
-    best = new Map();
-  for (const row of allRows().filter(({ kind, group }) => kind === "stream" && group !== item.group))
-    for (const theirs of row.lanes.map((lane) => marksIn(lane.exact)))
-      for (let j = theirs ? firstAbove(theirs.reach, start) : 0; theirs && j < theirs.n && theirs.start[j] < end; j++) {
-        const both = Math.min(end, theirs.end[j]) - Math.max(start, theirs.start[j]);
-        if (theirs.name[j] === marks.name[i] && both > (best.get(row.group)?.both ?? 0))
-          best.set(row.group, { row, marks: theirs, i: j, both });
-      }
-  return [...best.values()];
-}
+import { NOTHING, board, selected, view } from "./state.js";
+import { schedule, setSpan } from "./view.js";
 
 // The NVTX ranges that are open on a thread, outermost first; where it has none, those of the process's annotating thread.
 function pathAt(part, process, at) {
@@ -81,12 +51,8 @@ async function requestPartners(hit) {
 }
 
 function showDetails(hit) {
-  const call =
-    hit.item.kind === "call"
-      ? { row: hit.item, marks: hit.marks, i: hit.i }
-      : hit.item.kind === "stream"
-        ? selected.partners[0]
-        : null;
+  const call = hit.item.kind === "call" ? { ...hit, row: hit.item } : selected.partners[0];
+  selected.producer = producerInPage(hit, selected.partners[0]);
   selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
   showSelected();
   schedule();
@@ -94,46 +60,21 @@ function showDetails(hit) {
 
 export function clearSelected() {
   if (!selected.hit) return;
-  Object.assign(selected, { hit: null, partners: [], peers: [], path: "" });
+  Object.assign(selected, NOTHING);
   showPanel();
   schedule();
 }
 
-function partnerFacts(hit) {
-  const [first] = selected.partners;
-  if (hit.item.kind === "stream" && first) {
-    const began = first.marks.start[first.i];
-    return [
-      ["launched by", `${page.names[first.marks.name[first.i]]}, ${duration(first.marks.end[first.i] - began)}`],
-      ["on thread", first.row.label],
-      ["launched", `${duration(hit.marks.start[hit.i] - began)} before it started`],
-    ];
-  }
-  if (hit.item.kind === "call" && first)
-    return [
-      ["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`],
-      ["started", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
-    ];
-  if (hit.item.kind !== "stream" || eventCount(hit.marks, hit.i) > 1) return [];
-  return [
-    [
-      "launched by",
-      hit.marks.correlation?.[hit.i]
-        ? "a call that is not in the capture or not on this page"
-        : "unknown: events here are merged",
-    ],
-  ];
-}
-
 function showSelected() {
-  const { hit, partners, path } = selected;
+  const { hit, partners, producer, path } = selected;
   if (!hit) return;
-  const pairs = [...detailRows(hit), ...partnerFacts(hit), ...launchFacts(hit), ...(path ? [["NVTX", path]] : [])];
+  const pairs = [...detailRows(hit), ...flowFacts(hit), ...launchFacts(hit), ...(path ? [["NVTX", path]] : [])];
   const where = hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch";
-  const go = partners.length ? actionButton(where, {}, goToPartner) : null;
-  const actions = el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go);
+  const go = (other, text) => (other ? actionButton(text, {}, () => goToPartner(other)) : null);
+  const steps = [stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸")];
+  const actions = [...steps, go(partners[0], where), go(producer, "Go to what it waited for")];
   showPanel(
-    el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions),
+    el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), el("p", { class: "actions" }, ...actions)),
     el(
       "dl",
       { class: "facts-list" },
@@ -146,14 +87,12 @@ function stepButton(step, text) {
   return actionButton(text, {}, () => stepSelected(step));
 }
 
-export function goToPartner() {
-  const [{ row, marks, i }] = selected.partners;
+export function goToPartner({ row, marks, i } = selected.partners[0]) {
   const { hit } = selected;
   if (!hit) return;
   const start = Math.min(marks.start[i], hit.marks.start[hit.i]),
     end = Math.max(marks.end[i], hit.marks.end[hit.i]);
-  const air = (end - start) * 0.2 + 200;
-  setView(start - air, end + air);
+  setSpan([start, end], 0.2, 200);
   select({ item: row, lane: null, marks, i, bin: 0 });
   bringInSight([row.id]);
 }
@@ -165,10 +104,8 @@ export function stepSelected(step) {
   const i = hit.i + step;
   if (i < 0 || i >= hit.marks.n) return;
   select({ ...hit, i });
-  const { start, end } = hit.marks,
-    length = Math.max(view.to - view.from, 1.2 * (end[i] - start[i]));
-  if (start[i] < view.from || end[i] > view.to)
-    setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
+  const [start, end] = [hit.marks.start[i], hit.marks.end[i]];
+  if (start < view.from || end > view.to) setSpan([start, end], 0.1, (view.to - view.from - end + start) / 2);
 }
 
 // Selects the mark nearest in time in the next or previous row that has any in view.

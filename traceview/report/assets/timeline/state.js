@@ -30,8 +30,17 @@ export const board = {
   dragged: null,
 };
 
+export const NOTHING = { hit: null, partners: [], peers: [], producer: null, path: "" };
+
 /** @type {import("../types").Selected} */
-export const selected = { hit: null, partners: [], peers: [], path: "" };
+export const selected = { ...NOTHING };
+
+// The time of the selected event, or of the place that is highlighted; null without one.
+export function selectedSpan() {
+  const { hit } = selected;
+  if (hit) return [hit.marks.start[hit.i], hit.marks.end[hit.i]];
+  return view.lit && [view.lit.start, view.lit.end];
+}
 
 /** @type {import("../types").LinkedState} */
 export const linked = { group: null, at: -1, rows: new Map(), from: null };

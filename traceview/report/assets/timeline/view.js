@@ -36,6 +36,15 @@ export function setView(from, to) {
   schedule();
 }
 
+/**
+ * Shows a span between two times with a share of its length, and at least some ns, on both sides.
+ * @param {number[]} span
+ */
+export function setSpan([from, to], share, least = 0) {
+  const air = Math.max((to - from) * share, least);
+  setView(from - air, to + air);
+}
+
 // Zooms by a factor; the time `about` keeps its place on the screen.
 export function zoom(factor, about) {
   const length = view.to - view.from;
