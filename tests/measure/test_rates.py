@@ -211,13 +211,20 @@ def test_flops_add_up(kernels: list[tuple[str, int, int]]) -> None:
     trace = replace(trace, shapes=trace.shapes.with_columns(demangled=pl.col("name").replace("compute", GEMM)))
     order = sorted(range(len(work)), key=lambda index: work[index][:2])
     rows = [(row, kernels[index][2]) for row, index in enumerate(order) if kernels[index][2]]
-    flops = pl.DataFrame([(row, call, 1000 * call) for row, call in rows], schema=dict(FLOPS), orient="row")
+    flops = pl.DataFrame(
+        [(row, call, 1000 * call, "aten::mm", "", None) for row, call in rows], schema=dict(FLOPS), orient="row"
+    )
     if not work or all(length == 0 for _, length, _ in kernels):
         return
     (device,) = analyze(replace(trace, sizes=WorkSizes(flops=flops))).devices
     counted = {call for kind, length, call in kernels if kind == "compute" and length and call}
     actual = sum(row.flops or 0 for row in device.tables["matrix_precisions"].rows)
     assert actual == sum(1000 * call for call in counted)
+    by_shape = device.tables["matrix_shapes"].rows
+    assert sum(row.flops or 0 for row in by_shape) == sum(
+        1000 * call for call in {call for _, ns, call in kernels if ns}
+    )
+    assert sum(row.total_ns for row in by_shape) == sum(ns for _, ns, call in kernels if call)
 
 
 def test_bus_factors_are_those_of_nccl_tests() -> None:

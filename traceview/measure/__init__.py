@@ -20,6 +20,7 @@ from traceview.measure.base import CaptureMeasure, DeviceMeasure, Failed, Measur
 from traceview.measure.gpu_metrics import GPU_METRICS, ITERATION_METRICS, metric_curves
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNEL_PLACES, KERNELS, MODULES
+from traceview.measure.matrix_shapes import MATRIX_SHAPES
 from traceview.measure.memory import MEMORY_USE, memory_curves
 from traceview.measure.nvtx_ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
@@ -170,6 +171,7 @@ MEASURES: tuple[Measure, ...] = (
     KERNEL_PLACES,
     MODULES,
     MATRIX_PRECISIONS,
+    MATRIX_SHAPES,
     GPU_METRICS,
     ITERATION_METRICS,
     SPEED_OF_LIGHT,

@@ -196,7 +196,7 @@ SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")
 
 def _precision_totals(given: PartInput) -> pl.DataFrame:
     """Return KEYS and SUMS of the device's matrix kernels."""
-    kinds = _matrix_kinds(given.trace)
+    kinds = matrix_kinds(given.trace)
     if not kinds["matrix"].any():
         return pl.DataFrame()
     by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
@@ -232,7 +232,7 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
 
 
 def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
-    """Return SUMS of the device's operations for each of Trace.shapes; `kinds` is the result of _matrix_kinds."""
+    """Return SUMS of the device's operations for each of Trace.shapes; `kinds` is the result of matrix_kinds."""
     work, size = given.activity, len(kinds)
     sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
     sums["count"], sums["total_ns"] = given.kernels.counts, given.kernels.total
@@ -247,7 +247,7 @@ def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(sums).with_columns(pl.exclude("flops").cast(pl.Int64))
 
 
-def _matrix_kinds(trace: Trace) -> pl.DataFrame:
+def matrix_kinds(trace: Trace) -> pl.DataFrame:
     """Return for each of Trace.shapes whether it is a matrix kernel, its precision and its use of tensor cores."""
     rows = [(kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in shape_kinds(trace.shapes)]
     schema = {"matrix": pl.Boolean, "precision": pl.String, "tensor_core": pl.Boolean}

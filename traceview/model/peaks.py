@@ -80,6 +80,12 @@ def peak_flops(device_name: str, precision: str, *, tensor_core: bool = True) ->
     return None if rate is None else round(rate * TERA)
 
 
+def memory_rate(device_name: str) -> float | None:
+    """Return the rate of a GPU's memory in bytes/ns; None if it is unknown."""
+    name = VENDOR.sub("", device_name)
+    return next((row["rate"] for row in _RATES["memory"] if re.fullmatch(row["name"], name)), None)
+
+
 def pinned_rate(gpu: str) -> float:
     """Return the rate of pinned copies on a GPU of this name, in bytes/ns."""
     return next((rate for name, rate in PINNED_RATE.items() if name in gpu), OTHER_PINNED_RATE)

@@ -321,6 +321,32 @@ class MatrixPrecision:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixShape:
+    """The calls of an op with one shape (docs/definitions.md "Efficiency by shape"). What is unknown is None."""
+
+    op: str = column("text", "op", "The op of PyTorch.")
+    shape: str | None = column("text", "shape", "Sizes and types of what it multiplies.")
+    precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names or the shape.")
+    count: int = column("count", "calls", "Number of calls.", merge="sum")
+    total_ns: int = column("ns", "total", "Sum of the lengths of their kernels.", merge="sum")
+    share: float = column("fraction", "share", "Part of the summed time of all rows.")
+    flops: int | None = column("flops", "FLOPs", "Their floating-point operations.", merge="sum")
+    bytes: int | None = column("bytes", "bytes", "Inputs and outputs, each read or written once.", merge="sum")
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over total.")
+    of_peak: float | None = column("fraction", "of peak", "Rate over the dense peak of the GPU in this precision.")
+    of_memory_rate: float | None = column("fraction", "of memory", "Bandwidth over the rate of the GPU's memory.")
+    note: str | None = column("text", "note", "Why a rate is above a peak.")
+
+    @derived("ratio", "FLOP/byte", "FLOPs over bytes.")
+    def intensity(self) -> float | None:
+        return _ratio(self.flops or 0, self.bytes or 0)
+
+    @derived("bytes_per_ns", "bandwidth", "Bytes over total.")
+    def bandwidth(self) -> float | None:
+        return _ratio(self.bytes, self.total_ns) if self.bytes else None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeedOfLight:
     """How fast a GPU computes in its steady part, and how fast it could (docs/definitions.md "Speed of light")."""
 

@@ -27,6 +27,9 @@ FLOPS: Mapping[str, PolarsDataType] = {
     "operation": pl.Int32,  # row of Trace.operations: a kernel that a call of an op launches
     "call": pl.Int32,  # numbers the calls of ops
     "flops": pl.Int64,  # operations of the whole call
+    "op": pl.String,
+    "shape": pl.String,  # the sizes and types of what the op multiplies, "" if unknown
+    "bytes": pl.Int64,  # that the call reads and writes at least, or null
 }
 MARKS: Mapping[str, PolarsDataType] = {
     "time": pl.Int64,

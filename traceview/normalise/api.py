@@ -23,7 +23,11 @@ from traceview.read import raw
 
 SUFFIX = re.compile(r"(\d+v_|zstp_|sdtp_)+")  # in a reversed name: a search for the end of a name tries each place
 HIP = re.compile("^hip")  # AMD's calls have the names of CUDA's
-SYNC = re.compile(r"cuda(Device|Stream|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize")
+SYNC = re.compile(
+    r"cuda(Device|Stream|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize"
+    # Unified Runtime and Level Zero, for Intel's GPUs
+    r"|ur(QueueFinish|EventWait)|ze(CommandQueueSynchronize|(CommandList|Event|Fence)HostSynchronize)"
+)
 BLOCKING_COPY = re.compile(
     r"cudaMemcpy(2D|3D)?(ToArray|FromArray|ArrayToArray|ToSymbol|FromSymbol|WithStream)?"
     r"|cuMemcpy(2D|2DUnaligned|3D|[HDA]to[HDA])?"

@@ -12,7 +12,7 @@ TARGET_INFO_GPU, as nsys's recipe gpu_metric_util_map reads it. Clocks are in Hz
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -211,7 +211,7 @@ def work_sizes(
     """Return the sizes in the tables; `operations` and `api` are the frames of the Trace."""
     sizes = WorkSizes(marks=flops_marks(tables))
     if len(math := tables.get(raw.MATH, pl.DataFrame())):
-        sizes = replace(sizes, flops=_flops(math, threads, operations, api))
+        sizes = replace(sizes, flops=_flops(math, tables, threads, operations, api))
     if len(messages := tables.get(raw.MESSAGES, pl.DataFrame())):
         sizes = replace(sizes, messages=_messages(messages, tables, operations))
     if len(calls := tables.get(raw.NCCL_CALLS, pl.DataFrame())):
@@ -240,7 +240,13 @@ def unknown_messages(count: int, known: int, profiler: str) -> Note | None:
     return Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))
 
 
-def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: pl.DataFrame) -> pl.DataFrame:
+def _flops(
+    math: pl.DataFrame,
+    tables: dict[str, pl.DataFrame],
+    threads: Threads,
+    operations: pl.DataFrame,
+    api: pl.DataFrame,
+) -> pl.DataFrame:
     """Return model.FLOPS: the kernels that each innermost op launches.
 
     An op that calls another counted op (aten::addmm in aten::linear) does the same work, and is left out: of a tensor
@@ -248,12 +254,13 @@ def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: 
     """
     start, end = pl.col("start"), pl.col("end")
     ops = (
-        math.with_columns(threads.rows(math["globalTid"]).cast(pl.Int64))
+        math.with_columns(threads.rows(math["globalTid"]).cast(pl.Int64), *_texts_of_ops(math, tables))
         .filter(start.is_between(-MAX_TIME, MAX_TIME), end.is_between(start, MAX_TIME), pl.col("thread") >= 0)
         .filter(pl.col("flops").is_between(1, MAX_FLOPS))
         .sort("thread", "start", -end)
         .filter((start.shift(-1).over("thread") >= end).fill_null(True))
-        .select("thread", "start", "end", "flops", pl.int_range(pl.len(), dtype=pl.Int32).alias("call"))
+        .with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("call"))
+        .select("thread", "start", "end", *(name for name in FLOPS if name != "operation"))
     )
     launches = (
         operations.lazy()
@@ -267,6 +274,16 @@ def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: 
         ops.sort("start"), left_on="moment", right_on="start", by="thread", check_sortedness=False
     )
     return located.filter(pl.col("moment") < end).select(FLOPS.keys()).sort("operation")
+
+
+def _texts_of_ops(math: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> Iterator[pl.Series]:
+    """Yield the columns op, shape and bytes; copies of older versions lack them."""
+    for name, column in (("op", "nameId"), ("shape", "textId")):
+        known = column in math.columns
+        texts = texts_of(math[column].fill_null(-1), tables) if known else [""] * len(math)
+        yield pl.Series(name, texts, dtype=pl.String).fill_null("")
+    size = math["bytes"] if "bytes" in math.columns else pl.repeat(None, len(math), dtype=pl.Int64, eager=True)
+    yield size.alias("bytes").set((size < 0) | (size > MAX_BYTES), None)
 
 
 def flops_marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -144,7 +144,7 @@ TABLES: Mapping[str, WantedColumns] = {
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     GRAPH_NODES: WantedColumns(("start", "globalTid", GRAPH_NODE), health=("originalGraphNodeId",)),
     SCOPES: WantedColumns(("start", "end", "globalTid", "nameId", "kind", "backward"), ("sequence", "forward_thread")),
-    MATH: WantedColumns(("start", "end", "globalTid", "flops")),
+    MATH: WantedColumns(("start", "end", "globalTid", "flops"), ("nameId", "textId", "bytes")),
     MESSAGES: WantedColumns(
         ("correlationId", "globalPid", "nameId", "textId", "groupSize", "elementType", "sentBytes", "receivedBytes")
     ),

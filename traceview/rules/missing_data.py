@@ -24,7 +24,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
         why = "Either the program does not use a GPU, or CUDA was not traced. Capture it on a machine with a GPU, "
         yield Note(
             "no_gpu_work",
-            "The capture has no GPU work: only host times are measured. "
+            "The capture has no GPU work: only ranges, iterations and other times of the host are measured. "
             f"{f'Capture it again, with {how_to.newer}, ' if lost else why}with `{how_to.gpu}`.",
             affects=("devices", "findings"),
         )

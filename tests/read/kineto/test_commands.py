@@ -97,3 +97,41 @@ def test_advice_names_the_right_profiler(tmp_path: Path) -> None:
     for command in ("analyze", "info"):
         actual = run(command, path, *(["--no-html"] if command == "analyze" else []))
         assert "ProfilerActivity.CUDA" in actual.output and "nsys profile" not in actual.output
+
+
+# The calls of Intel's GPUs for those of CUDA, in a real trace of CUDA: no real trace of an Intel GPU is at hand.
+XPU = {
+    '"cuda_runtime"': '"xpu_runtime"',
+    '"cuda_driver"': '"xpu_driver"',
+    '"cudaLaunchKernel': '"urEnqueueKernelLaunch',
+    '"cudaStreamSynchronize': '"urQueueFinish',
+    '"cudaDeviceSynchronize': '"zeCommandQueueSynchronize',
+    '"cudaMemcpyAsync': '"urEnqueueUSMMemcpy',
+}
+
+
+def test_trace_of_an_intel_gpu(tmp_path: Path) -> None:
+    """Times and causes are those of the same calls of CUDA."""
+    text = gzip.decompress(sample(GRAPH).read_bytes()).decode()
+    for cuda, intel in XPU.items():
+        text = text.replace(cuda, intel)
+    (tmp_path / "xpu.json").write_text(text, encoding="utf-8")
+    intel, cuda = (analyze(path, costs=None) for path in (tmp_path / "xpu.json", sample(GRAPH)))
+    (actual,), (expected,) = intel.devices, cuda.devices
+    assert (actual.compute_ns, actual.gaps.causes) == (expected.compute_ns, expected.gaps.causes)
+    waits = [(each.host.sync.count, each.host.sync.blocked_ns, each.host.sync.cost_ns) for each in (intel, cuda)]
+    assert waits[0] == waits[1] and waits[0][0] > 0
+    assert [note.text[:38] for note in intel.notes if "(XPU)" in note.text] == [
+        "a trace of Intel GPUs (XPU) is measure"
+    ]
+    assert not any("(XPU)" in note.text or "(ROCm)" in note.text for note in cuda.notes)
+
+
+def test_trace_of_the_cpu_alone(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress(sample(GRAPH).read_bytes()))
+    kept = ("cpu_op", "user_annotation", None)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") in kept]
+    (tmp_path / "cpu.json").write_text(json.dumps(trace), encoding="utf-8")
+    text = " ".join(run("analyze", tmp_path / "cpu.json", "--no-html").output.split())
+    assert "no GPU work: only ranges, iterations and other times of the host are measured" in text
+    assert "ProfilerActivity.CUDA" in text

@@ -37,6 +37,8 @@ def figures(path: Path, zero: int = 0) -> Any:
         del use["domain"]
     for use in actual["speed_of_light"]:
         del use["unknown_because"]  # says what to do with the profiler
+    for finding in actual["findings"]:
+        del finding["advice"], finding["code"], finding["remedy"]  # name options of the profiler
     for device in actual["devices"]:
         for place in (*device["kernel_places"], *device["steady"]["kernel_places"]):
             del place["op"], place["inner_op"]  # as_kineto adds an op

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import polars as pl
 
@@ -24,6 +25,8 @@ from traceview.read.kineto.pieces import NAMES, TraceIdentity, decode_quoted, na
 from traceview.read.source import MAX_NAME
 
 MAX_FLOPS = 1 << 62
+ELEMENT_TYPES: Mapping[str, tuple[str, int]] = {name: (text, size) for name, text, size in NAMES["types"]}
+ADDS_TO_ITS_FIRST = ("aten::addmm", "aten::baddbmm", "aten::_addmm_activation", "aten::addmv")  # beta * C + A @ B
 MAX_SIGNATURES = 1 << 14
 Sizes = Sequence[Sequence[int]]
 Inputs = Sequence[str]
@@ -149,11 +152,66 @@ def op_flops(name: str, sizes: str, inputs: str) -> int | None:
     return counted if counted is not None and 0 < counted < MAX_FLOPS else None
 
 
+class OpWork(NamedTuple):
+    """The work of an op: its operations, the sizes of what it multiplies, and the bytes that it reads and writes once.
+
+    `shape` is text such as `4096x2048 * 2048x8192 fp32`. `bytes` is None if a type or the size of the output is
+    unknown; the output has the type of what is multiplied.
+    """
+
+    flops: int
+    shape: str
+    bytes: int | None
+
+
+@lru_cache(maxsize=MAX_SIGNATURES)
+def op_work(name: str, sizes: str, inputs: str, types: str) -> OpWork | None:
+    """Return the work of an op; None if its operations are unknown. `types` is `Input type` of the trace, or ""."""
+    flops = op_flops(name, sizes, inputs)
+    if flops is None:
+        return None
+    dimensions: list[list[int]] = json.loads(sizes)
+    named = [ELEMENT_TYPES.get(each, ("", 0)) for each in _texts(types)]
+    named += [("", 0)] * (len(dimensions) - len(named))
+    first = int(name in ADDS_TO_ITS_FIRST or name.endswith("_backward"))
+    product = " * ".join("x".join(map(str, size)) for size in dimensions[first : first + 2])
+    elements = list(dict.fromkeys(text for text, _ in named[first : first + 2] if text))
+    tensors = [(prod(size), width) for size, (_, width) in zip(dimensions, named, strict=False) if size]
+    written = None if inputs and _is_transposed(name, inputs) else _output_size(name, dimensions[first:], flops)
+    known = written is not None and all(width for _, width in tensors)
+    size = sum(count * width for count, width in tensors) + (written or 0) * named[first][1]
+    shape = f"{product[:MAX_NAME]} {' * '.join(elements)}".rstrip()
+    return OpWork(flops, shape, size if known and size < MAX_FLOPS else None)
+
+
+def _texts(text: str) -> list[str]:
+    """Return the texts of a JSON list; none if it is something else."""
+    try:
+        values = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return [value if isinstance(value, str) else "" for value in values]
+
+
+def _is_transposed(name: str, inputs: str) -> bool:
+    return name == "aten::convolution" and _texts(inputs)[6:7] == ["True"]
+
+
+def _output_size(name: str, operands: Sizes, flops: int) -> int:
+    """Return the number of values that an op writes; `operands` begin with what it multiplies."""
+    if name.endswith("_backward"):
+        return sum(map(prod, operands[: 3 if "attention" in name or "attn" in name else 2]))
+    if "attention" in name or "attn" in name:
+        return prod(operands[0][:-1]) * operands[2][-1]
+    return flops // (2 * (prod(operands[1][1:]) if name == "aten::convolution" else operands[0][-1]))
+
+
 MATH, MESSAGE, MEMORY = "math", "message", "memory"
 SHAPES = '"Input Dims"'
 COUNTED = rf'"name"\s*:\s*"(?:{"|".join(COUNTS)})"'
 # A list of lists of sizes, without lists of tensors; and a list of texts, which may contain brackets.
 INPUT_SIZES = r'"Input Dims"\s*:\s*(\[(?:\s*\[[0-9,\s]*\]\s*,?)*\s*\])'
+INPUT_TYPES = r'"Input type"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
 INPUT_VALUES = r'"Concrete Inputs"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
 ARGUMENTS = r'(?s),\s*"args"\s*:\s*\{.*$'
 OP_SCHEMA = pl.Struct(dict.fromkeys(("ph", "name", "pid", "tid", "ts", "dur"), pl.String))
@@ -178,7 +236,7 @@ MEMORY_SCHEMA = pl.Struct(
     | {"args": pl.Struct(dict.fromkeys((*MEMORY_NUMBERS, "Device Type"), pl.String))}
 )
 MEMORY_COLUMNS = ("pid", "tid", "start", *MEMORY_NUMBERS.values())
-MATH_COLUMNS = ("pid", "tid", "start", "end", "flops")
+MATH_COLUMNS = ("pid", "tid", "start", "end", "name", "label", "flops", "bytes")
 MESSAGE_COLUMNS = ("pid", "tid", "name", "label", *MESSAGE_NUMBERS.values(), "dtype", "is_kernel")
 
 
@@ -202,12 +260,13 @@ def _math_events(events: pl.Series) -> pl.DataFrame | None:
     decoded = decoded.with_columns(
         events.str.extract(INPUT_SIZES).fill_null("").alias("sizes"),
         events.str.extract(INPUT_VALUES).fill_null("").alias("inputs"),
+        events.str.extract(INPUT_TYPES).fill_null("").alias("types"),
     )
-    signature = ("name", "sizes", "inputs")
-    distinct = decoded.select(signature).unique()
-    counted = distinct.with_columns(
-        pl.Series("flops", [op_flops(*row) for row in distinct.iter_rows()], dtype=pl.Int64)
-    )
+    signature = ("name", "sizes", "inputs", "types")
+    distinct = decoded.select(signature).unique(maintain_order=True)
+    works = [op_work(*row) or (None, None, None) for row in distinct.iter_rows()]
+    work = pl.DataFrame(works, schema={"flops": pl.Int64, "label": pl.String, "bytes": pl.Int64}, orient="row")
+    counted = pl.concat([distinct, work], how="horizontal")
     return (
         decoded.join(counted, on=signature, how="left", maintain_order="left")
         .filter(pl.col("flops").is_not_null(), pl.col("ph") == "X")
@@ -217,7 +276,7 @@ def _math_events(events: pl.Series) -> pl.DataFrame | None:
             *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
             nanoseconds(pl.col("ts")).alias("start"),
             nanoseconds(pl.col("dur")).alias("length"),
-            "flops",
+            *("label", "flops", "bytes"),
         )
     )
 
@@ -277,7 +336,8 @@ def memory_table(events: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
 
 def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
     """Return raw.MATH from the ops of a trace."""
-    return ops.with_columns(identity.global_tid(ops)).select(raw.TABLES[raw.MATH].columns)
+    named = ops.with_columns(identity.global_tid(ops), pl.col("name").alias("nameId"), pl.col("label").alias("textId"))
+    return named.select(raw.TABLES[raw.MATH].columns)
 
 
 def message_table(messages: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:

@@ -31,6 +31,15 @@ COPY_KINDS: Mapping[str, int] = NAMES["copies"]
 MEMORIES: Mapping[str, int] = NAMES["memories"]
 UNKNOWN_MEMORY = 7
 WARP = 32
+HIP_CALLS, XPU_CALLS = ("hip",), ("ur", "ze", "pi")  # Unified Runtime, Level Zero and SYCL's plugin interface
+OF_AMD = (
+    "a trace of AMD GPUs (ROCm) is measured like one of CUDA, HIP calls as the CUDA calls of the same names; occupancy "
+    "and limits of the GPU are not measured"
+)
+OF_INTEL = (
+    "a trace of Intel GPUs (XPU) is measured like one of CUDA: kernels, copies, idle time, launches and waits of the "
+    "host; occupancy, limits and peaks of the GPU are not measured"
+)
 OPENING, CLOSING = "<([{", ">)]}"
 
 
@@ -285,10 +294,9 @@ def missing_notes(tables: Mapping[str, pl.DataFrame], calls: list[str], processe
         yield "event records are not measured, because the trace has none, and no stream wait names its record"
     if "bytes" in tables[raw.MEMCPY].columns and tables[raw.MEMCPY]["bytes"].sum() == 0 and len(tables[raw.MEMCPY]):
         yield "bytes of copies are not measured, because the trace does not contain them: they read 0"
-    if any(name.startswith("hip") for name in calls):
-        yield (
-            "HIP calls count as the CUDA calls of the same names; occupancy and limits of AMD's GPUs are not measured"
-        )
+    for calls_begin, note in ((HIP_CALLS, OF_AMD), (XPU_CALLS, OF_INTEL)):
+        if any(name.startswith(calls_begin) for name in calls):
+            yield note
 
 
 def _has_whole_microseconds(tables: Mapping[str, pl.DataFrame]) -> bool:
