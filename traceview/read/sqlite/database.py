@@ -54,7 +54,7 @@ def check_file(path: Path) -> None:
 
 def _check_is_file(path: Path, name: str) -> None:
     if path.is_dir():
-        raise NotFoundError(f"{name}: is a directory; name the .sqlite file inside it")
+        raise NotFoundError(f"{name}: is a directory; name the capture inside it")
     if not path.exists():
         raise NotFoundError(f"{name}: no such file; make it with: nsys export --type sqlite REPORT.nsys-rep")
     if not path.is_file():
