@@ -24,7 +24,7 @@ from traceview.model.sizes import empty_frame
 from traceview.model.trace import LIBRARY_DOMAINS, PROJECTED, Trace, enum_texts
 
 LIBRARY_NAMES = (
-    r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
+    r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:|^torch\."
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
     r"|^gc generation \d$|^\[DALI\]"

@@ -309,18 +309,33 @@ def test_pauses_at_irregular_places_make_no_groups(count: int, seed: int) -> Non
     assert len(period.first) == count
 
 
-@pytest.mark.parametrize(("inference", "expected"), [(True, None), (False, 12)])
-def test_layers_of_one_pass_are_no_iterations(inference: bool, expected: int | None) -> None:
+@pytest.mark.parametrize(("training", "expected"), [(False, None), (None, 12), (True, 12)])
+def test_layers_of_one_pass_are_no_iterations(training: bool | None, expected: int | None) -> None:
     sequence = made_sequence([50, 51, 52, *[1, 2, 3, 4, 2, 5] * 12, 53, 54])
-    period, _ = find_periods(sequence, inference=inference)
+    period, _ = find_periods(sequence, training)
     assert (None if period is None else len(period.first)) == expected
+
+
+@pytest.mark.parametrize(("training", "expected"), [(True, None), (None, 24)])
+def test_layers_of_a_training_step_are_no_iterations(training: bool | None, expected: int | None) -> None:
+    """The layers of a backward repeat like those of the forward before it, with other kernels between the same ones."""
+    forward, backward = [1, 2, 3, 4, 2, 5], [1, 2, 3, 14, 2, 15]
+    period, _ = find_periods(made_sequence([*forward * 12, *backward * 12]), training)
+    assert (None if period is None else len(period.first)) == expected
+
+
+def test_kernels_of_one_loop_alone_are_no_step_of_a_training() -> None:
+    forward, backward = [1, 2, 3, 4, 2, 5], [11, 12, 13, 14, 12, 15, 12]
+    sequence = made_sequence([*forward * 12, *backward * 12])
+    assert find_periods(sequence, training=True)[0] is None
+    assert find_periods(sequence)[0] is not None
 
 
 @pytest.mark.parametrize("copies", [True, False])
 def test_passes_over_a_small_model_are_iterations(copies: bool) -> None:
     sequence = made_sequence([1, 2, 3, 4, 2, 5] * 12)
     sequence.talks[::6] = copies
-    period, _ = find_periods(sequence, inference=True)
+    period, _ = find_periods(sequence, training=False)
     assert period is not None
     assert len(period.first) == 12
 

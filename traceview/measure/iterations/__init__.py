@@ -253,7 +253,7 @@ def _from_launches(trace: Trace, launches: LaunchSource) -> IterationRanges | No
     """Return the repeating unit of the launches of the process with the most GPU time."""
     for process in launches.processes()[:MAX_PROCESSES]:
         sequence = launches.sequence(process)
-        period, levels = find_loops(sequence, inference=trace.program.training is False)
+        period, levels = find_loops(sequence, trace.program.training)
         if period is not None:
             return _from_period(process, sequence, period, levels)
     return None

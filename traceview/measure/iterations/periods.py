@@ -44,6 +44,8 @@ MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and 
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
 MAX_TALKING_LAYERS = 0.1
 MIN_LOOP = 0.2  # share of the launches or of their GPU time
+# Of the GPU time of a training program: what kernels take that each step has, and how far they reach through the steps.
+MIN_STEP_KERNELS, MIN_REACH = 0.75, 0.9
 
 
 class Period(NamedTuple):
@@ -61,12 +63,12 @@ class Period(NamedTuple):
     first_loop: int | None = None
 
 
-def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
+def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
     """Return the iterations of all loops that follow each other, and the other levels that repeat (see find_periods).
 
     A loop beside the first one counts where it has MIN_LOOP of the launches or of their GPU time.
     """
-    period, levels = find_periods(sequence, inference=inference)
+    period, levels = find_periods(sequence, training)
     if period is None:
         return None, []
     loops, count, gpu_ns = [period], len(sequence.symbol), int(sequence.gpu_ns.sum())
@@ -76,7 +78,7 @@ def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Pe
         part = sequence.part(begin, stop)
         if max((stop - begin) / count, int(part.gpu_ns.sum()) / max(gpu_ns, 1)) < MIN_LOOP:
             continue
-        loop, _ = find_periods(part, inference=inference)
+        loop, _ = find_periods(part, training)
         if loop is not None:
             loop = loop._replace(first=loop.first + begin, last=loop.last + begin)
             parts += [(begin, int(loop.first[0])), (int(loop.last[-1]), stop)]
@@ -88,10 +90,10 @@ def find_loops(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Pe
     return Period(first, last, start, end, period.confidence, len(loops[0].first)), levels
 
 
-def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
+def find_periods(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
     """Return the iterations, or None where nothing repeats for sure, and the other levels that repeat.
 
-    `inference` states that the program runs a model and does not train it.
+    `training` states whether the program trains a model; None if that is unknown or it has none.
     """
     if len(sequence.symbol) < MIN_REPEATS:
         return None, []
@@ -101,9 +103,10 @@ def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[
         if chosen is None:
             return None, []
         period = _cut_into_iterations(sequence, chosen)
-        if inference and _are_layers(sequence, chosen, period):
+        if training is False and _are_layers(sequence, chosen, period):
             return None, []
-        if len(period.first) >= MIN_REPEATS and period.confidence >= MIN_CONFIDENCE:
+        confident = len(period.first) >= MIN_REPEATS and period.confidence >= MIN_CONFIDENCE
+        if confident and not (training and _are_parts_of_step(sequence, period)):
             break
         left = [level for level in left if level is not chosen]
     else:
@@ -167,6 +170,28 @@ def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) ->
     before = 0 if first <= level.length else before  # the embedding may read a flag of the mask
     after = int(np.append(talks, len(own))[np.searchsorted(talks, last, side="right")])
     return bool(own[last:after].any()) or int(np.count_nonzero(own[before:first])) >= MIN_EXTRA
+
+
+def _are_parts_of_step(sequence: LaunchSequence, period: Period) -> bool:
+    """Return whether the repetitions lack what each step of a training has: they are layers of a few steps.
+
+    Layers of the forward have no kernels of the backward, and each kernel of a step recurs in all steps.
+    """
+    number, count = np.full(len(sequence.symbol), -1), len(period.first)
+    length = period.last - period.first
+    number[index_ranges(period.first, length)] = np.repeat(np.arange(count), length)
+    gpu_ns = np.where(sequence.computes, sequence.gpu_ns, 0)
+    total = np.zeros(int(sequence.symbol.max()) + 1, np.int64)
+    np.add.at(total, sequence.symbol, gpu_ns)
+    inside = number >= 0
+    symbol, number = sequence.symbol[inside], number[inside]
+    earliest, latest = np.full(len(total), count), np.full(len(total), -1)
+    np.minimum.at(earliest, symbol, number)
+    np.maximum.at(latest, symbol, number)
+    recurs = latest >= 0
+    own = total[recurs].sum()
+    reach = (total * (latest - earliest + 1))[recurs].sum() / max(count * own, 1)
+    return bool(own < MIN_STEP_KERNELS * total.sum() or reach < MIN_REACH)
 
 
 def _grouped_by_pause(sequence: LaunchSequence, period: Period) -> Period:
