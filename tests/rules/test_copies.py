@@ -38,7 +38,7 @@ def test_pageable_copy_costs_staging_and_exposed_time() -> None:
     # 9 ms of copying, 1 ms of staging, and 1 ms until the kernel starts.
     assert finding.cost_ns == 9 * MS + (1 * MS - 1000) + 1 * MS
     assert finding.severity == "high"
-    assert "(100 MB h2d) block the host for 10.0 ms" in finding.title
+    assert "(100 MB h2d) blocks the host for 10.0 ms" in finding.title
     assert "cudaStreamSynchronize looks like the cause, but blocks the host for only 100 µs" in finding.advice
     assert "pin_memory=True" in finding.code
     assert "was slower in measurements" in finding.advice
@@ -58,7 +58,7 @@ def test_pinned_copy_is_not_pageable() -> None:
 def test_copy_on_compute_stream() -> None:
     (finding,) = findings(made_trace(WORK, CALLS), shared_stream)
     assert finding.cost_ns == 4 * MS + 1000  # the compute: no more of the copy can be hidden
-    assert "run on stream 0, the stream of the kernels" in finding.title
+    assert "runs on stream 0, the stream of the kernels" in finding.title
     assert "4.00 ms of compute can hide them" in finding.title
 
 

@@ -85,6 +85,11 @@ def quantity(value: int, singular: str, plural: str | None = None) -> str:
     return f"{value:,} {singular if value == 1 else plural or singular + 's'}"
 
 
+def verb(value: int, plural: str) -> str:
+    """Return the verb of a quantity: `block`, or `blocks` for 1."""
+    return plural + "s" * (value == 1)
+
+
 def durations(values: Sequence[float | None]) -> list[str]:
     """Return the texts of a column of times; `-` for None."""
     return in_one_unit(values, TIMES)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceview.model.units import quantity
+from traceview.model.units import quantity, verb
 from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.texts import join_words
@@ -70,6 +70,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         count = sum(counts.values())
         values = {
             "count": quantity(count, "allocation or free", "allocations and frees"),
+            "keep": verb(count, "keep"),
             "where": "inside the iterations" if facts.counted else "in the capture",
             "per_iteration": facts.per_iteration(count),
             "names": _frequent_names(counts),

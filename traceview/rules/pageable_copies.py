@@ -25,7 +25,7 @@ from traceview.model.analysis import DeviceUse
 from traceview.model.peaks import pinned_rate
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
-from traceview.model.units import duration, quantity, rate, share, size
+from traceview.model.units import duration, quantity, rate, share, size, verb
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
@@ -113,7 +113,9 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], 
     values = {
         "copies": quantity(count, "copy", "copies"),
         "kinds": join_words([f"{size(use.bytes)} {use.kind}" for use in copies]),
-        "does": f"block the host for {duration(sums.blocked)}" if sums.blocked else "run while nothing computes",
+        "does": f"{verb(count, 'block')} the host for {duration(sums.blocked)}"
+        if sums.blocked
+        else f"{verb(count, 'run')} while nothing computes",
         "when": _start_up_words(facts, sums.steady),
         "limit": f"; from pinned memory {duration(remainder)} would remain" if remainder else "",
         "rate": rate(total, busy),

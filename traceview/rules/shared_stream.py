@@ -22,7 +22,7 @@ from traceview.intervals import Intervals
 from traceview.model.analysis import DeviceUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import KINDS, MEMORIES
-from traceview.model.units import duration, quantity, size
+from traceview.model.units import duration, quantity, size, verb
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
@@ -102,6 +102,7 @@ def _draft(
     ns = sum(own for streams, own in exposed.items() if not labels.keys().isdisjoint(streams.split()))
     values = {
         "copies": quantity(count, "copy", "copies"),
+        "run": verb(count, "run"),
         "size": size(total),
         "streams": join_words(list(labels.values())[:3]),
         "limit": f"; {duration(hideable)} of compute can hide them" if ns > hideable else "",

@@ -10,11 +10,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import analyzed, sample
+from tests.made_trace import made_trace
 from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview import Analysis
-from traceview.model.analysis import Iterations
+from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.units import duration, time_range
+from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 
 
@@ -121,3 +123,14 @@ def test_small_screen_has_the_answer_the_cards_and_rows(browser: Browser, tmp_pa
         assert page.page.locator("#cards .card").count() == 3
         assert page.evaluate(HIDDEN_TEXT) == []
         assert page.evaluate(WHOLE_ROWS) >= 2
+
+
+def test_bar_says_which_part_of_the_run_it_covers(browser: Browser, tmp_path: Path) -> None:
+    """Without iterations gains are of the run, which begins with its first CUDA call."""
+    ms = 1_000_000
+    calls = [(0, 60 * ms, "api", 0), (70 * ms, 71 * ms, "api", 0)]
+    analysis = analyze(made_trace([(71 * ms, 91 * ms, "compute", 0, 1)], calls))
+    assert isinstance(analysis.iterations, NotMeasured) and analysis.answer.gain.of_ns == 91 * ms
+    with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
+        head = page.page.locator("#devices .device-head").inner_text()
+        assert "20.0 ms from first to last GPU work (22.0% of the run)" in head and page.complaints == []

@@ -329,7 +329,7 @@ def _basis(analysis: Analysis) -> str:
     skipped = f", {known.skipped} skipped" if known.skipped else ""
     counted = f"{quantity(known.count - known.skipped, 'iteration')} counted{skipped}"
     kinds = known.time_words if known.kinds else ""
-    lines = (base_line(analysis), kinds, f"{counted} ({plain(known.range, 40)})", *list(speed_lines(analysis))[:1])
+    lines = (base_line(analysis), kinds, f"{counted} ({plain(known.range, 120)})", *list(speed_lines(analysis))[:1])
     return " · ".join(line.removesuffix(".") for line in lines if line)
 
 

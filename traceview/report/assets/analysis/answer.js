@@ -121,8 +121,12 @@ function familiesOf({ parts, families, window_ns: whole }) {
 function deviceFigures(device, bar) {
   const view = coveredView(device);
   const whole = view.window_ns;
-  const outside = device.views.find((other) => other.window_ns > whole);
-  const covered = `${duration(whole)} ${view.covers}${outside ? ` (${percent(whole, outside.window_ns)} of the window)` : ""}`;
+  const longer = device.views.find((other) => other.window_ns > whole)?.window_ns,
+    run = "not_measured" in page.iterations ? (page.findings[0]?.gain.of_ns ?? 0) : 0; // without iterations gains are of it
+  const part = longer
+    ? `${percent(whole, longer)} of the window`
+    : run > 1.05 * whole && `${percent(whole, run)} of the run`;
+  const covered = `${duration(whole)} ${view.covers}${part ? ` (${part})` : ""}`;
   return [
     el(
       "div",
