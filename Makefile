@@ -10,6 +10,7 @@
 # make docs   build the documentation site in out/docs
 # make dist   build the wheel and the sdist in dist/, and check both; a release does the same
 # make screenshots  draw the manual's pictures anew, in the browser that the tests use
+# make check-screenshots  draw them anew, and fail where one of the manual is out of date
 # make lint-scripts  types and format of the pages' scripts, where there is Node; npm run format formats them
 # make clean  remove what the others made
 
@@ -24,7 +25,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: dist docs help demo test test-traceview test-instrument check lint lint-scripts structure bench clean browser screenshots nsys trace-processor
+.PHONY: dist docs help demo test test-traceview test-instrument check lint lint-scripts structure bench clean browser screenshots check-screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -74,7 +75,10 @@ bench: $(VENV)/installed
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/column-reference > docs/columns.md
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/python scripts/rule-reference > docs/rules.md
+	$(BIN)/python scripts/render-notebooks docs/notebooks
+	sed "s#](docs/#](#g" CHANGELOG.md > docs/changelog.md
+	$(BIN)/zensical build --strict
 	@echo "Open it in any browser:   file://$(CURDIR)/out/docs/index.html"
 
 dist: $(VENV)/installed-dist
@@ -85,6 +89,9 @@ dist: $(VENV)/installed-dist
 
 screenshots: $(VENV)/installed-tests browser
 	$(BIN)/python scripts/make-screenshots
+
+check-screenshots: $(VENV)/installed-tests browser
+	$(BIN)/python scripts/make-screenshots --check
 
 browser:
 	@command -v chromium >/dev/null || scripts/need-debian-packages chromium fonts-dejavu-core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT
+from tests.docs_examples import tomllib
 from traceview.measure import MEASURES
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-GENERATED = {"columns.md"}  # by `make docs`
+FOLDERS = (ROOT / "docs", ROOT / "docs" / "symptoms")
+PAGES = [page for folder in FOLDERS for page in sorted(folder.glob("*.md")) if page.name != "changelog.md"]
+GENERATED = {"columns.md", "rules.md", "changelog.md", "notebooks/capture.md", "notebooks/fleet.md"}  # by `make docs`
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -44,8 +47,28 @@ def test_sources_name_pages_and_sections_that_exist() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f": {page.name}" not in navigation] == []
+    names = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES]
+    assert [name for name in names if f": {name}\n" not in navigation] == []
 
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_links_of_the_package_index_are_absolute() -> None:
+    """A package index shows README.md alone, without the files beside it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(links) > 20 and [link for link in links if not link.startswith("https://")] == []
+
+
+def test_rule_reference_has_every_rule() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "rule-reference")]
+    written = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    listed = re.findall(r"^## (\w+)$", written, re.MULTILINE)
+    rules = [sys.executable, "-m", "traceview", "help", "rules", "--json", "-"]
+    known = json.loads(subprocess.run(rules, capture_output=True, check=True, cwd=ROOT).stdout)["rules"]
+    assert "launch_bound" in listed and listed == [rule["name"] for rule in known]

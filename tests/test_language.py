@@ -13,7 +13,10 @@ from pathlib import Path
 from tests.captures import ROOT
 
 SOURCES = sorted(path for package in ("traceview", "instrument") for path in (ROOT / package).rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+COPIED = "changelog.md"  # by `make docs`
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOLDERS = (ROOT / "docs", ROOT / "docs" / "symptoms")
+PAGES += [page for folder in FOLDERS for page in sorted(folder.glob("*.md")) if page.name != COPIED]
 
 # Habits that make a reader stop: an inverted genitive at the start, "is no X", passive riddles, pronouns for things.
 HABITS = (

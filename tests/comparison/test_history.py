@@ -66,6 +66,7 @@ def test_command_names_the_commit(traceview: Command, tmp_path: Path) -> None:
     text = page.read_text()
     assert "b1&lt;script" in text and "<script" not in text
     assert text.count("<circle") == 5 * len(FIGURES) and text.count('class="change"') == done.out.count(" changed at ")
+    assert "visibility: hidden" not in text  # no script shows what a style hides
     assert not re.search(r"(?:src|href)=\"(?!data:)", text)
 
 

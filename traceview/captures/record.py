@@ -218,6 +218,7 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 # nsys 2022.4 and 2024.2 record no range of the Python package nvtx from this version on; 0.2.11 is recorded.
 LOSES_RANGES = (0, 2, 12)
 LAST_NSYS_THAT_LOSES = (2024, 2)
+NEWEST_NSYS = (2026, 2)  # the newest whose exports traceview was tested with (docs/inputs.md)
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 VERSION_OF_NVTX = "import importlib.metadata as m; print(m.version('nvtx'))"
 # Prints the file of the module that `import instrument` would load in the working folder, and imports nothing from it.
@@ -253,7 +254,9 @@ def checks() -> Iterator[Check]:
         text = "not on PATH" if nsys is None else "does not report a version"
         yield Check("nsys", FAILED, text, "install Nsight Systems, or name the program with --nsys")
     else:
-        yield Check("nsys", OK, ".".join(map(str, version)))
+        text = f"{'.'.join(map(str, version))}; exports up to {'.'.join(map(str, NEWEST_NSYS))} are known"
+        remedy = "look at `traceview info` of a report: what it does not know is listed there"
+        yield Check("nsys", WARNING, text, remedy) if version[:2] > NEWEST_NSYS else Check("nsys", OK, text)
         yield _test_recording(nsys)
         yield _cpu_samples(nsys)
     yield _driver()

@@ -119,7 +119,7 @@ FLEET = PageFiles(
 HISTORY = PageFiles(
     "history/page.html",
     "commits",
-    ("core/palette.css", "core/page.css", "history/history.css"),
+    ("core/palette.css", "history/history.css"),  # page.css hides all until a script shows it
     "core/page.js",  # the page has no script
 )
 
