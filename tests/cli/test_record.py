@@ -248,3 +248,34 @@ def test_doctor_names_another_instrument(tmp_path: Path, monkeypatch: pytest.Mon
     (check,) = machine._instrument()
     assert check.status == machine.WARNING
     assert check.text == f"another instrument.py in {tmp_path.name} hides traceview's" and "rename it" in check.remedy
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        {"RANK": "3", "WORLD_SIZE": "4"},
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
+        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+        {"PMI_RANK": "3", "PMI_SIZE": "4"},
+    ],
+)
+def test_each_rank_writes_its_report(
+    launcher: dict[str, str], tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    writes = 'for word; do case $word in --output=*) : >"${word#--output=}.nsys-rep";; esac; done'
+    nsys = stand_in(tmp_path, profile=writes)
+    done = traceview("record", "--nsys", nsys, "-o", "mine", "--", "true")
+    assert (done.code, done.out, done.err) == (0, "mine_rank3.nsys-rep\n", "")
+    assert (tmp_path / "mine_rank3.nsys-rep").is_file()
+    refused = traceview("record", "--nsys", nsys, "--json", "-", "--", "true")
+    assert refused.code == 2 and "traceview fleet on the ranks' reports" in refused.err
+
+
+def test_process_alone_has_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("SLURM_PROCID", "0")  # a batch script outside of a job step
+    assert recording.rank_of_process() is None

@@ -53,12 +53,14 @@ class Client:
 
     def __init__(self, outcome: Outcome | None, threads: list[dict[str, int]]) -> None:
         self.outcome, self.threads, self.versions = outcome, threads, {"a": __version__}
+        self.submitted: list[object] = []
 
     def get_executor(self, **_options: object) -> Executor:
         return Calls(self.outcome)
 
-    def submit(self, _unwatched: object, _identity: object, value: object, **_options: object) -> object:
-        return value
+    def submit(self, function: object, *values: object, **_options: object) -> object:
+        self.submitted.append(function)
+        return values[-1] if values else None
 
     def nthreads(self) -> dict[str, int]:
         """Return the next of `threads`, whose last remains; an empty list is a lost scheduler."""
@@ -110,6 +112,13 @@ def test_cluster_without_workers(connect: Callable[..., Client]) -> None:
     connect(None, {})
     with pytest.raises(RequestError, match="8786: the cluster has no workers; start it with"):
         DaskWorkers(ADDRESS)
+
+
+def test_call_starts_the_workers_of_an_adaptive_cluster(connect: Callable[..., Client]) -> None:
+    client = connect(None, {}, {"a": 1})
+    with DaskWorkers(ADDRESS) as workers:
+        assert client.submitted == [cluster._installed_version]
+        assert len(workers.slots()) == cluster.MIN_CALLS
 
 
 def test_workers_with_another_version(connect: Callable[..., Client]) -> None:

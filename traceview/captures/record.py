@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -31,6 +32,24 @@ SESSION_SECONDS, FIRST_SECONDS, MAX_SECONDS = 1.0, 2.0, 120.0
 PART = ".part.nsys-rep"  # each of the recordings of --iterations
 MARGIN = 1.2  # iterations differ in length
 TIMEOUT = 60  # seconds that a program may take to answer
+
+
+# Where launchers write the rank of a process and the number of ranks: torchrun, Slurm's srun, Open MPI, MPICH.
+RANKS = {
+    "RANK": "WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+}
+
+
+def rank_of_process() -> int | None:
+    """Return the rank that a launcher gave this process; None if it started no others."""
+    for rank, size in RANKS.items():
+        number, count = (os.environ.get(name, "") for name in (rank, size))
+        if number.isdecimal() and count.isdecimal() and int(count) > 1:
+            return int(number)
+    return None
 
 
 class SteadyIterations(NamedTuple):

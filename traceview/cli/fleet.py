@@ -127,17 +127,18 @@ def fleet(
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     check_memory(memory)
     page = page_path(html, no_html, opened, Path(PAGE))
-    from traceview.ranks.analyze_reports import analyze_reports, find_reports
+    from traceview.ranks.analyze_reports import analyze_reports, find_fleet
     from traceview.ranks.worker import Job
     from traceview.read.nsys_rep import CHOSEN
     from traceview.read.source import MAX_DECODED
     from traceview.report.fleet import render, to_json
 
     checks = tuple(parse(condition) for condition in conditions)
-    paths = find_reports(reports)
+    paths = find_fleet(reports)
+    local = tuple(path for path in paths if isinstance(path, Path))
     if page is not None and html is None:
-        refuse_link(page := common_folder(paths) / PAGE, "--html")
-    check_outputs(paths, (page, json_path, markdown, junit))
+        refuse_link(page := common_folder(local) / PAGE, "--html")
+    check_outputs(local, (page, json_path, markdown, junit))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
     with progress(quiet) as step:
         result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
@@ -155,8 +156,8 @@ def fleet(
 
 
 def common_folder(paths: tuple[Path, ...]) -> Path:
-    """Return the deepest folder that contains all paths."""
-    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    """Return the deepest folder that contains all paths; the working folder without any."""
+    return Path() if not paths else Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
 
 def _summary(fleet: Fleet, verbose: bool, top: int) -> str:

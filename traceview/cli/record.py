@@ -16,6 +16,7 @@ from traceview.cli import command
 from traceview.cli.options import FILE, JSON, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_error, print_out, progress, write_document, write_output
 from traceview.errors import RequestError, TraceviewError
+from traceview.model.units import plain
 from traceview.model.unprofiled import CALIBRATION
 from traceview.report.files import is_stdout, refuse_link
 
@@ -66,17 +67,23 @@ def record(
 ) -> None:
     """Run COMMAND under nsys with the options that traceview needs, and analyze the report.
 
-    Write -- before COMMAND.
+    Write -- before COMMAND. Started on each rank by torchrun, srun or mpirun, it adds the rank to the report's name,
+    and leaves the analysis to `traceview fleet`.
     """
-    from traceview.captures.record import TRACED, Recording
+    from traceview.captures.record import TRACED, Recording, rank_of_process
     from traceview.cli.analyze import analyze
 
     check_limits(given)
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
+    output, rank = given["output"], rank_of_process()
+    if rank is not None:
+        if json_path is not None or opened:
+            raise RequestError("--json and --open are for one process; run traceview fleet on the ranks' reports")
+        output = output.with_name(f"{output.name}_rank{rank}")
     recording = Recording(
         command=given["command"],
-        output=given["output"],
+        output=output,
         traced=given["traced"] or TRACED,
         python=given["python"],
         gpu_metrics=given["gpu_metrics"],
@@ -87,6 +94,10 @@ def record(
     )
     check_outputs((recording.report, recording.report.with_suffix(".qdstrm")), (json_path,))
     record_program(recording, quiet)
+    if rank is not None:
+        if not quiet:
+            print_out(f"{plain(str(recording.report), 4000)}\n")
+        return
     context.invoke(analyze, report=recording.report, json_path=json_path, opened=opened, no_html=no_html, quiet=quiet)
 
 
@@ -101,7 +112,7 @@ def record_program(recording: Recording, quiet: bool) -> None:
     from traceview.captures.record import record as run
 
     if code := run(recording, partial(_steady_iterations, quiet=quiet)):
-        print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
+        print_error(f"traceview: the program ended with exit code {code}; the report is kept")
 
 
 def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:

@@ -34,7 +34,7 @@ ASIDE = ("NVTX ranges that cross others", "CUDA calls that cross others", "ops t
 class Track:
     """One track. `id` counts from 1; `parent` is the id of the parent track, 0 for none.
 
-    Lanes of one thread or finding have the same `name` and `lane_of`. `device` is a row of Trace.devices.
+    Lanes of one thread or finding have the same `name` and `lane_of`.
     """
 
     id: int
@@ -44,7 +44,6 @@ class Track:
     lane_of: int
     process: int = 0
     tid: int = 0
-    device: int = -1
 
 
 @dataclass(slots=True)
@@ -74,11 +73,11 @@ class Tracks:
 
     def device(self, device: int) -> int:
         """Return the track of a GPU (a row of Trace.devices)."""
-        return self._id(("device", device), "device", self.contents.device_name(device), 0, device=device)
+        return self._id(("device", device), "device", self.contents.device_name(device), 0)
 
     def idle(self, device: int) -> int:
         """Return the track of a GPU's idle time."""
-        return self._id(("idle", device), "plain", IDLE, self.device(device), device=device)
+        return self._id(("idle", device), "plain", IDLE, self.device(device))
 
     def answer(self, group: str, name: str, device: str | None = None, lane: int = 0) -> int:
         """Return the track of a finding or a prediction, in the group of those of its GPU, or of no GPU."""

@@ -242,13 +242,17 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known."""
+    """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known.
+
+    `node` is a digest of the name of its host, if known.
+    """
 
     nsys_version: str | None
     program: Program
     epoch: int | None
     notes: tuple[str, ...]
     ranks: tuple[RankResult, ...]
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +330,7 @@ class Rank:
     matched: int
     set: int  # number of its set of ranks that share collectives; lags are within a set
     typical: int | None  # median `own` of an iteration of its set, ns
+    node: int | None = None  # number of its host among those of the fleet; None if unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from traceview.read import parquet
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import CHOSEN
+from traceview.read.remote import find_remote, is_url, path_of
 from traceview.read.source import MAX_DECODED, display_name
 from traceview.workers import WorkerDiedError, Workers
 from traceview.workers.cluster import DaskWorkers
@@ -49,13 +50,13 @@ def fleet(
 
     Raises TraceviewError if no report is found or can be read; the result names the skipped reports.
     """
-    paths = find_reports([str(report) for report in reports])
+    paths = find_fleet([str(report) for report in reports])
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     return analyze_reports(paths, job, workers=workers, margin=margin)
 
 
 def analyze_reports(
-    reports: Sequence[Path],
+    reports: Sequence[Path | str],
     job: Job | None = None,
     *,
     workers: int | None = None,
@@ -64,7 +65,7 @@ def analyze_reports(
     max_shown: int | None = MAX_SHOWN,
     progress: Progress | None = None,
 ) -> Fleet:
-    """Read reports and merge their results. The result does not depend on where the reports are read.
+    """Read reports, paths or URLs, and merge their results, which do not depend on where the reports are read.
 
     `workers` is the number of processes on this machine (default: one per CPU). `scheduler` is the address of a Dask
     scheduler to use instead; its answers are unpickled, so only use a trusted one. A rank is a
@@ -98,17 +99,20 @@ def analyze_reports(
 
 @contextmanager
 def _opened_workers(
-    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None
+    reports: Sequence[Path | str], job: Job, workers: int | None, scheduler: str | None
 ) -> Iterator[tuple[Workers, list[Report]]]:
     """Yield the open workers and the reports. The end of the block removes the results of the reports."""
-    paths = [path.absolute() for path in reports]
+    paths = [report if isinstance(report, str) else report.absolute() for report in reports]
     if scheduler is not None:
         run = token_hex()
         with DaskWorkers(scheduler) as cluster:
             try:
                 yield (
                     cluster,
-                    [Report(str(path), job, i, run=run, exists=path.exists()) for i, path in enumerate(paths)],
+                    [
+                        Report(str(path), job, i, run=run, exists=isinstance(path, Path) and path.exists())
+                        for i, path in enumerate(paths)
+                    ],
                 )
             finally:
                 cluster.in_each(forget_run, run)
@@ -198,6 +202,13 @@ REPORT = ".nsys-rep"
 NUMBER = re.compile(r"(\d+)")
 
 
+def find_fleet(arguments: Sequence[str]) -> tuple[Path | str, ...]:
+    """Return what find_reports does, and the URLs of the reports that URLs name. Raises NotFoundError, RequestError."""
+    paths = [argument for argument in arguments if not is_url(argument)]
+    urls = [url for argument in arguments if is_url(argument) for url in find_remote(argument, (*SQLITE, REPORT))]
+    return (*(find_reports(paths) if paths else ()), *sorted(set(urls), key=_natural_order))
+
+
 def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
     """Return each report once, in the order of the numbers in its name. Raises NotFoundError if an argument has none.
 
@@ -280,22 +291,25 @@ def _without_suffix(path: Path) -> Path:
     return path
 
 
-def _natural_order(path: Path) -> list[tuple[int, str]]:
-    parts = NUMBER.split(str(path.absolute()))
+def _natural_order(path: Path | str) -> list[tuple[int, str]]:
+    parts = NUMBER.split(path if isinstance(path, str) else str(path.absolute()))
     return [(int(part), part) if part.isdigit() and len(part) < 19 else (-1, part) for part in parts]
 
 
-def report_names(paths: Sequence[Path]) -> tuple[str, ...]:
+def report_names(reports: Sequence[Path | str]) -> tuple[str, ...]:
     """Return each report's file name, or its path below the common folder if file names repeat.
 
     Names of traces that do not contain their rank begin with it.
     """
-    names = [path.name for path in paths]
+    absolute = [path_of(report) if isinstance(report, str) else report.absolute() for report in reports]
+    names = [path.name for path in absolute]
     if len(set(names)) == len(names):
-        ranks = {path: rank for rank, path in rank_traces(paths).items()}
+        ranks = {path: rank for rank, path in rank_traces([path for path in reports if isinstance(path, Path)]).items()}
         unnamed = ranks and not all(RANK_IN_NAME.search(name) for name in names)
-        return tuple(f"rank {ranks[path]} · {path.name}" if unnamed else path.name for path in paths)
-    absolute = [path.absolute() for path in paths]
+        return tuple(
+            f"rank {ranks[report]} · {name}" if unnamed and isinstance(report, Path) and report in ranks else name
+            for report, name in zip(reports, names, strict=True)
+        )
     common = os.path.commonpath([path.parent for path in absolute])
     return tuple(str(path.relative_to(common)) for path in absolute)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,7 @@ from traceview.read.formats import as_sqlite
 from traceview.read.sqlite.database import open_export
 
 KEEP_ALL = 1 << 62  # bytes
-SESSION = "TARGET_INFO_SESSION_START_TIME"
+SESSION, SYSTEM = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"
 MIN_EPOCH, MAX_EPOCH = 10**18, 4 * 10**18  # ns; the years 2001 to 2096
 
 
@@ -56,18 +57,28 @@ def measure_report(
     """
     try:
         with as_sqlite(path) as export:
-            limit = memory_limit(export, memory)
+            limit, node = memory_limit(export, memory), node_of(export)
             if limit is not None:
                 with TemporaryDirectory(prefix="traceview-") as folder:
                     capture = LimitedCapture.open(export, limit, Path(folder))
                     if isinstance(capture, LimitedCapture):
                         source = capture.source
                         extents = Extents(*source.extents).devices
-                        return measure_parts(capture.runner(), extents, session_epoch(export), iteration, skip)
-            return measure_trace(open_trace(export), session_epoch(export), iteration, skip)
+                        result = measure_parts(capture.runner(), extents, session_epoch(export), iteration, skip)
+                        return replace(result, node=node)
+            return replace(measure_trace(open_trace(export), session_epoch(export), iteration, skip), node=node)
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
         return measure_trace(open_trace(path), None, iteration, skip)
+
+
+def node_of(export: Path) -> str | None:
+    """Return a digest of the host's name, or None if it is not recorded. The name itself reaches no result."""
+    with open_export(export) as database:
+        if SYSTEM not in database.tables:
+            return None
+        row = database.select("value", SYSTEM, "WHERE name = 'Hostname' LIMIT 1").fetchone()
+    return sha256(str(row[0]).encode("utf-8", "replace")).hexdigest() if row and row[0] else None
 
 
 def session_epoch(export: Path) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -90,8 +91,10 @@ def merge_reports(
     lags = None if heat is None else measure_lags(heat, sets)
     table = RankTable(labels, reports.report_of.tolist(), sets.tolist(), files, waits, heat, lags)
     figures = waits.group_figures(arrived)
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(each.node for each in headers if each.node))}
+    nodes = [numbers.get(headers[report].node or "") for report in reports.report_of.tolist()]
     rows = tuple(
-        table.row(index, rank, row.parts)
+        replace(table.row(index, rank, row.parts), node=nodes[index])
         for index, (rank, row) in enumerate(zip(aligned.ranks, measured_rows, strict=True))
     )
     stragglers = find_stragglers(rows, figures, margin)

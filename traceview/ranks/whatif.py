@@ -55,7 +55,7 @@ class _Rank(NamedTuple):
 class _Model:
     """The graphs of all ranks on one clock; `shared` has the collective of each of their operations.
 
-    `transfer`, `iteration`, `group` and `sums_floats` have an item for each collective.
+    `transfer`, `iteration`, `group` (NONE but for all-reduces) and `sums_floats` have an item for each collective.
     """
 
     ranks: tuple[_Rank, ...]
@@ -136,8 +136,9 @@ def whatif_ranks(
         elif scenario.of_communication or result.iteration_ns < model.measured * (1 - LEAST_GAIN):
             predictions.append(result)
     selection, info = model.selection, ranks[0].analysis.info
+    more = f" and {len(fleet.reports) - 1} more" if len(fleet.reports) > 1 else ""
     return WhatIf(
-        info=replace(info, file=_files(fleet, len(ranks)), left_out=(), health=()),
+        info=replace(info, file=f"{len(ranks)} ranks of {fleet.reports[0]}{more}", left_out=(), health=()),
         range=selection.range,
         iterations=selection.summary,
         counted=selection.steady,
@@ -152,11 +153,6 @@ def whatif_ranks(
         left_out=tuple(left_out),
         notes=(Note("profiler", "times are those of runs under the profiler"), *fleet.notes),
     )
-
-
-def _files(fleet: Fleet, ranks: int) -> str:
-    more = f" and {len(fleet.reports) - 1} more" if len(fleet.reports) > 1 else ""
-    return f"{ranks} ranks of {fleet.reports[0]}{more}"
 
 
 def _read_ranks(paths: Sequence[Path], options: AnalysisOptions, step: Progress) -> tuple[list[_Rank], Fleet]:
@@ -202,7 +198,7 @@ def _model(ranks: Sequence[_Rank], fleet: Fleet) -> _Model:
     last = min(selection.last, *(len(rank.work.counts) - shift for rank, shift in zip(ranks, shifts, strict=True)))
     if first >= last:
         raise RequestError(f"{fleet.reports[0]}: the captures have no iterations in common")
-    graphs, shared = [], []
+    graphs, shared, measured = [], [], []
     for rank, shift in zip(ranks, shifts, strict=True):
         own = select(rank.analysis, 1, rank.work)
         if isinstance(own, str):
@@ -211,12 +207,14 @@ def _model(ranks: Sequence[_Rank], fleet: Fleet) -> _Model:
         graph = build(rank.analysis.trace, chosen)
         graphs.append(on_clock(graph, fleet.clocks[rank.report].to_common, shift))
         shared.append(rank.number[graph.operations.row])
+        measured.append(own.measured_ns)
     sums_floats = np.zeros(count, np.bool_)
     for rank in ranks:
         matches = names_match(rank.analysis.trace.operations["name"], SUMS_FLOATS) & (rank.number != NONE)
         sums_floats[rank.number[matches]] = True
-    group = np.repeat(np.arange(len(fleet.times)), [len(each.kind) for each in fleet.times])
-    measured = int(np.mean([_iteration_time(rank.analysis) for rank in ranks]))
+    group = np.array(
+        [row if kind == "AllReduce" else NONE for row, each in enumerate(fleet.times) for kind in each.kind], np.int64
+    )
     return _Model(
         tuple(ranks),
         tuple(graphs),
@@ -225,15 +223,8 @@ def _model(ranks: Sequence[_Rank], fleet: Fleet) -> _Model:
         iterations[0],
         group,
         sums_floats,
-        selection._replace(first=first, last=last, measured_ns=measured),
+        selection._replace(first=first, last=last, measured_ns=int(np.mean(measured))),
     )
-
-
-def _iteration_time(analysis: Analysis) -> int:
-    """Return the time of an iteration of a capture, in ns."""
-    selection = select(analysis)
-    assert not isinstance(selection, str), "the iterations were selected before"
-    return selection.measured_ns
 
 
 def _shift(reference: Codes, iterations: Codes, label: str) -> int:
@@ -247,7 +238,7 @@ def _shift(reference: Codes, iterations: Codes, label: str) -> int:
 def _scenarios(model: _Model) -> Iterator[_Scenario]:
     """Yield the changes: on the rank that the others wait for most, on all ranks, and of the communication."""
     everywhere = range(len(model.ranks))
-    gains = [model.base.per_iteration - _time(model.without(rank)) for rank in everywhere]
+    gains = [-replay(model.without(rank).joined).per_iteration for rank in everywhere]
     slowest = int(np.argmax(gains))
     label = model.ranks[slowest].label
     yield _Scenario(
@@ -297,7 +288,7 @@ def _larger_buckets(model: _Model, factor: int, _constants: Constants) -> _Model
     """Return the model in which the all-reduces of an iteration go together, `factor` in one."""
     start, used = _starts_and_uses(model)
     transfer, merged = model.transfer.copy(), False
-    sums = np.flatnonzero(model.sums_floats & (model.iteration != NONE) & (start != NONE))
+    sums = np.flatnonzero((model.group != NONE) & (model.iteration != NONE) & (start != NONE))
     keys = model.group[sums] * (model.iteration.max(initial=0) + 1) + model.iteration[sums]
     for rows in np.split(sums, np.flatnonzero(np.diff(keys)) + 1):
         for chunk in np.split(rows, range(factor, len(rows), factor)):
@@ -325,10 +316,6 @@ def _starts_and_uses(model: _Model) -> tuple[Times, Times]:
         waits = (numbers[source] != NONE) & (ops.code[target] != COMMUNICATION)
         np.minimum.at(used, numbers[source[waits]], ops.start[target[waits]])
     return start, used
-
-
-def _time(model: _Model) -> int:
-    return replay(model.joined).per_iteration
 
 
 def _prediction(model: _Model, scenario: _Scenario, error: float) -> Prediction | str:

@@ -59,7 +59,7 @@ class Report:
     """A report of a fleet, whose result is kept in a file.
 
     Attributes:
-        path: an absolute path.
+        path: an absolute path, or a URL.
         job: how to read it.
         index: its number in the fleet.
         folder: a folder of this machine for the results; None on a cluster.
@@ -155,12 +155,14 @@ def work(path: str, job: Job) -> ReportResult | str:
     from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.ranks.measure_report import measure_report
     from traceview.read.nsys_rep import CHOSEN
+    from traceview.read.remote import local_copy
     from traceview.read.source import MAX_DECODED, display_name
 
     limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
-        return measure_report(Path(path), job.iteration, job.skip, job.memory or _memory_of_thread())
+        with local_copy(path) as file:
+            return measure_report(file, job.iteration, job.skip, job.memory or _memory_of_thread())
     except TraceviewError as error:
         # The fleet names the file itself.
         return str(error).removeprefix(f"{display_name(Path(path))}: ")

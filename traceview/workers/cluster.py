@@ -24,6 +24,7 @@ CONNECT_TIMEOUT = "10s"
 POLL_SECONDS = 5
 MAX_SECONDS_WITHOUT_WORKERS = 60
 CALLS_PER_THREAD = 4  # submitted at once, for each thread of the cluster
+MIN_CALLS = 256  # submitted at once: the queue by which an adaptive cluster decides how many workers it starts
 RETRIES = 2
 WORKERS_LOST = "the workers that read it were lost, probably out of memory; give them more memory or fewer threads"
 TLS_REMEDY = "name those of the cluster in Dask's configuration, distributed.comm.tls"
@@ -89,7 +90,7 @@ class DaskWorkers(Workers):
 
     def slots(self) -> list[Any]:
         """Return None for each call that is in progress at once. Raises RequestError if the scheduler is lost."""
-        return [None] * CALLS_PER_THREAD * max(self._threads(), 1)
+        return [None] * max(CALLS_PER_THREAD * self._threads(), MIN_CALLS)
 
     def _polled(self, has_ended: bool) -> None:
         if has_ended or self._threads():
@@ -114,6 +115,9 @@ class DaskWorkers(Workers):
 
     def _check_workers(self) -> None:
         """Raise RequestError if the cluster is empty or one of its workers lacks this version of traceview."""
+        if not self._client.nthreads():
+            with suppress(Exception):  # a call makes an adaptive cluster start workers
+                self._client.submit(_installed_version, pure=False).result(timeout=MAX_SECONDS_WITHOUT_WORKERS)
         if not self._client.nthreads():
             raise RequestError(f"{self._name}: the cluster has no workers; {REMEDY}")
         versions = self._client.run(_installed_version, on_error="return").values()

@@ -45,7 +45,7 @@ SHAPES: Shapes = {
         **names("heat", "notes"),
     },
     Rank: {
-        **names("label", "file", "device", "gpu", "iterations"),
+        **names("label", "file", "node", "device", "gpu", "iterations"),
         **ns("time", "wall", "own", "lag", "noise", "compute", "exposed_communication", "copies", "idle"),
         "causes": {f"{cause}_ns": _cause(row) for row, cause in enumerate(CAUSES)},
         "kernels": "kernels",

@@ -56,11 +56,32 @@ def title(fleet: Fleet) -> str:
 def verdict(fleet: Fleet) -> str:
     """Return one sentence on whether there are stragglers."""
     if fleet.stragglers:
-        return f"{quantity(len(fleet.stragglers), 'straggler')} of {quantity(len(fleet.ranks), 'rank')}."
+        return f"{quantity(len(fleet.stragglers), 'straggler')} of {quantity(len(fleet.ranks), 'rank')}{_nodes(fleet)}."
     if not any(rank.lag is not None for rank in fleet.ranks):
         return "Stragglers are unknown: this needs two ranks with three iterations in common."
     least = f"{100 * fleet.margin:g}%"
     return f"No straggler: no rank's own time exceeds the others' by more than {least} and its own scatter."
+
+
+def _nodes(fleet: Fleet) -> str:
+    """Return on which nodes the stragglers are, where there are several: ", on node 1 of 4"."""
+    known = {rank.node for rank in fleet.ranks if rank.node is not None}
+    slow = sorted({node for each in fleet.stragglers if (node := fleet.ranks[each.rank].node) is not None})
+    if len(known) < 2 or not slow:
+        return ""
+    more = f" and {len(slow) - MAX_NODES} more" if len(slow) > MAX_NODES else ""
+    return f", on node{'s' * (len(slow) > 1)} {', '.join(map(str, slow[:MAX_NODES]))}{more} of {len(known)}"
+
+
+def _places(fleet: Fleet, most: int) -> list[str]:
+    """Return the node and GPU of each straggler, where nodes are known, the slowest first."""
+    slow = [(each, fleet.ranks[each.rank]) for each in fleet.stragglers if fleet.ranks[each.rank].node is not None]
+    lines = [
+        f"  {plain(rank.label, 60)}: node {rank.node}, {rank.device} ({plain(rank.gpu, 40)}): own time "
+        f"{each.share:+.1%}, most of it {each.part.replace('_', ' ')}"
+        for each, rank in slow[:most]
+    ]
+    return [*lines, *([f"  and {len(slow) - most} more"] if len(slow) > most else [])]
 
 
 def answer(fleet: Fleet) -> str:
@@ -133,7 +154,7 @@ COLUMNS = (
     *(("idle", "idle"), ("wait", "wait"), ("caused", "caused"), ("comm", "exposed_communication")),
 )
 MAX_RANKS = 12  # shown one by one; also bounds the notes
-BRIEF_RANKS, BRIEF_ADVICE = 8, 3  # without --verbose
+BRIEF_RANKS, BRIEF_ADVICE, MAX_NODES = 8, 3, 4  # without --verbose
 DOUBTS = ("repeated_capture", "left_out", "matching")  # notes that are always shown
 MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
 
@@ -156,7 +177,7 @@ def render(fleet: Fleet, screen: Screen = PLAIN, *, top: int = 10) -> str:
 def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVICE) -> str:
     """Return the verdict, what to change first, and the slowest ranks as text, in 30 lines."""
     columns = screen.columns
-    advice = [f"{verdict(fleet)}"]
+    advice = [f"{verdict(fleet)}", *_places(fleet, MAX_NODES)]
     for number, first in enumerate(fleet.advice[: min(top, BRIEF_ADVICE)], 1):
         advice += wrap(plain(first.title, 400), f"{number}. ", "   ", columns)
         for text in (price(fleet, first), _first_sentence(plain(first.text, 2000))):
