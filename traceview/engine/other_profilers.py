@@ -1,7 +1,8 @@
 """What other profilers recorded of the same program, for the kernels of a capture (`analyze --with`).
 
 torch.profiler knows the op, the module, the line and the FLOPs of each kernel; nsys knows how long kernels and gaps
-take without its overhead. Both runs launch the same kernels in each iteration, so that kernels match by their order. Nsight Compute knows what limits a kernel: its tables match by name and launch shape.
+take without its overhead. Both runs launch the same kernels in each iteration, so that kernels match by their order.
+Nsight Compute knows what limits a kernel: its tables match by name and launch shape.
 """
 
 from __future__ import annotations
