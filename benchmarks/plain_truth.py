@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,19 +60,46 @@ def truth(report: Path, name: str) -> Truth:
     return Truth(hidden, idle, *blocked, sum(open_then.values()), open_then.get("kernel", 0), kernel_ns)
 
 
-def traced_idle_ns(trace: Path) -> int:
-    """Return the idle ns of the GPUs of a torch.profiler trace, from first to last operation."""
+@dataclass(frozen=True, slots=True)
+class TracedTruth:
+    """Reference figures of a torch.profiler trace: times in ns, summed over GPUs."""
+
+    idle_ns: int  # without kernel, copy or memset, from the first to the last operation
+    compute_ns: int  # with a kernel that is not of COMMUNICATION
+    exposed_communication_ns: int  # with such a kernel, and without the others
+    exposed_copies_ns: int  # with a copy, and without a kernel
+
+
+def traced_truth(trace: Path) -> TracedTruth:
+    """Compute the figures of a trace."""
     data = trace.read_bytes()
     text = gzip.decompress(data) if trace.suffix == ".gz" else data
-    events = json.loads(text, parse_float=Decimal)["traceEvents"]
-    rows = [
-        (int(Decimal(e["ts"]) * 1000), int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000), e["args"]["device"])
-        for e in events
-        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
-    ]
-    work = np.array(rows, np.int64).reshape(-1, 3)
-    on = [work[work[:, 2] == device] for device in np.unique(work[:, 2])]
-    return sum(int(item[:, 1].max() - item[:, 0].min()) - _both(item, item) for item in on)
+    events = [event for event in json.loads(text, parse_float=Decimal)["traceEvents"] if "cat" in event]
+    kinds = {
+        "communication": [event for event in events if event["cat"] == "kernel" and _communicates(event)],
+        "compute": [event for event in events if event["cat"] == "kernel" and not _communicates(event)],
+        "copies": [event for event in events if event["cat"] == "gpu_memcpy"],
+        "memsets": [event for event in events if event["cat"] == "gpu_memset"],
+    }
+    work = {kind: np.array(list(map(_times_of, rows)), np.int64).reshape(-1, 3) for kind, rows in kinds.items()}
+    idle = compute = communication = copies = 0
+    for device in np.unique(np.concatenate(list(work.values()))[:, 2]):
+        on = {kind: rows[rows[:, 2] == device] for kind, rows in work.items()}
+        every, kernels = np.concatenate(list(on.values())), np.concatenate([on["compute"], on["communication"]])
+        idle += int(every[:, 1].max() - every[:, 0].min()) - _both(every, every)
+        compute += _both(on["compute"], on["compute"])
+        communication += _both(on["communication"], on["communication"]) - _both(on["communication"], on["compute"])
+        copies += _both(on["copies"], on["copies"]) - _both(on["copies"], kernels)
+    return TracedTruth(idle, compute, communication, copies)
+
+
+def _communicates(event: dict[str, Any]) -> bool:
+    return str(event["name"]).lower().startswith(COMMUNICATION)
+
+
+def _times_of(event: dict[str, Any]) -> tuple[int, int, int]:
+    start, length = Decimal(event["ts"]), Decimal(event["dur"])
+    return int(start * 1000), int((start + length) * 1000), int(event["args"]["device"])
 
 
 def _in_calls(export: sqlite3.Connection, names: tuple[str, ...]) -> int:

@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plain_truth import Truth
+from plain_truth import TracedTruth, Truth
 
 MS = 1_000_000
 TEMPORAL = (
     "import logging, sys; logging.disable(logging.CRITICAL); from hta.trace_analysis import TraceAnalysis; "
     "found = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir='').get_temporal_breakdown(visualize=False); "
-    "print(found['idle_time(us)'].sum())"
+    "print(found[sys.argv[2]].sum())"
+)
+TIMELINE = (
+    "import logging, sys; logging.disable(logging.CRITICAL); from TraceLens import TreePerfAnalyzer; "
+    "found = TreePerfAnalyzer.from_file(profile_filepath=sys.argv[1]).get_df_gpu_timeline(); "
+    "print(found.set_index('type')['time ms'][sys.argv[2]])"
 )
 KERNELS = (
     "import sys, polars as pl; from traceview import open_trace; frame = open_trace(sys.argv[1]).operations; "
@@ -49,32 +54,74 @@ class Question:
         return f"{value / MS:,.3f} ms" if self.time else f"{value:,.0f}"
 
 
-def traced(hta: str, idle_ns: int) -> Question:
-    """Return the questions about a torch.profiler trace, which Holistic Trace Analysis reads and nsys does not."""
-    ours = [sys.executable, "-m", "traceview", "analyze", "{report}", "--json", "-", "--no-html", "--quiet"]
-    return Question(
-        "GPU idle in a torch.profiler trace",
-        (idle_ns,),
-        True,
-        (
-            Way(
-                "traceview",
-                ours,
-                lambda text: sum(device["gaps"]["total_ns"] for device in json.loads(text)["devices"]),
-                "traceview analyze --json -",
-            ),
-            *(
-                Way(
-                    "Holistic Trace Analysis",
-                    ["env", *exact, hta, "-c", TEMPORAL, "{report}"],
-                    lambda text: float(text.split()[-1]) * 1000,
-                    " ".join([*exact, "get_temporal_breakdown()"]),
-                    "" if exact else "rounds to whole us",
-                )
-                for exact in ([], ["HTA_DISABLE_NS_ROUNDING=1"])
+def traced(hta: str | None, tracelens: str | None, known: TracedTruth) -> list[Question]:
+    """Return the questions about a torch.profiler trace, which these tools read and nsys does not."""
+    command = [sys.executable, "-m", "traceview", "analyze", "{report}", "--json", "-", "--no-html", "--quiet"]
+
+    def ours(read: Callable[[dict[str, Any]], int], remark: str = "") -> Way:
+        def total(text: str) -> float:
+            return sum(read(device) for device in json.loads(text)["devices"])
+
+        return Way("traceview", command, total, "traceview analyze --json -", remark)
+
+    def temporal(column: str, *settings: str, remark: str = "") -> tuple[Way, ...]:
+        asked = ["env", *settings, hta or "", "-c", TEMPORAL, "{report}", column]
+        shown = " ".join([*settings, f"get_temporal_breakdown()['{column}']"])
+        way = Way("Holistic Trace Analysis", asked, lambda text: float(text.split()[-1]) * 1000, shown, remark)
+        return (way,) if hta else ()
+
+    def timeline(row: str, remark: str = "") -> tuple[Way, ...]:
+        asked = [tracelens or "", "-c", TIMELINE, "{report}", row]
+        shown = f"get_df_gpu_timeline(): {row}"
+        way = Way("TraceLens", asked, lambda text: float(text.split()[-1]) * MS, shown, remark)
+        return (way,) if tracelens else ()
+
+    exact = "HTA_DISABLE_NS_ROUNDING=1"
+    silent = (("Holistic Trace Analysis", "the share that overlaps alone (get_comm_comp_overlap)"),) if hta else ()
+    mixed = (("Holistic Trace Analysis", "with communication alone (non_compute_time)"),) if hta else ()
+    return [
+        Question(
+            "GPU idle, first to last work",
+            (known.idle_ns,),
+            True,
+            (
+                ours(lambda device: device["gaps"]["total_ns"]),
+                *temporal("idle_time(us)", remark="rounds to whole us"),
+                *temporal("idle_time(us)", exact),
+                *timeline("idle_time"),
             ),
         ),
-    )
+        Question(
+            "GPU computes",
+            (known.compute_ns,),
+            True,
+            (
+                ours(lambda device: device["compute_ns"]),
+                *temporal("compute_time(us)", exact),
+                *timeline("computation_time", "counts memsets"),
+            ),
+        ),
+        Question(
+            "communication that no compute hides",
+            (known.exposed_communication_ns,),
+            True,
+            (ours(lambda device: device["communication"]["exposed_ns"]), *timeline("exposed_comm_time")),
+            silent,
+        ),
+        Question(
+            "copies that no kernel hides",
+            (known.exposed_copies_ns,),
+            True,
+            (
+                ours(
+                    lambda device: sum(row["exposed_ns"] for row in device["copies"]),
+                    "that no compute hides, each kind alone",
+                ),
+                *timeline("exposed_memcpy_time"),
+            ),
+            mixed,
+        ),
+    ]
 
 
 def rows(text: str) -> Iterator[dict[str, str]]:

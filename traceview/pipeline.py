@@ -7,12 +7,13 @@ A capture in memory is one part. engine/limited.py makes parts of a larger one; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from traceview.engine.measure import Extents
 from traceview.engine.memory import check_fits
+from traceview.engine.other_profilers import with_limiters, with_torch_trace
 from traceview.engine.part import PartRunner, TraceInMemory
 from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.measure.activity import window_of_range
@@ -22,6 +23,8 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
+from traceview.read.ncu import read_ncu
+from traceview.read.source import display_name
 from traceview.workers import return_freed_memory
 
 Progress = Callable[[str, float], None]
@@ -52,6 +55,7 @@ def analyze(
     flops_per_iteration: int | None = None,
     costs: ProfilerCosts | Literal["auto"] | None = "auto",
     unprofiled_ns: int | None = None,
+    others: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Analysis:
     """Measure a capture and find what costs GPU time.
@@ -62,8 +66,9 @@ def analyze(
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
     GPU, for its speed of light. `costs` is the time that the profiler adds to calls: "auto" reads the calibration
     beside the report or uses an estimate; None leaves the profiler's part unknown. `unprofiled_ns` is the time of an
-    iteration that was measured without the profiler. `progress` is called before each step with its name and the
-    fraction that is done.
+    iteration that was measured without the profiler. `others` are what other profilers recorded of the same program: a
+    trace of torch.profiler, or a table of Nsight Compute (`ncu --csv --page raw`). `progress` is called before each
+    step with its name and the fraction that is done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
@@ -78,7 +83,18 @@ def analyze(
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
-    return analyze_trace(trace, options).analysis
+    return analyze_trace(with_other_profilers(trace, others, options), options).analysis
+
+
+def with_other_profilers(trace: Trace, others: Sequence[str | Path], options: AnalysisOptions) -> Trace:
+    """Return a trace with what other profilers recorded of the same program. Raises TraceviewError."""
+    for path in map(Path, others):
+        if path.suffix == ".csv":
+            trace = with_limiters(trace, read_ncu(path), display_name(path))
+        else:
+            other = analyze_trace(open_trace(path)).analysis
+            trace = with_torch_trace(analyze_trace(trace, options).analysis, other)
+    return trace
 
 
 def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:

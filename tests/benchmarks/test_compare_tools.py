@@ -37,6 +37,19 @@ def test_two_computations_agree(script: dict[str, Any], name: str) -> None:
     assert (known.launched, known.launched_kernels) == (backward.operation_count, backward.kernel_count)
 
 
+@pytest.mark.parametrize("name", ["torch_profiler/serial.json.gz", "fsdp_tp/rank0.json.gz"])
+def test_two_computations_of_a_trace_agree(script: dict[str, Any], name: str) -> None:
+    path = sample(name)
+    known, [device] = script["traced_truth"](path), analyze(path).devices
+    assert abs(known.idle_ns - device.gaps.total_ns) < 1_000
+    assert abs(known.compute_ns - device.compute_ns) < 1_000 < known.compute_ns
+    assert known.exposed_communication_ns == device.communication.exposed_ns
+    # Communication hides copies as well; sums by kind do not know that.
+    assert 0 < known.exposed_copies_ns <= sum(row.exposed_ns for row in device.copies)
+    shown = [way.tool for question in script["traced"]("hta", "tracelens", known) for way in question.ways]
+    assert shown.count("TraceLens") == shown.count("traceview") == 4
+
+
 @pytest.mark.parametrize(
     ("command", "limit", "said"),
     [

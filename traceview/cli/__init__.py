@@ -46,7 +46,8 @@ REPLACED = {
 
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
-    "Input": "program change expect only_ledger baselines history commit / nsys calibration unprofiled_ms max_decoded",
+    "Input": "program change expect only_ledger baselines history commit / others nsys calibration unprofiled_ms "
+    "max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
     "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
     "Output": "format_name output saved names html html_path markdown json_path junit no_html opened served force "

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from traceview.cli import command
 from traceview.cli.options import (
+    FILE,
     JSON,
     MARKDOWN,
     NO_HTML,
@@ -76,6 +77,15 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of --serve.  [default: free]")
 @JSON
 @MARKDOWN
+@click.option(
+    "--with",
+    "others",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="What another profiler recorded of the same program: a trace of torch.profiler, or the table of "
+    "`ncu --csv --page raw` (.csv). Repeatable.",
+)
 @analysis_options
 @fail_if_option("exposed_h2d > 5%")
 @VERBOSE
@@ -90,6 +100,7 @@ def analyze(
     port: int,
     json_path: Path | None,
     markdown: Path | None,
+    others: tuple[Path, ...],
     conditions: tuple[str, ...],
     junit: Path | None,
     verbose: bool,
@@ -121,12 +132,12 @@ def analyze(
     check_capture(report)
     if page is not None and html is None:
         refuse_link(page, "--html")
-    check_outputs((report, options["calibration"]), (page, json_path, markdown, junit))
+    check_outputs((report, *others, options["calibration"]), (page, json_path, markdown, junit))
     from traceview.report.analysis import to_json
 
     failures = _parsed(conditions) if conditions else lambda _: ()
     with progress(quiet) as step:
-        capture = measure_report(report, step, page=served or page is not None, **options)
+        capture = measure_report(report, step, page=served or page is not None, others=others, **options)
         analysis = capture.analysis
         failed = tuple(failures(analysis))
         step("write", 0.95)
@@ -177,6 +188,7 @@ def measure_report(
     calibration: Path | None,
     unprofiled_ms: float | None,
     memory: int | None,
+    others: tuple[Path, ...] = (),
     **options: Any,
 ) -> AnalyzedCapture:
     """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
@@ -189,13 +201,13 @@ def measure_report(
     check_window(start, end, range_name)
     from traceview.engine.memory import fits_memory, memory_limit
     from traceview.model.analysis import AnalysisOptions
-    from traceview.pipeline import analyze_trace, open_trace
+    from traceview.pipeline import analyze_trace, open_trace, with_other_profilers
 
     costs = profiler_costs(report, calibration)
     chosen = AnalysisOptions(costs=costs, unprofiled_ns=given_ns(unprofiled_ms), **options)
     step("read", 0.0)
     side_by_side = (start, end, range_name) == (None, None, None)
-    if (limit := memory_limit(report, memory, side_by_side)) is not None:
+    if not others and (limit := memory_limit(report, memory, side_by_side)) is not None:
         capture = _limited_capture(report, limit)
         if isinstance(capture, str):
             if not fits_memory(report, limit):
@@ -209,7 +221,7 @@ def measure_report(
     trace = open_trace(report)
     trace = narrowed(trace, start, end, range_name)
     step("measure", 0.35)
-    return analyze_trace(trace, chosen)
+    return analyze_trace(with_other_profilers(trace, others, chosen), chosen)
 
 
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:

@@ -197,6 +197,7 @@ class Table(Displayed):
     the reader does not ask for another number. `not_measured` is the reason for missing rows. `package` is the name and
     version of the package whose measure it is; "" for measures of traceview. `totals` are the sums that the rows follow
     from, for a measure that has them (measure/base.py). `failed` marks the table of a measure that is left out.
+    `optional` names columns that are shown if a row has a value.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Table(Displayed):
     package: str = ""
     totals: TableTotals | None = None
     failed: bool = False
+    optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         row_type: Any = self.row_type
@@ -224,7 +226,9 @@ class Table(Displayed):
     def columns(self) -> tuple[Column, ...]:
         """The columns that terminal and page show."""
         declared = {column.name: column for column in columns(self.row_type)}
-        return tuple(declared[name] for name in self.shown or declared)
+        names = self.shown or tuple(declared)
+        empty = {name for name in self.optional if all(getattr(row, name) is None for row in self.rows)}
+        return tuple(declared[name] for name in names if name not in empty)
 
     @property
     def shown_rows(self) -> tuple[Any, ...]:

@@ -249,6 +249,13 @@ class KernelUse:
     waves: float | None = column("ratio", "waves", "Blocks over the blocks that the device holds at once.")
     occupancy: float | None = column("fraction", "occupancy", "Resident warps over the warps that an SM can hold.")
     occupancy_limit: str | None = column("text", "limited by", "What limits the occupancy; - where nothing does.")
+    limiter: str | None = column("text", "limiter", "compute, memory or latency, as Nsight Compute says (--with).")
+    compute_fraction: float | None = column(
+        "fraction", "of compute", "Throughput over the peak of the SMs, from ncu.", merge="key"
+    )
+    memory_fraction: float | None = column(
+        "fraction", "of memory", "Throughput over the peak of the memory, from ncu.", merge="key"
+    )
 
     @derived("text", "grid", "Blocks in x, y and z.")
     def grid_text(self) -> str | None:

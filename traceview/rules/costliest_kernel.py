@@ -151,7 +151,12 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
     kind = kernel_kind(first.name, first.demangled or first.name)
     count = sum(row.count for row in chosen.rows)
     words = FAMILY_WORDS.get(chosen.family, f"{chosen.family} kernels")
-    limits = (_launch(first, gpu["sm_count"], chosen.label is None), _precision(first), _rate(use, first))
+    limits = (
+        _launch(first, gpu["sm_count"], chosen.label is None),
+        _precision(first),
+        _rate(use, first),
+        _limiter(first),
+    )
     values = {
         "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
         "part": share(min(chosen.ns, use.window.length), use.window.length),
@@ -223,6 +228,14 @@ def _rate(use: DeviceUse, row: KernelUse) -> str:
             of_peak = "" if known.of_peak is None else f", {share(known.of_peak)} of the GPU's peak"
             return f"Such kernels reach {operations(known.flops_per_s)}/s{of_peak}."
     return ""
+
+
+def _limiter(row: KernelUse) -> str:
+    """Return what Nsight Compute says that limits a kernel, as a sentence; "" if it did not profile it."""
+    if row.limiter is None:
+        return ""
+    shares = f"compute {share(row.compute_fraction or 0.0)} and memory {share(row.memory_fraction or 0.0)} of its peak"
+    return f"Nsight Compute: {row.limiter} limits it ({shares})."
 
 
 def ncu_filter(row: KernelUse) -> str:

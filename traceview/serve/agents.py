@@ -61,7 +61,7 @@ FINDING = (
 )
 KERNEL = (
     *("label", "family", "precision", "tensor_core", "count", "total_ns", "mean_ns", "share", "grid", "block"),
-    *("waves", "occupancy", "occupancy_limit"),
+    *("waves", "occupancy", "occupancy_limit", "limiter"),
 )
 USE = ("window_ns", "kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 EXPOSED = ("exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")

@@ -90,6 +90,9 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
         registers=row["registers"],
         shared_bytes=row["shared_bytes"],
         **_launch_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
+        limiter=row.get("limiter"),  # engine/other_profilers.py
+        compute_fraction=row.get("compute_fraction"),
+        memory_fraction=row.get("memory_fraction"),
     )
 
 
@@ -154,6 +157,7 @@ def _rest_row(rest: pl.DataFrame, total: int) -> KernelUse:
     return partial_row(KernelUse, name=name, label=name, **_figures(count, ns, low, high, total))
 
 
+LIMITS = ("limiter", "compute_fraction", "memory_fraction")  # from a table of Nsight Compute
 KERNELS = PartMeasure(
     Table(
         name="kernels",
@@ -172,7 +176,9 @@ KERNELS = PartMeasure(
             "waves",
             "occupancy",
             "grid_text",
+            *LIMITS,
         ),
+        optional=LIMITS,
     ),
     kernel_uses,
     totals=_totals_by_shape,
