@@ -8,7 +8,7 @@ sums of each group of equal members (`CompactLedger`), and the claims as rows of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.engine.details import PartDetails, details_of_grant
 from traceview.engine.facts import capture_part
 from traceview.engine.iterations import own_operations
 from traceview.engine.part import PartTrace
@@ -403,44 +404,89 @@ def _exposed(part: PartTrace, device: DevicePart) -> Mapping[str, Any]:
 class PartClaims:
     """The ledgers of a part by device, and the place of each draft's claims in the ledger of its device.
 
-    `granted` has the sums of the last decision in the part.
+    `details` has what the part shows of each draft if it is granted all that it claims, after the `likely` findings
+    before it. `granted` has the sums of the last decision in the part.
     """
 
     window: Window
     ledgers: dict[int, PartLedger]
     place: dict[Key, int]
     failures: dict[int, Failure]
+    details: dict[Key, PartDetails] = field(default_factory=dict)
+    likely: set[Key] = field(default_factory=set)
     granted: GrantSums = NOTHING
 
 
 class Request(NamedTuple):
-    """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers."""
+    """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers.
+
+    `likely` has the ns in a part from which a draft is likely a finding of the capture.
+    """
 
     covered: Covered
     rules: Rules
     claims: Claims
     until: Mapping[int, EndOfWork | None]
     compact: bool
+    likely: Mapping[Key, float]
 
 
 def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decision] = ()) -> PartClaims:
-    """Return the ledgers of a part after `decisions` in this order, with the claims of the other drafts."""
+    """Return the ledgers of a part after `decisions` in this order, with the claims of the drafts after these.
+
+    Small ledgers come with details, also of the last decision.
+    """
     assert part.trace.window is not None, "a part has a window"
     result = PartClaims(part.trace.window, {}, {}, {})
-    decided = {decision.key for decision in decisions}
+    order = list(request.claims)
+    undecided = set(order[order.index(decisions[-1].key) + 1 :] if decisions else order)
     for device in capture_part(part, request.covered).devices:
         ledger, claims, failures = open_part_ledger(part, request, device)
         grants = deduct_decided(ledger, claims, decisions)
         if decisions and (last := decisions[-1].key) in grants:  # decisions of several devices follow each other
             result.granted = _sums(grants[last], ledger, claims[last], device)
-        left = {key: each for key, each in claims.items() if key not in decided}
+            result.details[last] = details_of_grant(part, request.covered, last[1], request.claims[last], grants[last])
+        left = {key: each for key, each in claims.items() if key in undecided}
         result.place |= {key: number for number, key in enumerate(left)}
         result.failures |= failures
         build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
+        if request.compact:
+            _collect_details(result, part, request, ledger, left)
     if not request.compact:
         part.forget(_name(request.covered))  # the claims on the only part are resolved once
     return result
+
+
+def _collect_details(
+    result: PartClaims,
+    part: PartTrace,
+    request: Request,
+    ledger: Ledger,
+    claims: Mapping[Key, tuple[accounts.Claim, ...]],
+) -> None:
+    """Add what a part shows of drafts. The ledger loses what the likely findings claim."""
+    for key, own in claims.items():
+        grant = ledger.grant(own)
+        if grant.total:
+            result.details[key] = details_of_grant(part, request.covered, key[1], request.claims[key], grant)
+        if grant.total >= request.likely[key]:
+            result.likely.add(key)
+            ledger.deduct(grant)
+
+
+def details_in_part(
+    part: PartTrace, request: Request, decided: Mapping[Window, tuple[Sequence[Decision], Collection[Key]]]
+) -> dict[Key, PartDetails]:
+    """Return what a part shows of findings; `decided` has the decisions of parts by window, and the findings."""
+    assert part.trace.window is not None, "a part has a window"
+    (decisions, keys), details = decided[part.trace.window], dict[Key, PartDetails]()
+    for device in capture_part(part, request.covered).devices:
+        ledger, claims, _ = open_part_ledger(part, request, device)
+        for key, grant in deduct_decided(ledger, claims, decisions).items():
+            if key in keys:
+                details[key] = details_of_grant(part, request.covered, key[1], request.claims[key], grant)
+    return details
 
 
 def deduct_decided(

@@ -144,7 +144,7 @@ class _Launches:
             self.sequences[process].append(sequence)
 
     def source(self, over_parts: OverParts, devices: Collection[int]) -> LaunchSource:
-        """Return what is known of the launches. Launches beside ranges are collected when they are asked for."""
+        """Return what is known of the launches. `sequence` collects launches beside ranges."""
         sums = LaunchSums(self.count, self.gpu_ns, self.own, _sums_by_process(self.processes))
         times = _sums_by_process(self.times)
 

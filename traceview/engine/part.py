@@ -196,8 +196,10 @@ class Runner(Protocol):
 
     count: int
 
-    def over_parts(self, function: Callable[[PartTrace], Result], /) -> Iterable[Result]:
-        """Return the results for all parts in the order of time."""
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None, /
+    ) -> Iterable[Result]:
+        """Return the results for all parts, or those with these numbers, in this order."""
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result], /) -> Result:
         """Return the result for the part with this number, from 0 in the order of time."""
@@ -255,9 +257,11 @@ class PartRunner:
         self.count = len(windows)
         self.kept: dict[int, PartTrace] = {}
 
-    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
-        """Yield the results for all parts in the order of time."""
-        return (self.in_part(number, function) for number in range(len(self.windows)))
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None
+    ) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time, or for those with these numbers."""
+        return (self.in_part(number, function) for number in (range(self.count) if numbers is None else numbers))
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
         """Return the result for one part."""
@@ -330,9 +334,13 @@ class ProcessRunner:
         self.count, self.workers = len(runner.windows), workers
         workers.in_each(_keep_runner, runner)
 
-    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
-        """Yield the results for all parts in the order of time. All parts begin at once."""
-        return self.workers.in_order(partial(_run_in_worker, function), range(self.count))
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None
+    ) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time, or for those with these numbers. All begin at once."""
+        return self.workers.in_order(
+            partial(_run_in_worker, function), range(self.count) if numbers is None else numbers
+        )
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
         """Return the result for one part."""
