@@ -296,7 +296,7 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
             return shared.get(id(item))
 
         def reducer_override(self, item: Any) -> Any:
-            return (_read_frame, (_compressed(item),)) if isinstance(item, pl.DataFrame) else NotImplemented
+            return (pl.read_ipc_stream, (_compressed(item),)) if isinstance(item, pl.DataFrame) else NotImplemented
 
     with file.open("xb") as output:
         Pickler(output, pickle.HIGHEST_PROTOCOL).dump(trace)
@@ -307,10 +307,6 @@ def _compressed(frame: pl.DataFrame) -> bytes:
     content = BytesIO()
     frame.write_ipc_stream(content, compression="zstd")
     return content.getvalue()
-
-
-def _read_frame(content: bytes) -> pl.DataFrame:
-    return pl.read_ipc_stream(content)
 
 
 def _read_trace(file: Path, resident: Trace) -> Trace:
