@@ -15,15 +15,12 @@ from traceview.engine.claims import (
     Decision,
     Key,
     PartClaims,
-    PartSums,
     Request,
-    Rules,
     claims_of_part,
-    collect_in_part,
     details_in_part,
 )
 from traceview.engine.details import PartDetails, details_of_grant, merge_details
-from traceview.engine.facts import FindingContext
+from traceview.engine.facts import FindingContext, PartSums, Rules, collect_in_part
 from traceview.engine.part import PartTrace, Runner
 from traceview.measure.host import HostIdle
 from traceview.model.analysis import Analysis

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.engine.claims import PartSums, Rules, collect_in_part
+from traceview.engine.facts import PartSums, Rules, collect_in_part
 from traceview.engine.findings import find, find_together
 from traceview.engine.iterations import LocatedIterations, find_iterations_in_parts, merge_iteration_parts
 from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
