@@ -1,4 +1,4 @@
-"""What rules collect in a part of a capture, and the part's ledgers with the claims of all drafts.
+"""The ledgers of a part of a capture with the claims of all drafts.
 
 A ledger leaves its part in a small form: gaps, exposed times and kernels that all claims treat alike share one entry.
 
@@ -8,8 +8,8 @@ sums of each group of equal members (`CompactLedger`), and the claims as rows of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -18,20 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.engine.facts import capture_part
-from traceview.engine.iterations import own_operations
+from traceview.engine.details import PartDetails, details_of_grant
+from traceview.engine.facts import Rules, capture_part, collected_in_part, exposed_in_part, forget_collected
 from traceview.engine.part import PartTrace
 from traceview.intervals import EMPTY, Intervals, Positions, Rows, Times, first_equal_rows, number_distinct, row_hashes
-from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pricing import ledger as accounts
-from traceview.pricing.accounts import EndOfWork, WorkEnds, exposed_work, open_ledger, work_ends
+from traceview.pricing.accounts import EndOfWork, open_ledger
 from traceview.pricing.base import Covered, DevicePart
-from traceview.pricing.claims import Claim, Collected, Group, resolve
+from traceview.pricing.claims import Claim, resolve
 from traceview.pricing.describe import GrantSums
 from traceview.pricing.ledger import GapClaim, Grant, KernelClaim, Ledger, TimeClaim
-from traceview.pricing.packages import AnyRule, Failure, PackageRule, guarded
+from traceview.pricing.packages import Failure, PackageRule, guarded
 
 NO_LIMIT = np.int64(1 << 62)
 MAX_SINGLE = 1_000  # gaps of a limited claim that stay single
@@ -323,7 +322,6 @@ def _distinct(values: NDArray[np.uint64]) -> list[int]:
 NOTHING = GrantSums(0, 0, 0, ())
 Key = tuple[int, int, str, str]  # number of the rule, device, FindingDraft.id and .key
 Claims = Mapping[Key, Sequence[Claim]]
-Rules = tuple[AnyRule, ...]  # in the order in which they claim
 
 
 class Decision(NamedTuple):
@@ -333,114 +331,93 @@ class Decision(NamedTuple):
     ns: int | None = None
 
 
-class PartSums(NamedTuple):
-    """The sums of a part: those of rules by number and device, the ends of its work by device, and its sizes.
-
-    `groups` has the names of the groups that each rule collected, by its number.
-    """
-
-    rules: Mapping[tuple[int, int], Any]
-    groups: Mapping[int, frozenset[str]]
-    failures: Mapping[int, Failure]
-    ends: Mapping[int, WorkEnds]
-    sizes: Mapping[str, int]
-
-
-class _Collection(NamedTuple):
-    """The sums of a part, and the groups of members that stay in it, by number of the rule and device."""
-
-    sums: PartSums
-    groups: Mapping[tuple[int, int], Mapping[str, Group]]
-
-
-def collect_in_part(part: PartTrace, covered: Covered, rules: Rules) -> PartSums:
-    """Run the first half of each rule in a part."""
-    return _collected(part, covered, rules).sums
-
-
-def _collected(part: PartTrace, covered: Covered, rules: Rules) -> _Collection:
-    return part.once_for_all_passes(_name(covered), partial(_collect, part, covered, rules), covered)
-
-
-def _name(covered: Covered) -> str:
-    return f"collected {covered.whole}"
-
-
-def _collect(part: PartTrace, covered: Covered, rules: Rules) -> _Collection:
-    rows = capture_part(part, covered)
-    part.forget("threads")  # the rows have the gaps; 1.0 million kernels have 20 MB of calls
-    devices = [replace(device) for device in rows.devices]  # copies, so that the part does not keep their kernels
-    jobs = [(number, device) for number in range(len(rules)) for device in devices]
-
-    def collect(job: tuple[int, DevicePart]) -> Collected[Any] | Failure:
-        rule = rules[job[0]]
-        return guarded(rule, partial(rule.collect, rows, job[1]))
-
-    sums, groups, failures = {}, {}, {}
-    with measuring_threads(len(part.trace.operations)) as pool:
-        for (number, device), collected in zip(jobs, pool.map(collect, jobs), strict=True):
-            if isinstance(collected, Failure):
-                failures[number] = collected
-            else:
-                sums[number, device.row], groups[number, device.row] = collected.sums, collected.groups
-    ends = {device.row: work_ends(device, _exposed(part, device)) for device in rows.devices}
-    sizes = {"operations": len(own_operations(part.trace).operations), "calls": len(part.trace.api)}
-    names = {number: _group_names(number, groups) for number, _ in groups}
-    return _Collection(PartSums(sums, names, failures, ends, sizes), groups)
-
-
-def _group_names(number: int, groups: Mapping[tuple[int, int], Mapping[str, Group]]) -> frozenset[str]:
-    """Return the names of the groups of a rule on all devices."""
-    return frozenset(name for (rule, _), own in groups.items() if rule == number for name in own)
-
-
-def _exposed(part: PartTrace, device: DevicePart) -> Mapping[str, Any]:
-    work = device.activity
-    return part.once(("exposed", device.row), lambda: exposed_work(work, device.copies), work.window)
-
-
 @dataclass
 class PartClaims:
     """The ledgers of a part by device, and the place of each draft's claims in the ledger of its device.
 
-    `granted` has the sums of the last decision in the part.
+    `details` has what the part shows of each draft if it is granted all that it claims, after the `likely` findings
+    before it. `granted` has the sums of the last decision in the part.
     """
 
     window: Window
     ledgers: dict[int, PartLedger]
     place: dict[Key, int]
     failures: dict[int, Failure]
+    details: dict[Key, PartDetails] = field(default_factory=dict)
+    likely: set[Key] = field(default_factory=set)
     granted: GrantSums = NOTHING
 
 
 class Request(NamedTuple):
-    """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers."""
+    """The claims of all drafts, and the end of each device's work. `compact` asks for small ledgers.
+
+    `likely` has the ns in a part from which a draft is likely a finding of the capture.
+    """
 
     covered: Covered
     rules: Rules
     claims: Claims
     until: Mapping[int, EndOfWork | None]
     compact: bool
+    likely: Mapping[Key, float]
 
 
 def claims_of_part(part: PartTrace, request: Request, decisions: Sequence[Decision] = ()) -> PartClaims:
-    """Return the ledgers of a part after `decisions` in this order, with the claims of the other drafts."""
+    """Return the ledgers of a part after `decisions` in this order, with the claims of the drafts after these.
+
+    Small ledgers come with details, also of the last decision.
+    """
     assert part.trace.window is not None, "a part has a window"
     result = PartClaims(part.trace.window, {}, {}, {})
-    decided = {decision.key for decision in decisions}
+    order = list(request.claims)
+    undecided = set(order[order.index(decisions[-1].key) + 1 :] if decisions else order)
     for device in capture_part(part, request.covered).devices:
         ledger, claims, failures = open_part_ledger(part, request, device)
         grants = deduct_decided(ledger, claims, decisions)
         if decisions and (last := decisions[-1].key) in grants:  # decisions of several devices follow each other
             result.granted = _sums(grants[last], ledger, claims[last], device)
-        left = {key: each for key, each in claims.items() if key not in decided}
+            result.details[last] = details_of_grant(part, request.covered, last[1], request.claims[last], grants[last])
+        left = {key: each for key, each in claims.items() if key in undecided}
         result.place |= {key: number for number, key in enumerate(left)}
         result.failures |= failures
         build = compact_ledger if request.compact else WholeLedger
         result.ledgers[device.row] = build(ledger, list(left.values()), device.steady_gaps, device.steady)
+        if request.compact:
+            _collect_details(result, part, request, ledger, left)
     if not request.compact:
-        part.forget(_name(request.covered))  # the claims on the only part are resolved once
+        forget_collected(part, request.covered)  # the claims on the only part are resolved once
     return result
+
+
+def _collect_details(
+    result: PartClaims,
+    part: PartTrace,
+    request: Request,
+    ledger: Ledger,
+    claims: Mapping[Key, tuple[accounts.Claim, ...]],
+) -> None:
+    """Add what a part shows of drafts. The ledger loses what the likely findings claim."""
+    for key, own in claims.items():
+        grant = ledger.grant(own)
+        if grant.total:
+            result.details[key] = details_of_grant(part, request.covered, key[1], request.claims[key], grant)
+        if grant.total >= request.likely[key]:
+            result.likely.add(key)
+            ledger.deduct(grant)
+
+
+def details_in_part(
+    part: PartTrace, request: Request, decided: Mapping[Window, tuple[Sequence[Decision], Collection[Key]]]
+) -> dict[Key, PartDetails]:
+    """Return what a part shows of findings; `decided` has the decisions of parts by window, and the findings."""
+    assert part.trace.window is not None, "a part has a window"
+    (decisions, keys), details = decided[part.trace.window], dict[Key, PartDetails]()
+    for device in capture_part(part, request.covered).devices:
+        ledger, claims, _ = open_part_ledger(part, request, device)
+        for key, grant in deduct_decided(ledger, claims, decisions).items():
+            if key in keys:
+                details[key] = details_of_grant(part, request.covered, key[1], request.claims[key], grant)
+    return details
 
 
 def deduct_decided(
@@ -469,8 +446,8 @@ def open_part_ledger(
     part: PartTrace, request: Request, device: DevicePart
 ) -> tuple[Ledger, dict[Key, tuple[accounts.Claim, ...]], dict[int, Failure]]:
     """Return the ledger of a device in a part, the claims on it by draft, and the rules whose claims do not fit."""
-    groups = _collected(part, request.covered, request.rules).groups
-    ledger = open_ledger(device, _exposed(part, device), request.until[device.row])
+    groups = collected_in_part(part, request.covered, request.rules).groups
+    ledger = open_ledger(device, exposed_in_part(part, device), request.until[device.row])
     rules, claims, failures = request.rules, {}, dict[int, Failure]()
 
     def claims_of(key: Key) -> tuple[accounts.Claim, ...]:

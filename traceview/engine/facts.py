@@ -1,4 +1,4 @@
-"""The rows that rules read in a part of a capture, and the figures of the whole capture that decide.
+"""The rows that rules read in a part of a capture, what they collect there, and the figures that decide.
 
 An operation belongs to the part in which it starts, a gap to the part in which its last ns lies.
 """
@@ -6,23 +6,27 @@ An operation belongs to the part in which it starts, a gap to the part in which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from traceview.engine.iterations import idle_activity
+from traceview.engine.iterations import idle_activity, own_operations
 from traceview.engine.measure import host_in_part
 from traceview.engine.part import NEIGHBOURS, PartTrace
-from traceview.intervals import Rows
+from traceview.intervals import Intervals, Rows
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
+from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
-from traceview.pricing.accounts import steady_use
+from traceview.pricing.accounts import WorkEnds, exposed_work, steady_use, work_ends
 from traceview.pricing.base import CaptureFacts, CapturePart, Covered, DeviceFacts, DevicePart
+from traceview.pricing.claims import Collected, Group
+from traceview.pricing.packages import AnyRule, Failure, guarded
 from traceview.pricing.speedups import KernelSequence
 
 
@@ -145,3 +149,79 @@ def _own_work(part: PartTrace, device: int, covered: Window) -> tuple[Activity, 
 def _starts_at(work: Activity, moment: int) -> bool:
     place = int(np.searchsorted(work.nonempty_start, moment))
     return place < len(work.nonempty_start) and int(work.nonempty_start[place]) == moment
+
+
+Rules = tuple[AnyRule, ...]  # in the order in which they claim
+
+
+class PartSums(NamedTuple):
+    """The sums of a part: those of rules by number and device, the ends of its work by device, and its sizes.
+
+    `groups` has the names of the groups that each rule collected, by its number.
+    """
+
+    rules: Mapping[tuple[int, int], Any]
+    groups: Mapping[int, frozenset[str]]
+    failures: Mapping[int, Failure]
+    ends: Mapping[int, WorkEnds]
+    sizes: Mapping[str, int]
+
+
+class PartCollection(NamedTuple):
+    """The sums of a part, and the groups of members that stay in it, by number of the rule and device."""
+
+    sums: PartSums
+    groups: Mapping[tuple[int, int], Mapping[str, Group]]
+
+
+def collect_in_part(part: PartTrace, covered: Covered, rules: Rules) -> PartSums:
+    """Return the sums that rules collect in a part."""
+    return collected_in_part(part, covered, rules).sums
+
+
+def collected_in_part(part: PartTrace, covered: Covered, rules: Rules) -> PartCollection:
+    """Run the first half of each rule in a part, once for all passes."""
+    return part.once_for_all_passes(_name(covered), partial(_collect, part, covered, rules), covered)
+
+
+def forget_collected(part: PartTrace, covered: Covered) -> None:
+    """Free what rules collected in a part."""
+    part.forget(_name(covered))
+
+
+def _name(covered: Covered) -> str:
+    return f"collected {covered.whole}"
+
+
+def _collect(part: PartTrace, covered: Covered, rules: Rules) -> PartCollection:
+    rows = capture_part(part, covered)
+    part.forget("threads")  # the rows have the gaps; 1.0 million kernels have 20 MB of calls
+    devices = [replace(device) for device in rows.devices]  # copies, so that the part does not keep their kernels
+    jobs = [(number, device) for number in range(len(rules)) for device in devices]
+
+    def collect(job: tuple[int, DevicePart]) -> Collected[Any] | Failure:
+        rule = rules[job[0]]
+        return guarded(rule, partial(rule.collect, rows, job[1]))
+
+    sums, groups, failures = {}, {}, {}
+    with measuring_threads(len(part.trace.operations)) as pool:
+        for (number, device), collected in zip(jobs, pool.map(collect, jobs), strict=True):
+            if isinstance(collected, Failure):
+                failures[number] = collected
+            else:
+                sums[number, device.row], groups[number, device.row] = collected.sums, collected.groups
+    ends = {device.row: work_ends(device, exposed_in_part(part, device)) for device in rows.devices}
+    sizes = {"operations": len(own_operations(part.trace).operations), "calls": len(part.trace.api)}
+    names = {number: _group_names(number, groups) for number, _ in groups}
+    return PartCollection(PartSums(sums, names, failures, ends, sizes), groups)
+
+
+def _group_names(number: int, groups: Mapping[tuple[int, int], Mapping[str, Group]]) -> frozenset[str]:
+    """Return the names of the groups of a rule on all devices."""
+    return frozenset(name for (rule, _), own in groups.items() if rule == number for name in own)
+
+
+def exposed_in_part(part: PartTrace, device: DevicePart) -> Mapping[str, Intervals]:
+    """Return the result of exposed_work in a part, which is kept."""
+    work = device.activity
+    return part.once(("exposed", device.row), lambda: exposed_work(work, device.copies), work.window)

@@ -1,17 +1,13 @@
-"""Findings of a capture: rules collect in each part, decide once, and are granted time from all parts together.
-
-The details of a finding are what each part of a capture shows of it, and what all parts show together.
-"""
+"""Findings of a capture: rules collect in each part, decide once, and are granted time from all parts together."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-import polars as pl
+from typing import Any, TypeAlias
 
 from traceview import intervals
 from traceview.engine.claims import (
@@ -19,211 +15,38 @@ from traceview.engine.claims import (
     Decision,
     Key,
     PartClaims,
-    PartSums,
     Request,
-    Rules,
     claims_of_part,
-    collect_in_part,
-    deduct_decided,
-    open_part_ledger,
+    details_in_part,
 )
-from traceview.engine.facts import FindingContext, capture_part
-from traceview.engine.merge import merge_host_states, merge_totals
+from traceview.engine.details import PartDetails, details_of_grant, merge_details
+from traceview.engine.facts import FindingContext, PartSums, Rules, collect_in_part
 from traceview.engine.part import PartTrace, Runner
-from traceview.intervals import largest_positions
-from traceview.measure.activity import COMPUTE
-from traceview.measure.host import LINES, HostIdle
-from traceview.model.analysis import Analysis, HostStates
-from traceview.model.findings import Finding, Place
-from traceview.model.rows import SourceLine, StreamUse
+from traceview.measure.host import HostIdle
+from traceview.model.analysis import Analysis
+from traceview.model.findings import Finding
+from traceview.model.rows import StreamUse
 from traceview.model.sums import merged_sums
-from traceview.model.trace import Note, Window
-from traceview.model.units import duration
+from traceview.model.trace import Note
 from traceview.pricing.accounts import end_of_work
-from traceview.pricing.base import CapturePart, DevicePart, FindingDraft
-from traceview.pricing.claims import STEADY, Claim
+from traceview.pricing.base import FindingDraft
+from traceview.pricing.claims import STEADY
 from traceview.pricing.describe import (
-    Details,
     GrantSums,
-    IdleHost,
     Price,
     PricedFinding,
-    ask_for_host,
-    claimed_causes,
     decisive_cost,
     describe,
-    granted_gaps,
     join_devices,
+    least_ns,
     stated_doubt,
     texts_of_draft,
     with_stall,
 )
-from traceview.pricing.ledger import Grant
+from traceview.pricing.ledger import Grant, Ledger
 from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
-
-MIN_STATES_SHARE = 0.01  # share of a part's time from which the states of threads at a line are kept
-MAX_PLACES = 5
-CostedPlace = tuple[int, Place]  # with the ns that a finding is granted there
-LineKey = tuple[str, int, str, str]
-
-
-class HostSums(NamedTuple):
-    """The parts of IdleHost that add up over the parts of a capture.
-
-    `lines` is the result of HostIdle.line_sums. `states` has the states of threads by line; its key None has the sum of
-    all lines.
-    """
-
-    idle_ns: int
-    looked_ns: int
-    lines: pl.DataFrame
-    states: dict[LineKey | None, HostStates]
-
-
-class PartDetails(NamedTuple):
-    """What a part shows of a finding."""
-
-    places: list[CostedPlace]
-    computes: bool
-    host: HostSums | None
-
-
-def details_in_part(
-    part: PartTrace, decisions: Mapping[Window, Sequence[Decision]], request: Request, labels: Mapping[Key, str | None]
-) -> dict[Key, PartDetails]:
-    """Return what a part shows of findings; `decisions` are those of all parts by window, in their order.
-
-    `labels` have what happened at the places of each finding, None for a finding that has its places.
-    """
-    assert part.trace.window is not None, "a part has a window"
-    details = dict[Key, PartDetails]()
-    for device in capture_part(part, request.covered).devices:
-        ledger, claims, _ = open_part_ledger(part, request, device)
-        grants = deduct_decided(ledger, claims, decisions[part.trace.window])
-        details |= {key: details_of_grant(part, request, key, grant, labels[key]) for key, grant in grants.items()}
-    return details
-
-
-def details_of_grant(part: PartTrace, request: Request, key: Key, grant: Grant, label: str | None) -> PartDetails:
-    """Return what a part shows of a finding that is granted its members; `label` is an entry of details_in_part."""
-    rows = capture_part(part, request.covered)
-    device = next(device for device in rows.devices if device.row == key[1])
-    places = [] if label is None else largest_places(rows, device, label, grant)
-    host = _host_sums(part.host_idle, device, request.claims[key], grant)
-    return PartDetails(places, len(grant.computing) > 0, host)
-
-
-def _host_sums(
-    host_idle: HostIdle | None, device: DevicePart, claims: Sequence[Claim], grant: Grant
-) -> HostSums | None:
-    if host_idle is None or not grant.idle.any() or not ask_for_host(claims):
-        return None
-    gaps, looked = granted_gaps(device, grant)
-    sums, states = host_idle.line_sums([gaps]), dict[LineKey | None, HostStates]()
-    if claimed_causes(claims) == {"host"}:
-        states[None] = host_idle.states(gaps)
-        for line in host_idle.lines_of_sums(sums):
-            if line.host_ns >= MIN_STATES_SHARE * looked:
-                states[_line_key(line)] = host_idle.states(gaps, line)
-    return HostSums(int(grant.idle.sum()), looked, sums, states)
-
-
-def _line_key(line: SourceLine | None) -> LineKey | None:
-    """Return what decides which time HostIdle.states counts at a line."""
-    if line is None:
-        return None
-    return ("", 0, "", line.until) if line.until else (line.file, line.line, "" if line.line else line.function, "")
-
-
-def merge_details(parts: Sequence[PartDetails], host_idle: HostIdle | None) -> Details:
-    """Return the details of a finding from those of parts; `host_idle` knows the resident tables."""
-    places = select_places(place for part in parts for place in part.places)
-    hosts = [part.host for part in parts if part.host is not None]
-    host = None if host_idle is None or not hosts else _merge_hosts(hosts, host_idle)
-    costly = tuple(replace(place, cost_ns=cost) for cost, place in places)
-    return Details(costly, host, any(part.computes for part in parts))
-
-
-def _merge_hosts(hosts: Sequence[HostSums], host_idle: HostIdle) -> IdleHost:
-    def states(line: SourceLine | None) -> HostStates:
-        key = _line_key(line)
-        return merge_host_states([host.states[key] for host in hosts if key in host.states])
-
-    return IdleHost(
-        sum(host.idle_ns for host in hosts),
-        sum(host.looked_ns for host in hosts),
-        host_idle.lines_of_sums(merge_totals(LINES, [host.lines for host in hosts])),
-        states,
-    )
-
-
-def largest_places(part: CapturePart, device: DevicePart, label: str, grant: Grant) -> list[CostedPlace]:
-    """Return the MAX_PLACES places with the most granted time, largest first; `label` is what happened there."""
-    costs = ((grant.gap_row(at), int(grant.idle[at])) for at in largest_positions(grant.idle, MAX_PLACES))
-    places = [(cost, _idle_place(part, device, row, cost, label)) for row, cost in costs]
-    for piece in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
-        start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
-        places.append((end - start, _exposed_place(part, device, start, end, label)))
-    for at in largest_positions(grant.compute, MAX_PLACES):
-        places.append((int(grant.compute[at]), _compute_place(part, device, int(grant.computing[at]), label)))
-    return select_places(places)
-
-
-def select_places(places: Iterable[CostedPlace]) -> list[CostedPlace]:
-    """Return the MAX_PLACES places with the most time, largest first; equal ones in the order of time."""
-    return sorted(places, key=lambda pair: (-pair[0], pair[1].start_ns))[:MAX_PLACES]
-
-
-def _idle_place(part: CapturePart, device: DevicePart, row: int, cost: int, label: str) -> Place:
-    operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
-    start, end = int(device.gap_start[row]), int(device.gap_end[row])
-    if cost < end - start:
-        text = f"GPU idle for {duration(end - start)}, of which {duration(cost)}: {label}"
-    else:
-        text = f"GPU idle for {duration(cost)}: {label}"
-    trace = part.trace
-    if operation >= 0:
-        text += f"; next operation: {trace.operations['name'][operation]}"
-    return Place(
-        text=text,
-        start_ns=start,
-        end_ns=end,
-        device=device.id,
-        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
-        thread=None if thread < 0 else thread,
-    )
-
-
-def _compute_place(part: CapturePart, device: DevicePart, position: int, label: str) -> Place:
-    work, trace = device.activity, part.trace
-    operation = trace.operations.row(int(work.rows[position]), named=True)
-    start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
-    return Place(
-        text=f"{operation['name']}: {duration(end - start)}, {label}",
-        start_ns=start,
-        end_ns=end,
-        device=device.id,
-        stream=operation["stream"],
-        thread=None if launch is None else int(trace.api["thread"][launch]),
-    )
-
-
-def _exposed_place(part: CapturePart, device: DevicePart, start: int, end: int, label: str) -> Place:
-    work, trace = device.activity, part.trace
-    begun = int(np.searchsorted(work.start, start, side="right"))
-    running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
-    text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
-    if len(running):
-        # The same order as in the ledger: communication, copy, memset.
-        first = running[np.argmin(work.codes[running])]
-        operation = trace.operations.row(int(work.rows[first]), named=True)
-        stream, launch = operation["stream"], operation["launch"]
-        thread = None if launch is None else int(trace.api["thread"][launch])
-        text = f"{operation['name']}: {text}"
-    return Place(text=text, start_ns=start, end_ns=end, device=device.id, stream=stream, thread=thread)
-
 
 Findings: TypeAlias = tuple[tuple[Finding, ...], tuple[Note, ...]]
 FindingSteps: TypeAlias = Generator[Callable[[PartTrace], Any], list[Any], Findings]
@@ -279,12 +102,16 @@ def find(
         row: None if analysis.covers_run else end_of_work([part.ends[row] for part in sums]) for row in context.uses
     }
     claimed = {key: draft.claims for key, draft in drafts.items()}
-    request = Request(context.covered, every, claimed, ends, parts.count > 1)
+    least = {key: least_ns(analysis, context.uses[key[1]], draft) for key, draft in drafts.items()}
+    likely = {key: ns / parts.count for key, ns in least.items()}
+    request = Request(context.covered, every, claimed, ends, parts.count > 1, likely)
     claims = yield partial(claims_of_part, request=request)
     for part in claims:
         for number, failure in part.failures.items():
             notes.append((number, failure.note))
             drafts = {key: draft for key, draft in drafts.items() if key[0] != number}
+    if any(part.failures for part in claims):  # the parts do not know of each other's failures
+        claims = [replace(part, details={}) for part in claims]
     if priced is not None:
         analysis = priced()
         context = FindingContext.from_analysis(analysis, steady)
@@ -292,12 +119,7 @@ def find(
     prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
     notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
-    details = [pricing.details]
-    if request.compact and prices:
-        decisions = {part.window: tuple(own) for part, own in zip(pricing.parts, pricing.decisions, strict=True)}
-        labels = {key: _place_label(drafts[key], texts) for key, (_, texts) in prices.items()}
-        details = yield partial(details_in_part, decisions=decisions, request=request, labels=labels)
-    findings = _describe(context, details, drafts, prices, in_order, host_idle)
+    findings = _describe(context, pricing.all_details(), drafts, prices, in_order, host_idle)
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
     return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
 
@@ -347,23 +169,20 @@ def _describe(
     facts, findings = context.facts({}), []
     for key, (price, texts) in prices.items():
         draft = drafts[key]
-        merged = merge_details([part[key] for part in details if key in part], host_idle)
+        label = None if draft.evidence else texts["place"]
+        merged = merge_details([part[key] for part in details if key in part], host_idle, label)
         finding = replace(describe(facts, draft, texts, price, merged), unsure_because=stated_doubt(draft, doubts))
         findings.append(PricedFinding(finding, texts["title"], draft.same_everywhere))
     return findings
-
-
-def _place_label(draft: FindingDraft, texts: FindingTexts) -> str | None:
-    """Return what happened at the places of a finding, None if the draft has its places."""
-    return None if draft.evidence else texts["place"]
 
 
 @dataclass
 class _Pricing:
     """Grants the claims of drafts over all parts, in the order of rules.
 
-    `decisions` are those in each part, `noted` has the texts of drafts that become notes. `details` has what the only
-    part shows of findings: its grants have all members, and are too large to keep.
+    `decisions` are those in each part, `noted` has the texts of drafts that become notes. `details` has what each part
+    shows of findings. A part collects it with its claims, before the decisions; `likely` are copies of its ledgers that
+    lose what PartClaims.likely claim. A finding that is granted something else in a part is in `unlike`.
     """
 
     context: FindingContext
@@ -372,7 +191,13 @@ class _Pricing:
     parts: list[PartClaims]
     decisions: list[list[Decision]]
     noted: dict[Key, FindingTexts] = field(default_factory=dict)
-    details: dict[Key, PartDetails] = field(default_factory=dict)
+    details: list[dict[Key, PartDetails]] = field(init=False)
+    likely: list[dict[int, Ledger]] = field(init=False)
+    unlike: dict[int, list[Key]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.details = [dict[Key, PartDetails]() for _ in self.parts]
+        self.likely = [_copies(part) for part in self.parts]
 
     def price(self, key: Key, draft: FindingDraft) -> tuple[Price, FindingTexts] | None:
         """Grant the claims of a draft. Return its price and texts.
@@ -394,22 +219,55 @@ class _Pricing:
         if again is not None:
             sums[cut] = again.granted
         price = Price.from_sums(self.context.analysis, self.context.uses[key[1]], draft, _sum_grants(sums))
-        enough = price.is_enough_for(draft)
-        if not (enough or draft.note_without_cost):
-            return None
-        texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.trace, price)
-        if texts is not None and enough:
-            if not self.request.compact and grants[0] is not None:
-                label = _place_label(draft, texts)
-                run = partial(details_of_grant, request=self.request, key=key, grant=grants[0], label=label)
-                self.details[key] = self.runner.in_part(0, run)
+        texts, enough = None, price.is_enough_for(draft)
+        if enough or draft.note_without_cost:
+            texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.trace, price)
+        is_finding = texts is not None and enough
+        for number, grant in enumerate(grants):
+            if number != cut or not is_finding:
+                self._collect_details(number, key, grant if is_finding else None)
+        if is_finding:
             self._deduct(key, shares, grants, cut)
-            if again is not None:
-                self.parts[cut] = again
-            return price, texts
-        if texts is not None:
-            self.noted[key] = texts
+        if again is not None and is_finding:
+            self.parts[cut], self.likely[cut] = again, _copies(again)
+            self.details[cut][key] = again.details.pop(key)
+        if texts is None or is_finding:
+            return None if texts is None else (price, texts)
+        self.noted[key] = texts
         return None
+
+    def _collect_details(self, number: int, key: Key, grant: Grant | None) -> None:
+        """Keep what a part shows of a draft that is granted this; None if the draft is not a finding."""
+        part = self.parts[number]
+        if not self.request.compact:
+            if grant is not None:
+                covered, claims = self.request.covered, self.request.claims[key]
+                run = partial(details_of_grant, covered=covered, device=key[1], claims=claims, grant=grant)
+                self.details[number][key] = self.runner.in_part(number, run)
+            return
+        expected = None
+        if key in part.details:
+            ledger = self.likely[number][key[1]]
+            expected = ledger.grant(part.ledgers[key[1]].claims[part.place[key]])
+            if key in part.likely:
+                ledger.deduct(expected)
+        if grant is None:
+            return
+        if grant.total == 0:
+            self.details[number][key] = PartDetails([], len(grant.computing) > 0, None)
+        elif expected is not None and expected.equals(grant):
+            self.details[number][key] = part.details[key]
+        else:
+            self.unlike[number].append(key)
+
+    def all_details(self) -> Sequence[Mapping[Key, PartDetails]]:
+        """Return what each part shows of findings, after another look at parts whose likely findings are others."""
+        numbers = sorted(self.unlike)
+        decided = {self.parts[at].window: (tuple(self.decisions[at]), tuple(self.unlike[at])) for at in numbers}
+        function = partial(details_in_part, request=self.request, decided=decided)
+        for number, details in zip(numbers, self.runner.over_parts(function, numbers), strict=True):
+            self.details[number] |= details
+        return self.details
 
     def _grant(self, part: PartClaims, key: Key, ns: int | None) -> Grant | None:
         if key not in part.place:
@@ -431,6 +289,10 @@ class _Pricing:
             self.decisions[number].append(Decision(key, share))
             if grant is not None and number != cut:
                 part.ledgers[key[1]].ledger.deduct(grant)
+
+
+def _copies(part: PartClaims) -> dict[int, Ledger]:
+    return {device: deepcopy(own.ledger) for device, own in part.ledgers.items()} if part.details else {}
 
 
 def _shares(uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:

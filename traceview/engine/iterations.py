@@ -1,12 +1,17 @@
 """Iterations of a capture that is analysed in parts.
 
-Light passes over the parts find where the iterations are. Then each part measures its part of each iteration, and the
-parts add up. An operation belongs to the part in which it starts.
+A light pass over the parts finds where the iterations are, and what they launch. Then each part measures its part of
+each iteration, and the parts add up. An operation belongs to the part in which it starts.
+
+Only the whole capture shows which ranges or launches are iterations. So a part adds up what is launched between any two
+borders of ranges, or with each call if there are no ranges. A second pass is needed where iterations repeat in launches
+beside ranges, or begin or end elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import NamedTuple
@@ -15,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from traceview.engine.part import OverParts, PartTrace
-from traceview.intervals import EMPTY, Times
+from traceview.intervals import EMPTY, Times, sorted_unique
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.iterations import (
@@ -31,12 +36,14 @@ from traceview.measure.iterations.launches import LaunchPart, LaunchSequence, co
 from traceview.measure.iterations.times import (
     Breakdown,
     IterationLaunches,
+    LaunchIntervals,
     MeasuredDevices,
     breakdown,
     end_of_launches,
 )
 from traceview.measure.nvtx import project_operations
 from traceview.measure.run import CallsTime, calls_time
+from traceview.measure.shared_work import once_per_frame
 from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.trace import Trace, Window
 
@@ -46,7 +53,8 @@ class PartLaunches:
     """What a part launches. `times` is the result of gpu_times, `counts` that of compute_counts, `calls` of calls_time.
 
     `ranges` are the rows of the ranges that launch; the sums that follow are those of LaunchSums for these rows, and
-    `processes` is that of LaunchSums.
+    `processes` is that of LaunchSums. `work` is what each process launches. `sequences` has the launches of each
+    process in a capture without ranges, and whether they are its calls (see launch_part).
     """
 
     known: bool
@@ -58,6 +66,8 @@ class PartLaunches:
     times: pl.DataFrame
     counts: dict[int, tuple[int, int]]
     calls: CallsTime | None
+    work: dict[int, LaunchIntervals]
+    sequences: dict[int, tuple[bool, LaunchPart]]
 
 
 def own_operations(trace: Trace) -> Trace:
@@ -78,7 +88,11 @@ def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
     """Return what a part launches; `devices` are the measured ones, rows of Trace.devices."""
     own = own_operations(part.trace)
     sums = LaunchSums.from_trace(own, part.projection if own is part.trace else project_operations(own))
-    ranges = np.flatnonzero(sums.count)
+    ranges, counts, sequences = np.flatnonzero(sums.count), compute_counts(own), {}
+    borders = None if own.ranges.is_empty() else _borders(own.ranges)
+    if borders is None:
+        calling = {process: 2 * launched >= total for process, (launched, total) in counts.items()}
+        sequences = {process: (calls, launch_part(own, process, calls)) for process, calls in calling.items()}
     return PartLaunches(
         known=own.operations["launch"].null_count() < len(own.operations),
         ranges=ranges,
@@ -87,9 +101,17 @@ def measure_launches(part: PartTrace, devices: Collection[int]) -> PartLaunches:
         own=sums.own[ranges],
         processes=sums.processes,
         times=gpu_times(own, devices),
-        counts=compute_counts(own),
+        counts=counts,
         calls=calls_time(part.trace),
+        work={process: LaunchIntervals.from_trace(own, process, borders, devices) for process in counts},
+        sequences=sequences,
     )
+
+
+@once_per_frame
+def _borders(ranges: pl.DataFrame) -> Times:
+    """Return the moments at which ranges begin and end."""
+    return sorted_unique(np.concatenate([ranges[name].to_numpy() for name in ("start", "end")]))
 
 
 class _Launches:
@@ -100,8 +122,10 @@ class _Launches:
         self.count, self.gpu_ns, self.own = np.zeros((3, len(resident.ranges)), np.int64)
         self.processes: list[pl.DataFrame] = []
         self.times: list[pl.DataFrame] = []
-        self.counts: dict[int, tuple[int, int]] = {}
         self.calls: list[CallsTime] = []
+        self.counts: dict[int, tuple[int, int]] = {}
+        self.work: dict[int, list[LaunchIntervals]] = defaultdict(list)
+        self.sequences: dict[int, list[tuple[bool, LaunchPart]]] = defaultdict(list)
 
     def add(self, part: PartLaunches) -> None:
         """Add what a part launches."""
@@ -115,12 +139,35 @@ class _Launches:
         for process, (launched, total) in part.counts.items():
             before = self.counts.get(process, (0, 0))
             self.counts[process] = before[0] + launched, before[1] + total
+            self.work[process].append(part.work[process])
+        for process, sequence in part.sequences.items():
+            self.sequences[process].append(sequence)
 
-    def source(self, sequence: Callable[[int], LaunchSequence]) -> LaunchSource:
-        """Return what is known of the launches; `sequence` returns those of a process."""
+    def source(self, over_parts: OverParts, devices: Collection[int]) -> LaunchSource:
+        """Return what is known of the launches. `sequence` collects launches beside ranges."""
         sums = LaunchSums(self.count, self.gpu_ns, self.own, _sums_by_process(self.processes))
         times = _sums_by_process(self.times)
+
+        def sequence(process: int) -> LaunchSequence:
+            launched, total = self.counts[process]
+            calls = 2 * launched >= total
+            known = self.sequences[process]
+            if known and all(are_calls == calls for are_calls, _ in known):
+                return join_launches([part for _, part in known])
+            function = partial(_launches_of_process, process=process, calls=calls, devices=devices)
+            parts, self.work[process] = map(list, zip(*over_parts(function), strict=True))
+            return join_launches(parts)
+
         return LaunchSource(self.known, lambda: sums, lambda: busiest_first(times), sequence)
+
+    def of_iterations(self, process: int, start: Times, until: int) -> IterationLaunches | None:
+        """Return what the iterations of a process launch; None if another pass is needed."""
+        total = IterationLaunches.nothing(len(start))
+        for work in self.work[process]:
+            if (part := work.by_iteration(start, until)) is None:
+                return None
+            total = total.merged(part)
+        return total
 
 
 def _sums_by_process(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -152,28 +199,22 @@ def find_iterations_in_parts(
     launches = _Launches(resident)
     for part in over_parts(partial(measure_launches, devices=devices)):
         launches.add(part)
-
-    def sequence(process: int) -> LaunchSequence:
-        launched, total = launches.counts[process]
-        parts = over_parts(partial(_launches_of_process, process=process, calls=2 * launched >= total))
-        return join_launches(list(parts))
-
-    where = choose_iterations(resident, devices, launches.source(sequence), pattern=pattern, skip=skip)
+    where = choose_iterations(resident, devices, launches.source(over_parts, devices), pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return LocatedIterations(where, launches.calls)
-    function = partial(
-        _work_in_part,
-        process=where.process,
-        start=where.start,
-        until=end_of_launches(where.start, where.end),
-        devices=devices,
-    )
-    work = reduce(IterationLaunches.merged, over_parts(function))
+    until = end_of_launches(where.start, where.end)
+    work = launches.of_iterations(where.process, where.start, until)
+    if work is None:
+        function = partial(_work_in_part, process=where.process, start=where.start, until=until, devices=devices)
+        work = reduce(IterationLaunches.merged, over_parts(function))
     return LocatedIterations(with_last_work(where, work), launches.calls)
 
 
-def _launches_of_process(part: PartTrace, process: int, calls: bool) -> LaunchPart:
-    return launch_part(own_operations(part.trace), process, calls)
+def _launches_of_process(
+    part: PartTrace, process: int, calls: bool, devices: Collection[int]
+) -> tuple[LaunchPart, LaunchIntervals]:
+    own = own_operations(part.trace)
+    return launch_part(own, process, calls), LaunchIntervals.from_trace(own, process, None, devices)
 
 
 def _work_in_part(

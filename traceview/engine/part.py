@@ -196,8 +196,10 @@ class Runner(Protocol):
 
     count: int
 
-    def over_parts(self, function: Callable[[PartTrace], Result], /) -> Iterable[Result]:
-        """Return the results for all parts in the order of time."""
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None, /
+    ) -> Iterable[Result]:
+        """Return the results for all parts, or those with these numbers, in this order."""
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result], /) -> Result:
         """Return the result for the part with this number, from 0 in the order of time."""
@@ -255,9 +257,11 @@ class PartRunner:
         self.count = len(windows)
         self.kept: dict[int, PartTrace] = {}
 
-    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
-        """Yield the results for all parts in the order of time."""
-        return (self.in_part(number, function) for number in range(len(self.windows)))
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None
+    ) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time, or for those with these numbers."""
+        return (self.in_part(number, function) for number in (range(self.count) if numbers is None else numbers))
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
         """Return the result for one part."""
@@ -292,7 +296,7 @@ def _write_trace(trace: Trace, file: Path, resident: Trace) -> None:
             return shared.get(id(item))
 
         def reducer_override(self, item: Any) -> Any:
-            return (_read_frame, (_compressed(item),)) if isinstance(item, pl.DataFrame) else NotImplemented
+            return (pl.read_ipc_stream, (_compressed(item),)) if isinstance(item, pl.DataFrame) else NotImplemented
 
     with file.open("xb") as output:
         Pickler(output, pickle.HIGHEST_PROTOCOL).dump(trace)
@@ -303,10 +307,6 @@ def _compressed(frame: pl.DataFrame) -> bytes:
     content = BytesIO()
     frame.write_ipc_stream(content, compression="zstd")
     return content.getvalue()
-
-
-def _read_frame(content: bytes) -> pl.DataFrame:
-    return pl.read_ipc_stream(content)
 
 
 def _read_trace(file: Path, resident: Trace) -> Trace:
@@ -330,9 +330,13 @@ class ProcessRunner:
         self.count, self.workers = len(runner.windows), workers
         workers.in_each(_keep_runner, runner)
 
-    def over_parts(self, function: Callable[[PartTrace], Result]) -> Iterator[Result]:
-        """Yield the results for all parts in the order of time. All parts begin at once."""
-        return self.workers.in_order(partial(_run_in_worker, function), range(self.count))
+    def over_parts(
+        self, function: Callable[[PartTrace], Result], numbers: Sequence[int] | None = None
+    ) -> Iterator[Result]:
+        """Yield the results for all parts in the order of time, or for those with these numbers. All begin at once."""
+        return self.workers.in_order(
+            partial(_run_in_worker, function), range(self.count) if numbers is None else numbers
+        )
 
     def in_part(self, number: int, function: Callable[[PartTrace], Result]) -> Result:
         """Return the result for one part."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.engine.claims import PartSums, Rules, collect_in_part
+from traceview.engine.facts import PartSums, Rules, collect_in_part
 from traceview.engine.findings import find, find_together
 from traceview.engine.iterations import LocatedIterations, find_iterations_in_parts, merge_iteration_parts
 from traceview.engine.measure import Extents, PagePart, PartPlan, PartResult, measure_part
@@ -342,14 +343,10 @@ def _with_event_checks(resident: Trace, parts: Sequence[CallPart], over_parts: O
     """Return the resident tables with the checks for lost events in their info."""
 
     def masks(ranges: Sequence[EarlierRanges]) -> list[Mask]:
-        return reduce(_any_of_each, over_parts(partial(_calling_in_part, ranges=ranges)))
+        return [reduce(or_, masks) for masks in zip(*over_parts(partial(_calling_in_part, ranges=ranges)), strict=True)]
 
     return replace(resident, info=with_checks(resident.info, check_events(parts, resident.ranges, masks)))
 
 
 def _calling_in_part(part: PartTrace, ranges: Sequence[EarlierRanges]) -> list[Mask]:
     return [are_calling(part.trace.api, each) for each in ranges]
-
-
-def _any_of_each(masks: list[Mask], others: list[Mask]) -> list[Mask]:
-    return [mask | other for mask, other in zip(masks, others, strict=True)]

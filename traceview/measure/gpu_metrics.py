@@ -57,19 +57,16 @@ def _part_totals(given: PartInput) -> pl.DataFrame:
     for part, members in _work_by_part(given.trace, given.activity):
         counted = intervals.covered_length(members, start, end) >= FILLED * (end - start)
         if counted.any():
-            rows.append(_sums(samples.filter(pl.Series(counted))).select(pl.lit(part).alias("part"), pl.all()))
+            rows.append(
+                samples.filter(pl.Series(counted)).select(*_METRIC_SUMS).select(pl.lit(part).alias("part"), pl.all())
+            )
     return pl.concat(rows) if rows else pl.DataFrame()
 
 
 def _parts(_part: PartContext, totals: pl.DataFrame) -> tuple[MetricMeans, ...]:
     """Return the means of the window or its part, and of what the device does in it."""
     rows = (MetricMeans(part=row["part"], **_means(row)) for row in totals.iter_rows(named=True))
-    return tuple(sorted(rows, key=lambda row: _place(row.part)))
-
-
-def _place(part: str) -> tuple[int, str]:
-    """Return where a part stands in the table: families of kernels, by name, stand in one place."""
-    return (PARTS.index(part), part) if part in PARTS else (PARTS.index("kernels"), part)
+    return tuple(sorted(rows, key=lambda row: (PARTS.index(row.part if row.part in PARTS else "kernels"), row.part)))
 
 
 def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals]]:
@@ -88,11 +85,6 @@ def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals
     yield "communication alone", intervals.subtract(work.communication, work.compute)
     yield "copies alone", intervals.subtract(work.busy, kernels)
     yield "idle", intervals.complement(work.busy, window.start, window.end)
-
-
-def _sums(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return one row: the number of samples, and of each metric the sum and the number of its values."""
-    return samples.select(*_METRIC_SUMS)
 
 
 def _means(sums: Mapping[str, Any]) -> dict[str, Any]:

@@ -327,7 +327,7 @@ def _messages(messages: pl.DataFrame, tables: dict[str, pl.DataFrame], operation
     return (
         kernels.join(named.unique(["process", "correlation"], keep="first"), on=["process", "correlation"])
         .with_columns(
-            _message_bytes(),
+            pl.max_horizontal("sentBytes", "receivedBytes").alias("bytes"),
             pl.col("element_type").replace_strict(dict(enumerate(types)), default=None, return_dtype=pl.String),
         )
         .filter(pl.col("bytes").is_not_null())
@@ -426,8 +426,3 @@ def _bytes_of_call() -> pl.Expr:
 def _collective(name: str) -> str:
     plain = name.lower().removeprefix("nccl").replace("_", "")
     return next((kind for pattern, kind in KINDS if pattern.search(plain)), "other")
-
-
-def _message_bytes() -> pl.Expr:
-    """Return the size of a message as nccl-tests define it: the larger of what a rank sends and receives."""
-    return pl.max_horizontal("sentBytes", "receivedBytes").alias("bytes")

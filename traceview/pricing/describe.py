@@ -234,7 +234,7 @@ class Price(NamedTuple):
     @classmethod
     def from_sums(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, granted: GrantSums) -> Price:
         """Price the grant of a draft on a device with these figures."""
-        whole = analysis.run.length if draft.of_run else analysis.covered_ns(use)
+        whole = _priced_time(analysis, use, draft)
         total, profiler = granted.total + draft.outside_ns, _profiler_part(use.gaps, granted)
         left = whole - sum((use.gaps.profiler or {}).values())
         return cls(
@@ -249,6 +249,16 @@ class Price(NamedTuple):
     def is_enough_for(self, draft: FindingDraft) -> bool:
         """Return whether the price makes a draft a finding."""
         return self.share >= MIN_SHARE and self.gaps >= draft.min_gaps and self.total >= draft.min_ns
+
+
+def _priced_time(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> int:
+    """Return the time of which the price of a draft on a device is a share."""
+    return analysis.run.length if draft.of_run else analysis.covered_ns(use)
+
+
+def least_ns(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> float:
+    """Return the granted ns from which a draft on a device with these figures can be a finding."""
+    return max(MIN_SHARE * _priced_time(analysis, use, draft), draft.min_ns) - draft.outside_ns
 
 
 def _profiler_part(gaps: Gaps, granted: GrantSums) -> int | None:

@@ -244,7 +244,7 @@ def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
     anchors = list(regular_anchors(hashes, sequence.gpu_ns[part]))
     contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
     weight = _weights(sequence, part)
-    talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
+    talks, computes = (np.append(0, np.cumsum(values[part])) for values in (sequence.talks, sequence.computes))
     kernels = np.where(sequence.computes, sequence.symbol, NO_KERNEL)[part], sequence.gpu_ns[part]
     for tolerance in (STRICT, LOOSE):
         levels = [_level(anchor, contents, weight, talks, computes, kernels, tolerance) for anchor in anchors]
@@ -269,10 +269,6 @@ def _weights(sequence: LaunchSequence, part: slice) -> NDArray[np.float64]:
     gpu_ns = sequence.gpu_ns[part]
     total = max(int(gpu_ns.sum()), 1)
     return np.concatenate([np.zeros(1), np.cumsum(gpu_ns / total + 1 / len(gpu_ns)) / 2])
-
-
-def _running_count(marks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(marks)])
 
 
 def _level(

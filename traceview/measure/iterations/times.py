@@ -268,6 +268,11 @@ class IterationLaunches(NamedTuple):
     names: Times
 
     @classmethod
+    def nothing(cls, count: int) -> IterationLaunches:
+        """Return the work of iterations that launch nothing."""
+        return cls(np.full(count, BEFORE_ALL), *np.zeros((2, count), np.int64))
+
+    @classmethod
     def from_trace(
         cls, trace: Trace, process: int, start: Times, until: int, devices: Collection[int]
     ) -> IterationLaunches:
@@ -275,25 +280,10 @@ class IterationLaunches(NamedTuple):
 
         `devices` are rows of Trace.devices.
         """
-        calls = trace.api["start"].to_numpy()
-        work = trace.operations.lazy().filter(
-            pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
-            pl.col("launch").is_not_null(),
-            pl.col("process") == process,
-            pl.col("device").is_in(list(devices)),
-        )
-        launched = work.select("launch", "end", "name").collect()
-        # Number the calls by iteration, so that an operation needs one look-up. The last entry stands for no iteration.
-        borders = np.searchsorted(calls, np.append(start, until), side="left")
-        numbers = np.append(np.arange(-1, len(start)), -1)
-        iteration = np.repeat(numbers, np.diff(borders, prepend=0, append=len(calls))).take(
-            launched["launch"].to_numpy()
-        )
-        last_end, names = np.full(len(start) + 1, BEFORE_ALL), np.zeros(len(start) + 1, np.int64)
-        np.maximum.at(last_end, iteration, launched["end"].to_numpy())
-        np.add.at(names, iteration, _name_hashes(launched["name"]))
-        count = np.bincount(iteration + 1, minlength=len(start) + 1)[1:]
-        return cls(last_end[:-1], count, names[:-1])
+        work = LaunchIntervals.from_trace(trace, process, np.append(start, until), devices)
+        launches = work.by_iteration(start, until)
+        assert launches is not None, "no interval crosses its own borders"
+        return launches
 
     def merged(self, other: IterationLaunches) -> IterationLaunches:
         """Return the work of two parts together."""
@@ -305,6 +295,67 @@ class IterationLaunches(NamedTuple):
     def finish(self) -> Times | None:
         """When the GPUs finish the work of each iteration; None if an iteration launches nothing."""
         return None if (self.last_end == BEFORE_ALL).any() else np.maximum.accumulate(self.last_end)
+
+
+class LaunchIntervals(NamedTuple):
+    """What a process launches in the intervals between borders. Intervals without compute are left out.
+
+    `first` and `last` are the starts of the first and the last call in each that launches compute.
+    """
+
+    first: Times
+    last: Times
+    work: IterationLaunches
+
+    @classmethod
+    def from_trace(cls, trace: Trace, process: int, borders: Times | None, devices: Collection[int]) -> LaunchIntervals:
+        """Return what a process launches between ascending borders, or with each call if these are None.
+
+        `devices` are rows of Trace.devices.
+        """
+        calls = trace.api["start"].to_numpy()
+        launched = (
+            trace.operations.lazy()
+            .filter(
+                pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
+                pl.col("launch").is_not_null(),
+                pl.col("process") == process,
+                pl.col("device").is_in(list(devices)),
+            )
+            .select("launch", "end", "name")
+            .collect()
+        )
+        launch = launched["launch"].to_numpy()
+        launches = np.zeros(len(calls), np.bool_)
+        launches[launch] = True
+        rows = np.flatnonzero(launches)
+        # Number the calls by interval, so that an operation needs one look-up.
+        begins = np.full(len(rows), borders is None)
+        if borders is not None:
+            place = np.searchsorted(calls[rows], borders)
+            begins[place[place < len(rows)]] = True
+            begins[:1] = True
+        number = np.zeros(len(calls), np.int32)
+        number[rows] = np.cumsum(begins) - 1
+        interval, count = number.take(launch), np.count_nonzero(begins)
+        last_end, names = np.full(count, BEFORE_ALL), np.zeros(count, np.int64)
+        np.maximum.at(last_end, interval, launched["end"].to_numpy())
+        np.add.at(names, interval, _name_hashes(launched["name"]))
+        edges = np.append(np.flatnonzero(begins), len(rows))
+        work = IterationLaunches(last_end, np.bincount(interval, minlength=count), names)
+        return cls(calls[rows[edges[:-1]]], calls[rows[edges[1:] - 1]], work)
+
+    def by_iteration(self, start: Times, until: int) -> IterationLaunches | None:
+        """Return the result of IterationLaunches.from_trace; None if an iteration begins or ends in an interval."""
+        borders, count = np.append(start, until), len(start)
+        number, last = (np.searchsorted(borders, times, side="right") - 1 for times in (self.first, self.last))
+        if (number != last).any():
+            return None
+        inside = (number >= 0) & (number < count)
+        launches = IterationLaunches.nothing(count)
+        for total, values, add in zip(launches, self.work, (np.maximum, np.add, np.add), strict=True):
+            add.at(total, number[inside], values[inside])
+        return launches
 
 
 def _name_hashes(names: pl.Series) -> Times:

@@ -91,9 +91,9 @@ def timeline(inputs: PageInputs, merged: MergedRows, budget: int) -> PackedTimel
         "span": [0, span.length],
         "events": sum(row.events for group in merged.groups for row in group.rows),
         "whole": all(lane.whole for lane in packed),
-        "cover": [[start - span.start, end - span.start] for start, end in zip(*_as_lists(cover), strict=True)],
+        "cover": (np.stack(cover, axis=1) - span.start).tolist(),
         "looks": list(LOOKS),
-        "used": _used_looks(every),
+        "used": [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in every)))],
         "annotating": annotating_threads(inputs.analysis.trace.ranges),
         "groups": [_group_json(group, places) for group in merged.groups],
     }
@@ -121,14 +121,6 @@ def _page_extra(inputs: PageInputs, merged: MergedRows, every: Sequence[Lane], b
     }
     shown = np.union1d(index.name, summed_names)
     return Extra(columns, content, shown, cover, kept_marks(every, cover))
-
-
-def _used_looks(lanes: Sequence[Lane]) -> list[str]:
-    return [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in lanes)))]
-
-
-def _as_lists(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
-    return cover[0].tolist(), cover[1].tolist()
 
 
 def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:

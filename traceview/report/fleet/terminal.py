@@ -180,7 +180,7 @@ def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVIC
     advice = [f"{verdict(fleet)}", *_places(fleet, MAX_NODES)]
     for number, first in enumerate(fleet.advice[: min(top, BRIEF_ADVICE)], 1):
         advice += wrap(plain(first.title, 400), f"{number}. ", "   ", columns)
-        for text in (price(fleet, first), _first_sentence(plain(first.text, 2000))):
+        for text in (price(fleet, first), plain(first.text, 2000).partition(". ")[0].removesuffix(".") + "."):
             advice += wrap(text, "   ", "   ", columns)
     counts = ((fleet.pair_count, "wait between ranks", "waits between ranks"), (len(fleet.notes), "note", "notes"))
     more = ", ".join(["all ranks", "collectives", "clocks", *(quantity(*words) for words in counts if words[0])])
@@ -194,10 +194,6 @@ def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVIC
 
 def _first_part(text: str) -> str:
     return plain(text, 2000).partition("; ")[0]
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].removesuffix(".") + "."
 
 
 def _ranks(fleet: Fleet, columns: int, most: int = MAX_RANKS) -> list[str]:
