@@ -149,7 +149,9 @@ class Copier:
                 tree, lambda leaf: self.copy_leaf(leaf, next(targets)) if _is_copied_ahead(leaf) else leaf
             )
             ready = stream.record(timing=self._timing)
-        size = sum(nbytes(leaf) for leaf in leaves(tree) if _is_copied_ahead(leaf) and not _is_on_gpu(leaf))
+        size = sum(
+            nbytes(leaf) for leaf in leaves(tree) if _is_copied_ahead(leaf) and not getattr(leaf, "is_cuda", False)
+        )
         return CopiedBatch(copies, start, ready, size, position)
 
 
@@ -167,10 +169,6 @@ def _is_copied_ahead(leaf: Any) -> bool:
 
 def _is_copied_late(leaf: Any) -> bool:
     return is_movable(leaf) and not _is_copied_ahead(leaf)
-
-
-def _is_on_gpu(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_cuda
 
 
 OnCopy = Callable[[Event, Event, int], None]

@@ -227,9 +227,10 @@ def compute_costs(times: StageTimes) -> tuple[Cost, ...]:
     copies = f"copies take {_copy_text(times)}; {pipeline}"
     rest = f"{pipeline}, and neither loading nor copying explains the difference"
     noise = times.feeding_noise_ms
+    copy_stage = "pipeline" if times.copies_ahead or times.plain is None else "plain"
     costs = (
         Cost("loader", "loader", loading, loader, noise),
-        Cost("copy", _copy_stage(times), copying, copies, noise),
+        Cost("copy", copy_stage, copying, copies, noise),
         Cost("synchronisation", "pipeline", waiting, rest, noise),
         _launch_cost(times),
         _precision_cost(times),
@@ -289,10 +290,6 @@ def _copying_ms(times: StageTimes) -> float:
 def _copies_asynchronously(times: StageTimes) -> bool:
     """Return whether the host continues during a copy on the stream of the compute."""
     return times.on_gpu and times.strategy.pins != "none" and not times.waits_each_step
-
-
-def _copy_stage(times: StageTimes) -> str:
-    return "pipeline" if times.copies_ahead or times.plain is None else "plain"
 
 
 def _copy_text(times: StageTimes) -> str:

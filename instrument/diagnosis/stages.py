@@ -257,10 +257,6 @@ def _open_plain(context: StageContext) -> StageRun:
     return PipelineStage(context, replace(context.config, training=training))
 
 
-def _open_pipeline(context: StageContext) -> StageRun:
-    return PipelineStage(context, context.config)
-
-
 def _mixed_title(config: Config) -> str:
     precision = config.training.precision
     return f"training, {'mixed precision' if precision == 'fp32' else precision}"
@@ -278,7 +274,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("mixed", _mixed_title, _open_mixed),
     Stage("loader", lambda _config: "loader alone", LoaderStage),
     Stage("plain", lambda _config: "loader + copy + model", _open_plain),
-    Stage("pipeline", _pipeline_title, _open_pipeline),
+    Stage("pipeline", _pipeline_title, lambda context: PipelineStage(context, context.config)),
 )
 
 
