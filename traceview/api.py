@@ -38,7 +38,7 @@ from traceview.report.notebook import figures, html, markdown, representation
 
 __all__ = ["export", "figures", "frame", "html", "representation", "to_html", "to_json", "to_markdown", "whatif"]
 
-Format = Literal["perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet"]
+Format = Literal["perfetto", "speedscope", "collapsed", "collapsed-host", "csv", "parquet"]
 
 
 def whatif(
@@ -92,7 +92,7 @@ def export(
     Args:
         capture: A path, a Trace or an Analysis.
         path: The file or, for "csv" and "parquet", the folder. A file that ends with .gz is compressed.
-        format: "perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv" or "parquet".
+        format: "perfetto", "speedscope", "collapsed", "collapsed-host", "csv" or "parquet".
         window: Export only this part of the capture, in ns on its clock.
         range_name: Export only the time of the NVTX ranges with this name.
         device: Export only this GPU, for example "GPU 0", and its processes.
