@@ -124,8 +124,9 @@ def test_whatif_takes_a_path_and_an_analysis() -> None:
 
 
 def test_export_writes_each_kind(tmp_path: Path) -> None:
-    export(analyzed(DUAL), tmp_path / "trace.json", format="chrome", range_name="iteration 3")
-    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    for name, path in (("iteration 3", "part"), (None, "whole")):
+        export(analyzed(DUAL), tmp_path / f"{path}.pftrace", range_name=name)
+    assert 0 < (tmp_path / "part.pftrace").stat().st_size < (tmp_path / "whole.pftrace").stat().st_size / 4
     export(DUAL, tmp_path / "tables", format="csv")
     assert (tmp_path / "tables" / "kernels.csv").is_file()
     with pytest.raises(RequestError, match="format='svg': choose perfetto"):
