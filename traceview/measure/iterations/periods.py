@@ -45,7 +45,7 @@ MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of
 MAX_TALKING_LAYERS = 0.1
 MIN_LOOP = 0.2  # share of the launches or of their GPU time
 # Of the GPU time of a training program: what kernels take that each step has, and how far they reach through the steps.
-MIN_STEP_KERNELS, MIN_REACH = 0.75, 0.9
+MIN_STEP_KERNELS, MIN_REACH = 0.8, 0.9
 
 
 class Period(NamedTuple):
