@@ -143,6 +143,7 @@ def test_names_of_a_capture_are_no_shell(text: str, generic: bool) -> None:
         label=label,
         **dict.fromkeys(("family", "precision", "tensor_core", "grid", "block", "registers", "shared_bytes")),
         **dict.fromkeys(("blocks_per_sm", "waves", "occupancy", "occupancy_limit")),
+        **dict.fromkeys(("limiter", "compute_fraction", "memory_fraction")),
         **dict.fromkeys(("count", "total_ns", "mean_ns", "min_ns", "max_ns", "share"), 1),
     )
     assert SAFE_COMMAND.fullmatch(f"ncu --set full {ncu_filter(row)} -c 5 COMMAND")
