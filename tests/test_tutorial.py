@@ -21,7 +21,8 @@ def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     program.chmod(0o755)
     for name in ("samples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
-    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    path = f"{program.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     commands = COMMAND.findall(PAGE)
     assert len(commands) == 6
     for command, shown in commands:

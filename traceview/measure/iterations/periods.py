@@ -44,7 +44,7 @@ MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and 
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
 MAX_TALKING_LAYERS = 0.1
 MIN_LOOP = 0.2  # share of the launches or of their GPU time
-# Of the GPU time of a training program: what kernels take that each step has, and how far they reach through the steps.
+# Shares of the GPU time of a training program: kernels that each step has, and how far kernels reach through the steps.
 MIN_STEP_KERNELS, MIN_REACH = 0.8, 0.9
 
 
