@@ -82,12 +82,11 @@ def _uncounted(report: Path, result: dict[str, Any]) -> list[str]:
 def _exported(out: Path) -> list[str]:
     if out.is_dir():
         return list(_tables(out))
-    if not out.stat().st_size:
-        return ["an empty trace"]
-    if out.suffix in (".json", ".gz"):
-        data = out.read_bytes()
-        parsed((gzip.decompress(data) if out.suffix == ".gz" else data).decode("utf-8"))
-    return []
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+    data = out.read_bytes()
+    trace = pb.Trace.FromString(gzip.decompress(data) if out.suffix == ".gz" else data)
+    return [] if trace.packet else ["an empty trace"]
 
 
 def _tables(folder: Path) -> Iterator[str]:

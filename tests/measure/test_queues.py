@@ -51,7 +51,7 @@ def test_queue_over_time() -> None:
     calls += [(1995 * US + at * 50 * US, 1996 * US + at * 50 * US, "api", 0) for at in range(20)]
     [device] = analyze(made_trace(ahead + behind, calls)).devices
     first, *later = device.tables["queue_over_time"].rows
-    assert (first.start_ns, first.launches, first.median) == (1000 * US, 20, 9)
+    assert (first.offset_ns, first.launches, first.median) == (0, 20, 9)
     assert {row.median for row in later} == {0} and sum(row.launches for row in later) == 20
     assert all(row.median_delay_ns == pytest.approx(4 * US, rel=0.022) for row in later)
 

@@ -33,7 +33,7 @@ SLICES = 20  # parts of a device's window
 # ns; a delay counts as the edge below it, 32 in a doubling, so that a median is at most 2.2% too small.
 DELAY_EDGES = np.unique(np.array([0, *(round(2 ** (step / 32)) for step in range(48 * 32))], np.int64))
 FIGURE_SIZE = max(MAX_LENGTH + 1, len(DELAY_EDGES))
-MERGE: Mapping[str, Merge] = {"start_ns": "key", "value": "key", "count": "sum"}
+MERGE: Mapping[str, Merge] = {"offset_ns": "key", "value": "key", "count": "sum"}
 MAX_ROWS = 20
 WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
 KINDS_BEFORE = (*(WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)), "copy engine", "next operation")
@@ -171,7 +171,8 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
 def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     """Return how many launches have each queue length and delay, by the slice of the device's window they begin in.
 
-    Columns: start_ns (of the slice), figure ("length" or "delay"), value (a number, or a place in DELAY_EDGES), count.
+    Columns: offset_ns (of the slice, from the start of the window), figure ("length" or "delay"), value (a number, or a
+    place in DELAY_EDGES), count.
     """
     queue, window = given.queue, given.whole_window
     place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
@@ -181,11 +182,11 @@ def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     for figure, value in figures.items():
         counts = np.bincount(place * FIGURE_SIZE + value)
         rows = np.flatnonzero(counts)
-        start = window.start + rows // FIGURE_SIZE * window.length // slices
+        offset = rows // FIGURE_SIZE * window.length // slices
         frames.append(
             pl.DataFrame(
-                {"start_ns": start, "figure": figure, "value": rows % FIGURE_SIZE, "count": counts[rows]},
-                schema={"start_ns": pl.Int64, "figure": pl.String, "value": pl.Int64, "count": pl.Int64},
+                {"offset_ns": offset, "figure": figure, "value": rows % FIGURE_SIZE, "count": counts[rows]},
+                schema={"offset_ns": pl.Int64, "figure": pl.String, "value": pl.Int64, "count": pl.Int64},
             )
         )
     return pl.concat(frames)
@@ -210,12 +211,12 @@ def _slice_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueSlice
     """Return the medians of each slice that has launches, in the order of time."""
     return tuple(
         QueueSlice(
-            int(str(start)),
+            int(own["offset_ns"][0]),
             int(own.filter(pl.col("figure") == "length")["count"].sum()),
             _quantile(own, "length", 0.5),
             _quantile(own, "delay", 0.5),
         )
-        for (start,), own in totals.sort("start_ns").group_by("start_ns", maintain_order=True)
+        for own in totals.sort("offset_ns").partition_by("offset_ns", maintain_order=True)
     )
 
 

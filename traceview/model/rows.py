@@ -92,7 +92,7 @@ class QueueLength:
 class QueueSlice:
     """QueueLength of the launches that begin in a part of the time."""
 
-    start_ns: int = column("ns", "from", "Start of the slice, on the capture's clock.", merge="none")
+    offset_ns: int = column("ns", "from", "Start of the slice, from the start of the window.", merge="none")
     launches: int = column("count", "launches", "Number of launched operations.", merge="none")
     median: int = column("count", "ahead", "Median number of operations launched and not started.", merge="none")
     median_delay_ns: int = column(
