@@ -18,7 +18,7 @@ from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times, values_at
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartContext
-from traceview.measure.shared_work import launch_rows
+from traceview.measure.shared_work import DELAY_EDGES, MAX_LENGTH, launch_rows
 from traceview.model.analysis import CAUSES
 from traceview.model.columns import Merge, Table
 from traceview.model.rows import QueuedFor, QueueLength, QueueSlice
@@ -28,10 +28,7 @@ QUEUED = CAUSES.index("queued")
 SCHEMA = {"kind": pl.String, "name": pl.String, "ns": pl.Int64}
 LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
-MAX_LENGTH = 10_000  # operations: a longer queue has this length
 SLICES = 20  # parts of a device's window
-# ns; a delay counts as the edge below it, 32 in a doubling, so that a median is at most 2.2% too small.
-DELAY_EDGES = np.unique(np.array([0, *(round(2 ** (step / 32)) for step in range(48 * 32))], np.int64))
 FIGURE_SIZE = max(MAX_LENGTH + 1, len(DELAY_EDGES))
 MERGE: Mapping[str, Merge] = {"offset_ns": "key", "value": "key", "count": "sum"}
 MAX_ROWS = 20
@@ -176,10 +173,8 @@ def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     """
     queue, window = given.queue, given.whole_window
     place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
-    edge = np.searchsorted(DELAY_EDGES, queue.delay, side="right") - 1
-    figures = {"length": np.minimum(queue.ahead, MAX_LENGTH), "delay": edge}
     frames = []
-    for figure, value in figures.items():
+    for figure, value in (("length", queue.ahead), ("delay", queue.delay)):
         counts = np.bincount(place * FIGURE_SIZE + value)
         rows = np.flatnonzero(counts)
         offset = rows // FIGURE_SIZE * window.length // slices

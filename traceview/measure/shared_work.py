@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from traceview.intervals import Rows, Times
+from traceview.intervals import Rows, Times, blocks
 from traceview.model.trace import EVERYTHING, Trace
 from traceview.workers import ThisProcess
 
@@ -48,16 +49,22 @@ def launch_rows(operations: pl.DataFrame) -> Rows:
     return (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
 
 
+MAX_LENGTH = 10_000  # operations: a longer queue has this length
+# ns; a delay counts as the edge below it, 32 in a doubling, so that a median is at most 2.2% too small.
+DELAY_EDGES = np.unique(np.array([0, *(round(2 ** (step / 32)) for step in range(48 * 32))], np.int64))
+
+
 class LaunchQueue(NamedTuple):
     """The launches of a device's operations, in the order of their calls.
 
-    `moment` is the start of each call, `ahead` the number of operations that are launched and not started then, and
-    `delay` the ns from the end of the call to the start of the operation, 0 if it starts before.
+    `moment` is the start of each call, `ahead` the number of operations that are launched and not started then, at most
+    MAX_LENGTH. `delay` is the place in DELAY_EDGES of the ns from the end of the call to the start of the operation, 0
+    if it starts before.
     """
 
     moment: Times
-    ahead: Times
-    delay: Times
+    ahead: NDArray[np.int16]
+    delay: NDArray[np.int16]
 
     @classmethod
     def from_trace(cls, trace: Trace, device: int) -> LaunchQueue:
@@ -67,14 +74,19 @@ class LaunchQueue(NamedTuple):
         """
         launch, (call, returned) = launch_rows(trace.operations), (trace.api[name].to_numpy() for name in TIMES)
         rows = np.flatnonzero((trace.operations["device"].to_numpy() == device) & (launch >= 0))
-        start, moment = trace.operations["start"].to_numpy()[rows], call[launch[rows]]
-        delay = np.maximum(start - returned[launch[rows]], 0)
-        window = trace.window or EVERYTHING
-        order = np.argsort(moment, kind="stable")  # fast, because they nearly ascend
-        moment, delay = moment[order], delay[order]
-        own = slice(*np.searchsorted(moment, [window.start, window.end]).tolist())
-        ahead = np.searchsorted(moment, moment[own]) - np.searchsorted(start, moment[own], side="right")
-        return cls(moment[own], np.maximum(ahead, 0), delay[own])
+        start, launch = trace.operations["start"].to_numpy()[rows], launch[rows]
+        order = np.argsort(call[launch], kind="stable").astype(np.int32)  # fast, because they nearly ascend
+        launch = launch[order]
+        moment, window = call[launch], trace.window or EVERYTHING
+        first, stop = np.searchsorted(moment, [window.start, window.end]).tolist()
+        ahead, delay = np.empty((2, stop - first), np.int16)
+        for block in blocks(stop - first):
+            own = slice(first + block.start, first + block.stop)
+            late = start[order[own]] - returned[launch[own]]
+            length = np.searchsorted(moment, moment[own]) - np.searchsorted(start, moment[own], side="right")
+            ahead[block] = np.clip(length, 0, MAX_LENGTH)
+            delay[block] = np.searchsorted(DELAY_EDGES, np.maximum(late, 0), side="right") - 1
+        return cls(moment[first:stop], ahead, delay)
 
 
 THREADS = 2  # more share the same memory bus
