@@ -71,7 +71,6 @@ def test_standard_output(report: Path, tmp_path: Path, traceview: Command) -> No
 REFUSED = [
     (["--format", "json"], f"unknown format 'json'; choose one of {', '.join(NAMES)}"),
     (["--until", "300ms"], "No such option '--until'"),
-    ([], "Missing option '--format'"),
     (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),
     (["--format", "perfetto", "-o", "{report}"], "my.run.sqlite: the inputs and the outputs must be different"),
     (["--format", "perfetto", "-o", "{folder}"], "is a folder; name a file in it"),

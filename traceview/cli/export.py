@@ -39,7 +39,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 
 
 @command(
-    "traceview export report.sqlite --format perfetto",
+    "traceview export report.sqlite",
     "traceview export report.sqlite --format csv -o tables",
     "traceview export report.sqlite --format speedscope -o idle.json",
     "traceview export 'rank*.sqlite' --format perfetto -o all-ranks.pftrace",
@@ -48,11 +48,11 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.option(
     "--format",
     "format_name",
-    required=True,
+    default="perfetto",
     metavar="FORMAT",
     callback=_format,
     shell_complete=lambda _context, _option, begun: [name for name in NAMES if name.startswith(begun)],
-    help="perfetto, speedscope, collapsed, collapsed-host, csv or parquet.",
+    help="perfetto, speedscope, collapsed, collapsed-host, csv or parquet.  [default: perfetto]",
 )
 @click.option(
     "--output",
