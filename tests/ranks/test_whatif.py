@@ -113,10 +113,11 @@ def test_slowest_rank_of_four(name: str, slowest: int) -> None:
 
 def test_two_gpus_of_one_capture(traceview: Command, tmp_path: Path) -> None:
     place = tmp_path / "out.json"
-    assert traceview("whatif", shared("h200_ddp2.sqlite"), "--all-ranks", "--json", place).code == 0
+    report = shared("h200_ddp2.sqlite")
+    assert traceview("whatif", report, "--all-ranks", "--json", place).code == 0
     document = json.loads(place.read_text())
     assert abs(document["replay_error"]) < 0.05
-    assert document["file"] == "2 ranks of h200_ddp2.sqlite"
+    assert document["file"] == f"2 ranks of {report.name}"
     assert any(each["change"].startswith("without:h200_ddp2") for each in document["predictions"])
 
 
