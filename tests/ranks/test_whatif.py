@@ -118,7 +118,7 @@ def test_two_gpus_of_one_capture(traceview: Command, tmp_path: Path) -> None:
     document = json.loads(place.read_text())
     assert abs(document["replay_error"]) < 0.05
     assert document["file"] == f"2 ranks of {report.name}"
-    assert any(each["change"].startswith("without:h200_ddp2") for each in document["predictions"])
+    assert any(each["change"].startswith(f"without:{report.stem}") for each in document["predictions"])
 
 
 def test_errors(traceview: Command) -> None:
