@@ -127,6 +127,11 @@ def test_export_writes_each_kind(tmp_path: Path) -> None:
     for name, path in (("iteration 3", "part"), (None, "whole")):
         export(analyzed(DUAL), tmp_path / f"{path}.pftrace", range_name=name)
     assert 0 < (tmp_path / "part.pftrace").stat().st_size < (tmp_path / "whole.pftrace").stat().st_size / 4
+    command = [sys.executable, "-m", "traceview", "export", str(DUAL), "-o", str(tmp_path / "command.pftrace")]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    export(DUAL, tmp_path / "function.pftrace")
+    written = [(tmp_path / f"{name}.pftrace").read_bytes() for name in ("command", "function", "whole")]
+    assert written[0] == written[1] == written[2]
     export(DUAL, tmp_path / "tables", format="csv")
     assert (tmp_path / "tables" / "kernels.csv").is_file()
     with pytest.raises(RequestError, match="format='svg': choose perfetto"):

@@ -24,7 +24,7 @@ from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ProfilerCosts
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, analyze_trace, open_trace
-from traceview.ranks.merged_trace import with_collectives
+from traceview.ranks.merged_trace import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel
 from traceview.report import analysis as analysis_report
@@ -87,7 +87,7 @@ def export(
     range_name: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Write a capture in the format of another tool (docs/export.md).
+    """Write a capture in the format of another tool, as `traceview export` does (docs/export.md).
 
     Args:
         capture: A path, a Trace or an Analysis.
@@ -110,7 +110,10 @@ def export(
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
     window = window if range_name is None else window_of_range(trace, range_name)
     contents = collect(trace if window is None else trace.with_window(window), device)
-    form.write(with_collectives(contents) if format == "perfetto" else contents, Path(path))
+    if format == "perfetto":
+        analysis = capture if isinstance(capture, Analysis) and window is None and device is None else None
+        contents = with_answers(contents, device, analysis)
+    form.write(contents, Path(path))
 
 
 def to_json(result: Analysis | Comparison | Fleet | WhatIf) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
-    from traceview.exporters import ExportContents, Format
+    from traceview.exporters import Format
 
 ALL_RANKS = "all-ranks.pftrace"
 NAMES = ("perfetto", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
@@ -117,10 +116,10 @@ def export(
         step("collect", 0.3)
         contents = collect(narrowed(trace, start, end, range_name), device)
         if form.name == "perfetto":
-            from traceview.ranks.merged_trace import with_collectives
+            from traceview.ranks.merged_trace import with_answers
 
             step("analyze", 0.4)
-            contents = _with_answers(with_collectives(contents), device)
+            contents = with_answers(contents, device)
         step("write", 0.5)
         if is_stdout(target):
             assert isinstance(form, FileFormat), "_check_target refused a folder"
@@ -131,17 +130,6 @@ def export(
         from traceview.model.units import plain
 
         print_out(f"{plain(str(target), 4000)}\n")
-
-
-def _with_answers(contents: ExportContents, device: str | None) -> ExportContents:
-    """Return the contents with what `analyze` and `whatif` answer for them."""
-    from traceview.model.analysis import AnalysisOptions, NotMeasured
-    from traceview.pipeline import analyze_trace
-    from traceview.replay.prediction import whatif
-
-    analysis = analyze_trace(contents.trace, AnalysisOptions(device=device)).analysis
-    predicted = whatif(analysis)
-    return replace(contents, analysis=analysis, predicted=None if isinstance(predicted, NotMeasured) else predicted)
 
 
 def _stem(report: Path) -> str:

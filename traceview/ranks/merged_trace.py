@@ -17,11 +17,13 @@ from traceview.errors import RequestError
 from traceview.exporters import ExportContents, collect
 from traceview.exporters.perfetto import PlacedCapture, merged_pieces
 from traceview.intervals import Times
+from traceview.model.analysis import Analysis, AnalysisOptions, NotMeasured
 from traceview.model.fleet import Clock, Fleet
-from traceview.pipeline import open_trace
+from traceview.pipeline import analyze_trace, open_trace
 from traceview.ranks.analyze_reports import report_names
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge, report_label
+from traceview.replay.prediction import whatif
 
 NONE = -1
 
@@ -86,6 +88,22 @@ def with_collectives(contents: ExportContents) -> ExportContents:
     file = contents.trace.info.file
     fleet = merge([file], [measure_trace(contents.trace)], max_shown=None)
     return _with_numbers(contents, fleet, 0)
+
+
+def with_answers(
+    contents: ExportContents, device: str | None = None, analysis: Analysis | None = None
+) -> ExportContents:
+    """Return the contents of one report with its collectives, and with what `analyze` and `whatif` answer for it.
+
+    `analysis` is the analysis of the contents, if it is known. `device` selects one GPU.
+    """
+    analysis = analysis or analyze_trace(contents.trace, AnalysisOptions(device=device)).analysis
+    predicted = whatif(analysis)
+    return replace(
+        with_collectives(contents),
+        analysis=analysis,
+        predicted=None if isinstance(predicted, NotMeasured) else predicted,
+    )
 
 
 def _with_numbers(contents: ExportContents, fleet: Fleet, report: int) -> ExportContents:
