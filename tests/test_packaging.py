@@ -46,10 +46,10 @@ def test_tag_must_be_the_version(tmp_path: Path, tag: str, changes: str, reason:
 
 
 @pytest.mark.parametrize(
-    ("docstring", "found"),
+    ("docstring", "expected"),
     [("NVTX annotations for PyTorch", "is traceview's: pip install"), ("Theirs", "is another package, {}")],
 )
-def test_train_names_the_instrument_that_it_found(tmp_path: Path, docstring: str, found: str) -> None:
+def test_error_of_train_says_which_instrument_is_imported(tmp_path: Path, docstring: str, expected: str) -> None:
     """Another distribution has a package of this name too, whose files pip writes over traceview's."""
     package = tmp_path / "instrument"
     package.mkdir()
@@ -59,7 +59,7 @@ def test_train_names_the_instrument_that_it_found(tmp_path: Path, docstring: str
     done = subprocess.run(command, cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: No module named 'instrument.config'; ")
-    assert found.format(package / "__init__.py") in done.stderr
+    assert expected.format(package / "__init__.py") in done.stderr
 
 
 def test_publishing_needs_no_secret() -> None:

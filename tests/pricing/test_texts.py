@@ -113,7 +113,7 @@ def test_references_exist() -> None:
 
 
 def test_words_of_nsys_are_not_for_traces_of_torch() -> None:
-    """A trace has no options of nsys, and its ranges are of record_function.
+    """nsys options do not apply to a torch.profiler trace, and its ranges come from record_function.
 
     nsys alone traces whole CUDA graphs, and page faults.
     """

@@ -27,7 +27,7 @@ def render(history: History, screen: Screen = PLAIN) -> str:
 def headline(history: History) -> str:
     """Return one line on the commits and the latest one."""
     if not history.commits:
-        return "The history has no commit yet."
+        return "The history has no commits."
     latest = history.commits[-1]
     time = duration(latest.figures["wall"].mean_ns)
     return f"{quantity(len(history.commits), 'commit')}; {_name(latest.commit)} takes {time} per iteration"
