@@ -105,8 +105,8 @@ def _pairs(own: _Sequences, theirs: _Sequences) -> Iterator[tuple[int, Times, Ti
 
     An iteration of the same sequence serves, or else the most frequent one.
     """
-    by_sequence = {codes.tobytes(): number for number, codes in enumerate(theirs.codes)}
     texts = [codes.tobytes() for codes in theirs.codes]
+    by_sequence = {text: number for number, text in enumerate(texts)}
     usual = by_sequence[max(texts, key=texts.count)]
     known: dict[bytes, tuple[int, Times, Times]] = {}
     for number, (rows, codes) in enumerate(zip(own.rows, own.codes, strict=True)):
