@@ -44,6 +44,33 @@ def test_functions_are_documented_and_typed(function: object) -> None:
     assert "(*" not in pydoc.plain(pydoc.render_doc(function)).splitlines()[2].replace("(*reports", "")
 
 
+def test_folder_stands_for_its_capture(tmp_path: Path) -> None:
+    for name in ("rank3", "rank0"):
+        (tmp_path / f"{name}.json.gz").symlink_to(sample(f"fsdp_tp/{name}.json.gz"))
+    with pytest.warns(UserWarning, match=r"has the traces of ranks 0, 3; this is rank 0, rank0\.json\.gz") as warned:
+        assert analyze(tmp_path).info.file == "rank0.json.gz"
+    assert warned[0].filename == __file__ and len(warned) == 1
+    (tmp_path / "rank0.json.gz").unlink()
+    assert open_trace(tmp_path).info.file == "rank3.json.gz"
+    for name in ("a.sqlite", "b.sqlite"):
+        (tmp_path / name).symlink_to(DUAL)
+    with pytest.raises(RequestError, match=r"with 3 captures; name one, for example .*a\.sqlite"):
+        whatif(tmp_path)
+
+
+@pytest.mark.parametrize("from_input", [True, False])
+def test_fleet_in_a_plain_script(tmp_path: Path, *, from_input: bool) -> None:
+    """Its processes do not run the script again: it needs no `__name__ == "__main__"`, and no file."""
+    ranks = [str(path) for path in ranks_of("slowhost")[:2]]
+    script = tmp_path / "script.py"
+    script.write_text(f"import traceview\nprint(len(traceview.fleet(*{ranks!r}, workers=2).ranks))\n")
+    command = [sys.executable, *([] if from_input else [str(script)])]
+    done = subprocess.run(
+        command, input=script.read_text(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
 PUBLIC = [getattr(package, name) for name in package.__all__]
 RESULTS = [*filter(is_dataclass, PUBLIC), DeviceUse, Gain, Iterations, Prediction]
 

@@ -23,6 +23,7 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
+from traceview.read.formats import named_capture
 from traceview.read.ncu import read_ncu
 from traceview.read.source import display_name
 from traceview.workers import return_freed_memory
@@ -33,10 +34,13 @@ Progress = Callable[[str, float], None]
 def open_trace(path: str | Path) -> Trace:
     """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
 
+    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others.
+
     Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, or not within the
-    free memory.
+    free memory, and RequestError for a folder of other captures.
     """
-    check_fits(Path(path))
+    path = named_capture(Path(path))
+    check_fits(path)
     trace = normalise(read_capture(path))
     return_freed_memory()  # the raw tables took more than the trace does
     return trace
@@ -74,6 +78,7 @@ def analyze(
     """
     report_step = progress or (lambda _step, _done: None)
     report_step("read", 0.0)
+    report = report if isinstance(report, Trace) else named_capture(Path(report))
     trace = report if isinstance(report, Trace) else open_trace(report)
     if range_name is not None:
         window = window_of_range(trace, range_name)
@@ -81,7 +86,7 @@ def analyze(
         trace = trace.with_window(window)
     report_step("measure", 0.35)
     if costs == "auto":
-        costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
+        costs = ESTIMATE if isinstance(report, Trace) else costs_beside(report)
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
     return analyze_trace(with_other_profilers(trace, others, options), options).analysis
 

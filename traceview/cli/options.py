@@ -26,7 +26,6 @@ BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mi
 FLOPS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 MAX_FLOPS = 1 << 62
 MAX_MS = 86_400_000
-MAX_LISTED = 20  # captures of a folder
 BASELINE = "baseline:"  # before the name of a stored baseline, in place of a path
 BASELINES = Path(".traceview") / "baselines"
 
@@ -80,44 +79,32 @@ class _Capture(click.Path):
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
             if isinstance(path, Path) and path.is_dir():
-                return _capture_in_folder(path, ctx.command_path)
+                return _capture_in_folder(path)
         return path
 
 
-def _capture_in_folder(folder: Path, command: str) -> Path:
-    """Return the folder, if it is itself a capture; else its only capture, or the first rank of a trace for each rank.
+def _capture_in_folder(folder: Path) -> Path:
+    """Return the capture that a folder stands for, and print the note on it.
 
-    For another folder, print its captures and how to choose one, and raise RequestError.
+    For a folder of several captures, print them, and raise RequestError.
     """
     from traceview.cli.outputs import print_error, print_out
     from traceview.model.units import plain, size
-    from traceview.read.formats import captures_in, is_capture_folder, rank_traces
+    from traceview.read.formats import MAX_LISTED, capture_in, captures_in
 
-    if is_capture_folder(folder):
-        return folder
-    captures = captures_in(folder)
-    if len(ranks := rank_traces(path for path, _ in captures)) > 1:
-        listed = [str(rank) for rank in ranks]
-        shown = ", ".join(listed[:MAX_LISTED]) + (f" and {len(ranks) - MAX_LISTED} more" * (len(ranks) > MAX_LISTED))
-        first, trace = next(iter(ranks.items()))
-        print_error(
-            f"traceview: {plain(str(folder), 200)} has the traces of ranks {shown}; this is rank {first}, "
-            f"{plain(trace.name, 200)}; to compare the ranks: traceview fleet {plain(str(folder), 200)}"
-        )
-        return trace
-    if not captures:
-        raise RequestError(f"{folder}: a folder without captures; name an .sqlite file, an .nsys-rep file or a trace")
-    if len(captures) == 1:
-        return captures[0][0]
-    for path, kind in captures[:MAX_LISTED]:
-        bytes_ = path.stat().st_size if path.is_file() else sum(entry.stat().st_size for entry in path.iterdir())
-        print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
-    if len(captures) > MAX_LISTED:
-        print_out(f"  and {len(captures) - MAX_LISTED} more\n")
-    raise RequestError(
-        f"{folder}: a folder with {len(captures)} captures; name one: {command} {captures[0][0]}; "
-        f"to compare the ranks of a run: traceview fleet {folder}"
-    )
+    try:
+        capture, note = capture_in(folder)
+    except RequestError:
+        captures = captures_in(folder)
+        for path, kind in captures[:MAX_LISTED]:
+            bytes_ = path.stat().st_size if path.is_file() else sum(entry.stat().st_size for entry in path.iterdir())
+            print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
+        if len(captures) > MAX_LISTED:
+            print_out(f"  and {len(captures) - MAX_LISTED} more\n")
+        raise
+    if note:
+        print_error(f"traceview: {plain(note, 2000)}")
+    return capture
 
 
 class _Output(click.Path):

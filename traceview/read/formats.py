@@ -12,14 +12,16 @@ import importlib
 import lzma
 import re
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
-from traceview.errors import DamagedExportError, NotAnExportError, ReportError
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
 from traceview.read.parquet import TableFolderReader
@@ -181,6 +183,7 @@ class NsysReader(Reader, Protocol):
 
 
 MAX_ENTRIES = 10_000
+MAX_LISTED = 20  # captures of a folder
 TRACE_WORDS = (b"traceEvents", b"schemaVersion", b"deviceProperties", b"distributedInfo")  # near a trace's beginning
 # torch writes the ranks before the events, behind the properties of at most 16 GPUs.
 DOCUMENT_HEAD_BYTES = 64 << 10
@@ -227,44 +230,90 @@ def captures_in(folder: Path) -> list[tuple[Path, str]]:
     return [(path, kind) for path, kind in kinds if kind]
 
 
+def capture_in(folder: Path) -> tuple[Path, str]:
+    """Return the capture that a folder stands for, and a note on the other ranks of a run; "" if there are none.
+
+    It is the folder itself, its only capture, or the first rank of a trace for each rank. Raises RequestError for
+    another folder.
+    """
+    if is_capture_folder(folder):
+        return folder, ""
+    captures = [path for path, _ in captures_in(folder)]
+    if len(ranks := rank_traces(captures)) > 1:
+        first, trace = next(iter(ranks.items()))
+        more = f" and {len(ranks) - MAX_LISTED} more" * (len(ranks) > MAX_LISTED)
+        return trace, (
+            f"{folder} has the traces of ranks {', '.join(map(str, islice(ranks, MAX_LISTED)))}{more}; this is rank "
+            f"{first}, {trace.name}; to compare the ranks: traceview fleet {folder}"
+        )
+    if not captures:
+        raise RequestError(f"{folder}: a folder without captures; name an .sqlite file, an .nsys-rep file or a trace")
+    if len(captures) > 1:
+        raise RequestError(
+            f"{folder}: a folder with {len(captures)} captures; name one, for example {captures[0]}; to compare the "
+            f"ranks of a run: traceview fleet {folder}"
+        )
+    return captures[0], ""
+
+
+def named_capture(path: Path) -> Path:
+    """Return a file, or the capture that a folder stands for, with a warning that it is one rank of several."""
+    if not path.is_dir():
+        return path
+    path, note = capture_in(path)
+    if note:
+        warnings.warn(note, stacklevel=3)
+    return path
+
+
 def kind_of(path: Path) -> str:
     """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
-    head = read_head(path)
-    if packed := is_packed(head):
-        head = _unpacked_head(path, HEAD_BYTES)
-    inner = Path(path.stem) if packed else path
-    if packed and not head:
-        return "compressed" if inner.suffix in (".sqlite", ".json", ".nsys-rep") else ""
-    reader = next((reader for reader in READERS if reader.matches(inner, head)), None)
-    is_other_json = isinstance(reader, KinetoReader) and not any(word in head for word in TRACE_WORDS)
-    return "" if reader is None or is_other_json else reader.kind
+    return _kind_and_rank(path)[0]
 
 
 def trace_rank(path: Path) -> int | None:
     """Return the rank of a torch.profiler trace: from its distributedInfo, if it begins with it, or its file name."""
-    stated = RANK.search(_unpacked_head(path, DOCUMENT_HEAD_BYTES))
+    return _kind_and_rank(path)[1]
+
+
+def _kind_and_rank(path: Path) -> tuple[str, int | None]:
+    try:
+        state = path.stat()
+    except OSError:
+        return "", None
+    return _read_kind_and_rank(path.absolute(), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(MAX_ENTRIES)
+def _read_kind_and_rank(path: Path, *_state: int) -> tuple[str, int | None]:
+    """Return the kind and the rank of a capture, once for each state of the file."""
+    start, packing = b"", None
+    if head := read_head(path):
+        packing = next((packing for packing in PACKINGS if head.startswith(packing.magic)), None)
+        with suppress(Exception), path.open("rb") as source:  # ZstdError cannot be imported if the package is absent
+            start = (packing.open(source) if packing else source).read(DOCUMENT_HEAD_BYTES)
+    if packing and not start:
+        return "compressed" if path.stem.endswith((".sqlite", ".json", ".nsys-rep")) else "", None
+    inner, head = Path(path.stem) if packing else path, start[:HEAD_BYTES]
+    reader = next((reader for reader in READERS if reader.matches(inner, head)), None)
+    if not isinstance(reader, KinetoReader):
+        return reader.kind if reader else "", None
+    if not any(word in head for word in TRACE_WORDS):
+        return "", None
+    stated = RANK.search(start)
     rank = stated[1].decode() if stated else next(iter(RANK_IN_NAME.findall(path.name)), None)
-    return None if rank is None else int(rank)
+    return reader.kind, None if rank is None else int(rank)
 
 
 def rank_traces(paths: Iterable[Path]) -> dict[int, Path]:
     """Return the traces of torch.profiler by rank, if all of these captures are traces of different ranks; else {}."""
-    by_rank: dict[int | None, Path] = {}
+    by_rank: dict[int, Path] = {}
     for path in paths:
-        rank = trace_rank(path) if kind_of(path) == KinetoReader.kind else None
+        rank = trace_rank(path)
         if rank is None or rank in by_rank:
             return {}
         by_rank[rank] = path
-    return {rank: by_rank[rank] for rank in sorted(rank for rank in by_rank if rank is not None)}
-
-
-def _unpacked_head(path: Path, size: int) -> bytes:
-    """Return a file's first bytes, decompressed if necessary; b"" if they cannot be read."""
-    packing = next((packing for packing in PACKINGS if read_head(path).startswith(packing.magic)), None)
-    with suppress(Exception), path.open("rb") as source:  # ZstdError cannot be imported if the package is absent
-        head: bytes = (packing.open(source) if packing else source).read(size)
-        return head
-    return b""
+    return {rank: by_rank[rank] for rank in sorted(by_rank)}
 
 
 @contextmanager

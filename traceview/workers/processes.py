@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import count as numbers
-from multiprocessing import active_children, get_all_start_methods, get_context, util
+from multiprocessing import active_children, get_all_start_methods, get_context, spawn, util
 from multiprocessing.context import BaseContext
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
@@ -192,17 +192,23 @@ def _call_kept(job: Any) -> Any:
 def starting_workers() -> Iterator[None]:
     """Let multiprocessing start processes in the block; every pool is made and first called in such a block.
 
-    They do not import from the working folder, and have the signals of ENDING blocked until `begin_worker`: a process
-    that is interrupted as it starts prints a traceback. They print no errors, unless TRACEVIEW_DEBUG is set, because
-    their exceptions reach this process. Signals to this process are delivered after the block.
+    They do not import from the working folder. Nor do they import the program that calls traceview: it would run again,
+    or has no file. They have the signals of ENDING blocked until `begin_worker`, because a process that is interrupted
+    as it starts prints a traceback. They print no errors, unless TRACEVIEW_DEBUG is set, because their exceptions reach
+    this process. Signals to this process are delivered after the block.
     """
-    start = util.spawnv_passfds
-    util.spawnv_passfds = _safely(start)
+    start, prepare = util.spawnv_passfds, spawn.get_preparation_data
+    util.spawnv_passfds, spawn.get_preparation_data = _safely(start), partial(_without_program, prepare)
     try:
         with _signals_deferred():
             yield
     finally:
-        util.spawnv_passfds = start
+        util.spawnv_passfds, spawn.get_preparation_data = start, prepare
+
+
+def _without_program(prepare: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return what multiprocessing prepares in each Python process, without the program that a process imports."""
+    return {key: value for key, value in prepare(name).items() if not key.startswith("init_main")}
 
 
 def _safely(start: Callable[..., int]) -> Callable[..., int]:
