@@ -97,8 +97,7 @@ def with_other_profilers(trace: Trace, others: Sequence[str | Path], options: An
         if path.suffix == ".csv":
             trace = with_limiters(trace, read_ncu(path), display_name(path))
         else:
-            other = analyze_trace(open_trace(path)).analysis
-            trace = with_torch_trace(analyze_trace(trace, options).analysis, other)
+            trace = with_torch_trace(trace, options, open_trace(path))
     return trace
 
 

@@ -17,10 +17,10 @@ from tests.cli.command import Command
 from traceview import analyze
 from traceview.engine.other_profilers import _aligned, with_torch_trace
 from traceview.errors import NotAnExportError, NotFoundError, RequestError
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.sizes import WorkSizes, empty_frame
 from traceview.model.stacks import SCOPES
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 from traceview.pipeline import analyze_trace
 from traceview.read.ncu import COMPUTE, MEMORY, read_ncu
 
@@ -55,8 +55,7 @@ def test_modules_are_those_of_the_trace_and_times_those_of_the_capture(joined: A
 @pytest.mark.parametrize("name", [TORCH, "fsdp_tp/rank0.json.gz"])
 def test_joined_to_itself_a_trace_is_the_same(name: str) -> None:
     torch = analyzed(sample(name))
-    without = analyze_trace(bare(torch.trace)).analysis
-    again = analyze_trace(with_torch_trace(without, torch)).analysis
+    again = analyze_trace(with_torch_trace(bare(torch.trace), AnalysisOptions(), torch.trace)).analysis
     for table in ("modules", "matrix_precisions", "kernel_families"):
         assert again.table(table).equals(torch.table(table)), table
 
@@ -65,9 +64,13 @@ def test_other_programs_are_refused(traceview: Command) -> None:
     ran = traceview("analyze", sample("quad.sqlite"), "--no-html", "--with", sample(TORCH))
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert "52.3% of the kernels in iterations of quad.sqlite are in it in the same order, below 90.0%" in ran.err
-    without = replace(analyzed(sample(NSYS)), iterations=NotMeasured("nothing repeats"))
-    with pytest.raises(RequestError, match=r"serial.sqlite: its kernels cannot be matched: nothing repeats"):
-        with_torch_trace(without, analyzed(sample(TORCH)))
+    trace, theirs = analyzed(sample(NSYS)).trace, analyzed(sample(TORCH)).trace
+    first = int(trace.operations["start"][0])
+    with pytest.raises(RequestError, match=r"serial\.sqlite: .* matched: no counted iteration launches one"):
+        with_torch_trace(trace.with_window(Window(first, first + 1)), AnalysisOptions(), theirs)
+    some = trace.operations.head(2)
+    with pytest.raises(RequestError, match=r"serial\.sqlite: its kernels cannot be matched: iterations are unknown"):
+        with_torch_trace(replace(trace, operations=some, ranges=trace.ranges.clear()), AnalysisOptions(), theirs)
 
 
 def test_alignment_keeps_the_order() -> None:

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from traceview.engine.run import find_iterations
 from traceview.errors import RequestError
 from traceview.intervals import Times
+from traceview.measure.iterations import IterationRanges
 from traceview.measure.shared_work import launch_rows
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import AnalysisOptions, NotMeasured
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import Note, Trace
 from traceview.model.units import share
@@ -37,19 +39,18 @@ class _Sequences(NamedTuple):
     codes: list[Times]
 
 
-def with_torch_trace(analysis: Analysis, other: Analysis) -> Trace:
-    """Return the trace of an analysis with the ops, modules, lines and FLOPs of a trace of torch.profiler.
+def with_torch_trace(trace: Trace, options: AnalysisOptions, theirs: Trace) -> Trace:
+    """Return a trace with the ops, modules, lines and FLOPs of a trace of torch.profiler, `theirs`.
 
     Raises RequestError if one has no iterations, or too few kernels match.
     """
-    trace, theirs = analysis.trace, other.trace
-    own_kernels, their_kernels = _sequences(analysis, other)
+    own_kernels, their_kernels = _sequences((trace, options), (theirs, AnalysisOptions()))
     pairs = list(_pairs(own_kernels, their_kernels))
     total = sum(map(len, own_kernels.rows))
     matched = sum(len(own) for _, own, _ in pairs)
     if matched < LEAST_MATCHED * total:
         raise RequestError(
-            f"{other.info.file}: {share(matched, total)} of the kernels in iterations of {analysis.info.file} are in "
+            f"{theirs.info.file}: {share(matched, total)} of the kernels in iterations of {trace.info.file} are in "
             f"it in the same order, below {share(LEAST_MATCHED)}: record the same program with the same options"
         )
     iteration = np.repeat([number for number, own, _ in pairs], [len(own) for _, own, _ in pairs])
@@ -61,31 +62,33 @@ def with_torch_trace(analysis: Analysis, other: Analysis) -> Trace:
         }
     )
     text = (
-        f"ops, modules, lines and FLOPs are those of {other.info.file}, for {share(matched, total)} of the kernels in "
+        f"ops, modules, lines and FLOPs are those of {theirs.info.file}, for {share(matched, total)} of the kernels in "
         "iterations, matched by their order"
     )
     return _joined(trace, theirs, joined, Note("other_profiler", text))
 
 
-def _sequences(analysis: Analysis, other: Analysis) -> tuple[_Sequences, _Sequences]:
-    """Return the kernels of the counted iterations of both; equal names have equal codes."""
+def _sequences(*traces: tuple[Trace, AnalysisOptions]) -> tuple[_Sequences, _Sequences]:
+    """Return the kernels of the counted iterations of two traces; equal names have equal codes."""
     frames = []
-    for each in (analysis, other):
-        if not isinstance(each.iterations, Iterations):
-            raise RequestError(f"{each.info.file}: its kernels cannot be matched: {each.iterations.reason}")
-        frames.append(_kernels(each.trace, each.iterations))
+    for trace, options in traces:
+        located = find_iterations(trace, options).iterations
+        kernels = pl.DataFrame() if isinstance(located, NotMeasured) else _kernels(trace, located[0])
+        if kernels.is_empty():
+            reason = located.reason if isinstance(located, NotMeasured) else "no counted iteration launches one"
+            raise RequestError(f"{trace.info.file}: its kernels cannot be matched: {reason}")
+        frames.append(kernels)
     names = pl.concat([frame["name"] for frame in frames])
     codes = names.cast(pl.Enum(names.unique(maintain_order=True))).to_physical().to_numpy().astype(np.int64)
     own = _by_iteration(frames[0], codes[: len(frames[0])])
     return own, _by_iteration(frames[1], codes[len(frames[0]) :])
 
 
-def _kernels(trace: Trace, iterations: Iterations) -> pl.DataFrame:
+def _kernels(trace: Trace, where: IterationRanges) -> pl.DataFrame:
     """Return iteration, row and name of the kernels that counted iterations launch, in launch order."""
-    counted = [each for each in iterations.per_iteration if not each.skipped]
-    start, end = (np.array([getattr(each, name) for each in counted]) for name in ("start_ns", "end_ns"))
+    start, end = where.start[where.skipped :], where.end[where.skipped :]
     rows = np.flatnonzero((trace.operations["source"] == "kernel").to_numpy() & (launch_rows(trace.operations) >= 0))
-    rows = rows[(trace.operations["process"] == iterations.process_id).to_numpy()[rows]]
+    rows = rows[(trace.operations["process"] == where.process).to_numpy()[rows]]
     launched = trace.api["start"].to_numpy()[launch_rows(trace.operations)[rows]]
     rows = rows[np.lexsort((rows, launched))]
     launched = np.sort(launched)

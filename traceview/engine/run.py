@@ -261,6 +261,12 @@ def _decided(
     return with_answer(replace(undecided, findings=findings, notes=(*undecided.notes, *notes)))
 
 
+def find_iterations(trace: Trace, options: AnalysisOptions) -> LocatedIterations:
+    """Return where the iterations of a trace are, as its analysis finds them. Raises TraceviewError."""
+    source, extents = TraceInMemory(trace), Extents.from_trace(trace, options.device)
+    return _find_iterations(PartRunner(source, (EVERYTHING,)), source.resident, extents, options, trace)
+
+
 def _find_iterations(
     runner: PartRunner | ProcessRunner,
     resident: Trace,
