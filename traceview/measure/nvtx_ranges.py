@@ -267,7 +267,6 @@ PHASES = CaptureMeasure(
         name="nvtx_phases",
         note=f"{RANGES.table.note} Ranges that differ in a counter are one row: `iteration #`.",
         shown=("label", "count", "host_ns", "gpu_busy_ns", "gpu_span_ns", "kernel_count", "via_process_count"),
-        in_json=False,
         listed=True,
     ),
     _phase_rows,

@@ -27,7 +27,7 @@ from traceview.ranks.analyze_reports import fleet
 from traceview.report.analysis import document
 from traceview.report.comparison import document as comparison_document
 from traceview.report.fleet import document as fleet_document
-from traceview.report.json import Document, plain_values
+from traceview.report.json import Document
 from traceview.report.whatif import document as whatif_document
 from traceview.serve.answers import Answer, Row, chosen, encoded, first_rows, fitted, matching
 from traceview.serve.arguments import (
@@ -166,9 +166,8 @@ class Tools:
         self, capture: Capture, name: TableName, match: Match = "", device: Device = "", rows: Rows = 6
     ) -> Answer:
         """List the rows of a table that `open` names: copies, streams, nvtx, calls, gaps, per_iteration, ..."""
-        analysis = self._captures.analysis(capture)
-        whole = _document(analysis)
-        if name not in (tables := _tables(whole, device) | _modules(analysis, device)):
+        whole = _document(self._captures.analysis(capture))
+        if name not in (tables := _tables(whole, device)):
             raise RequestError(f"no table is called {name[:40]!r}; choose from {', '.join(tables)}")
         if not tables[name]:
             return _unanswered(name, whole)
@@ -310,13 +309,6 @@ def _tables(whole: Row, device: str = "") -> dict[str, list[Any]]:
     tables |= calls | {"per_iteration": whole["iterations"]["per_iteration"]}
     others = ("findings", "notes", "devices", "extensions")
     return tables | {name: rows for name, rows in whole.items() if isinstance(rows, list) and name not in others}
-
-
-def _modules(analysis: Analysis, device: str) -> dict[str, list[Any]]:
-    """Return the kernels by module, which the JSON has by place alone."""
-    devices = [use for use in analysis.devices if device in ("", use.id)]
-    tables = [(use.id, analysis.part(use).tables["modules"]) for use in devices]
-    return {"modules": [{"device": name, **row} for name, table in tables for row in plain_values(table.rows)]}
 
 
 def _rows(whole: Row, name: str) -> list[Any]:

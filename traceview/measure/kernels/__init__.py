@@ -262,7 +262,6 @@ MODULES = PartMeasure(
         note="Backward kernels count for the module and the op of their forward.",
         row_type=ModuleUse,
         shown=("place", "share", "total_ns", "count", "direction"),
-        in_json=False,
     ),
     module_uses,
     totals=lambda given: pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given),
