@@ -9,29 +9,30 @@ from pathlib import Path
 
 import polars as pl
 
+from traceview.captures.record import FAILED, OK, WARNING, Check
 from traceview.errors import DamagedExportError
 from traceview.measure.devices import count_unmatched
+from traceview.measure.nvtx import phase_names
 from traceview.model.program import capture_advice, missing_in_trace
 from traceview.model.stacks import OP, SCOPE_KINDS
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, plain, quantity
 from traceview.normalise import normalise
-from traceview.normalise.codes import UNNAMED, texts_of
-from traceview.normalise.ranges import with_library_calls
+from traceview.normalise.codes import UNNAMED
 from traceview.read import raw
 from traceview.read.formats import with_tables
-from traceview.read.raw import RawCapture
+from traceview.read.raw import DistributedInfo, RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
 from traceview.read.sqlite.reader import SqliteReader, read_tables_with_gaps
 from traceview.report.screen import WIDTH, middle, short_names, wrap
 
 SHOWN = {*raw.GPU_WORK, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.STRINGS, "TARGET_INFO_GPU"}
-TEXTS = {"text": pl.String, "textId": pl.Int64}
 INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 PROFILER_STEP = "ProfilerStep#"
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
+MAX_LISTED_RANKS = 8  # and as many process groups
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
 LABEL = 13  # columns that the labels take
 
@@ -52,8 +53,9 @@ class CaptureContents:
 
     `tables` has the row count of each table that the analysis reads. `others` names the non-empty tables that it does
     not read. `gpus` are the listed GPUs, used or not. `ranges` has each range name with its count, the most frequent
-    first. `missing` has one line per missing kind of data, with the way to capture it. `health` names what the profiler
-    lost, and `passed` the checks that found nothing.
+    first; a counter in a name is `#`. `missing` has one line per missing kind of data, with the way to capture it.
+    `health` names what the profiler lost, and `passed` the checks that found nothing. `distributed` has the rank and
+    the process groups that a trace of torch.profiler states.
     """
 
     file: str
@@ -69,6 +71,7 @@ class CaptureContents:
     profiler: str = "nsys"
     health: tuple[Note, ...] = ()
     passed: tuple[str, ...] = ()
+    distributed: DistributedInfo | None = None
 
 
 def describe(report: str | Path) -> CaptureContents:
@@ -80,8 +83,7 @@ def describe(report: str | Path) -> CaptureContents:
         version, schema = export.versions()
         counts = {name: export.count(name) for name in raw.TABLES if name in export.tables}
         profiler = made.profiler if made else "nsys"
-        tables, health, passed = _health(database, export, made)
-        ranges = _ranges(tables)
+        tables, ranges, health, passed = _health(database, export, made)
         lost_ranges = next((note.text for note in health if note.id == "lost_ranges"), None)
         return CaptureContents(
             file=path.name,
@@ -101,24 +103,25 @@ def describe(report: str | Path) -> CaptureContents:
             profiler=profiler,
             health=tuple(note for note in health if note.id != "lost_ranges"),
             passed=passed,
+            distributed=made.distributed if made else None,
         )
 
 
 def _health(
     database: Path, export: Export, made: RawCapture | None
-) -> tuple[Mapping[str, pl.DataFrame], tuple[Note, ...], tuple[str, ...]]:
-    """Return the tables of a capture, its defects, and the checks that it passed."""
+) -> tuple[Mapping[str, pl.DataFrame], tuple[tuple[str, int], ...], tuple[Note, ...], tuple[str, ...]]:
+    """Return the tables of a capture, its ranges by name, its defects, and the checks that it passed."""
     try:
         capture = made or SqliteReader().read(database)
         trace = normalise(capture)
     except DamagedExportError as error:
         text = f"no command can analyze this capture: {str(error).partition(': ')[2]}"
-        return read_tables_with_gaps(export, SHOWN), (Note("unreadable", text, ("every figure",)),), ()
+        return read_tables_with_gaps(export, SHOWN), (), (Note("unreadable", text, ("every figure",)),), ()
     unlaunched = _unlaunched_note(trace)
     problems = trace.info.left_out if made is None else ()
     complete = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
     notes = (*trace.info.health, *([unlaunched] if unlaunched else []), *problems)
-    return capture.tables, notes, (*complete, *trace.info.passed)
+    return capture.tables, _ranges(trace), notes, (*complete, *trace.info.passed)
 
 
 def _unlaunched_note(trace: Trace) -> Note | None:
@@ -157,24 +160,16 @@ def _gpus(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return tuple(gpus["name"].fill_null(UNNAMED)) if "name" in gpus.columns else ()
 
 
-def _ranges(tables: Mapping[str, pl.DataFrame]) -> tuple[tuple[str, int], ...]:
-    """Return each range name with its count, the most frequent first."""
-    events = with_library_calls(tables).get(raw.NVTX, pl.DataFrame())
-    if events.is_empty():
-        return ()
-    absent = [pl.lit(None, kind).alias(name) for name, kind in TEXTS.items() if name not in events.columns]
-    ranges = events.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)).with_columns(absent)
-    counts = ranges.group_by(*TEXTS).len()  # by id first, so that each name is looked up once
-    registered = pl.Series(texts_of(counts["textId"], dict(tables)), dtype=pl.String)
-    named = counts.select(pl.coalesce("text", registered).alias("name"), "len")
-    names = named.group_by("name").agg(pl.col("len").sum().cast(pl.Int64)).sort(-pl.col("len"), "name")
-    return tuple(names.rows())
+def _ranges(trace: Trace) -> tuple[tuple[str, int], ...]:
+    """Return each range name with its count, the most frequent first; `#` stands for the number of an iteration."""
+    counts = phase_names(trace.ranges).cast(pl.String).alias("name").value_counts(name="count")
+    return tuple(counts.cast({"count": pl.Int64}).sort(-pl.col("count"), "name").rows())
 
 
 def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, profiler: str) -> Iterator[str]:
     remedy = capture_advice(profiler)
     if not any(tables.get(name) for name in raw.GPU_WORK):
-        yield f"GPU work: capture it with {remedy.gpu}"
+        yield f"GPU work: only ranges, iterations and times of the host are measured; capture it with {remedy.gpu}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
         yield "single kernels: CUDA graphs were traced as a whole; capture with --cuda-graph-trace=node"
     elif not tables.get(raw.KERNEL):
@@ -199,6 +194,16 @@ def _options(
         memory=_has_rows(tables, raw.MEMORY),
         steps=any(name.startswith(PROFILER_STEP) for name, _ in ranges),
     )
+
+
+def capture_checks(contents: CaptureContents) -> Iterator[Check]:
+    """Yield what a capture lacks, with the option that records it, what is lost in it, and what is not."""
+    if contents.distributed:
+        yield Check("ranks", OK, _ranks(contents.distributed))
+    yield from (Check("missing", WARNING, line) for line in contents.missing)
+    for note in contents.health:
+        yield Check("health", FAILED if note.id == "unreadable" else WARNING, note.text)
+    yield from (Check("health", OK, check) for check in contents.passed)
 
 
 def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator[str]:
@@ -227,9 +232,23 @@ def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     yield from _labelled("version", version if contents.profiler == "nsys" else contents.profiler, columns)
     yield from _labelled("GPUs seen", _gpu_names(contents), columns)
     yield from _labelled("processes", _processes(contents), columns)
+    if contents.distributed:
+        yield from _labelled("ranks", _ranks(contents.distributed), columns)
     if contents.span_ns:
         start, end = contents.span_ns
         yield from _labelled("GPU work", f"{duration(end - start)}, from {start} to {end} ns", columns)
+
+
+def _ranks(run: DistributedInfo) -> str:
+    """Return "rank 0 of 4; process groups: default_pg of 4 (0, 1, 2, 3), mesh_tp of 2 (0, 1)"."""
+    rank, size = ("?" if value is None else value for value in (run.rank, run.world_size))
+    groups = []
+    for group in run.groups[:MAX_LISTED_RANKS]:
+        members = f" ({', '.join(map(str, group.ranks))})" if 0 < len(group.ranks) <= MAX_LISTED_RANKS else ""
+        groups.append(f"{group.name or '?'} of {group.size or len(group.ranks) or '?'}{members}")
+    if (more := len(run.groups) - len(groups)) > 0:
+        groups.append(f"{more} more")
+    return f"rank {rank} of {size}" + f"; process groups: {', '.join(groups)}" * bool(groups)
 
 
 def _labelled(label: str, text: str, columns: int) -> list[str]:

@@ -259,9 +259,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The result of every check, and whether none failed."""
+    """The result of every check, and whether none failed; None for checks of a capture."""
 
-    can_record: bool
+    can_record: bool | None
     checks: tuple[Check, ...]
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceview.cli import command
-from traceview.cli.options import FILE, JSON, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_error, print_out, progress, write_document, write_output
+from traceview.cli.options import CAPTURE, FILE, JSON, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
+from traceview.cli.outputs import check_outputs, print_error, print_out, progress, screen, write_document, write_output
 from traceview.errors import RequestError, TraceviewError
 from traceview.model.units import plain
 from traceview.model.unprofiled import CALIBRATION
@@ -141,8 +141,10 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
 @command(
     "traceview doctor",
     "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
+    "traceview doctor report.sqlite",
     "traceview doctor --calibrate -o runs/traceview-calibration.json --rounds 10",
 )
+@click.argument("report", type=CAPTURE, required=False)
 @click.option("--calibrate", "calibrated", is_flag=True, help="Time CUDA calls with and without nsys; check nothing.")
 @click.option(
     "--output",
@@ -156,29 +158,37 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
 @JSON
 @reading_options
 @QUIET
-def doctor(calibrated: bool, output: Path | None, rounds: int, json_path: Path | None, quiet: bool) -> None:
+def doctor(
+    report: Path | None, calibrated: bool, output: Path | None, rounds: int, json_path: Path | None, quiet: bool
+) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 
+    With REPORT, say instead what that capture lacks, with the option that records it, and whether it can be trusted.
     Exit code 1 if a check failed. --calibrate writes what nsys adds to CUDA calls here. Captures in the folder of its
     file then get the time without the profiler from it. The GPU should do nothing else meanwhile.
     """
+    if calibrated and report is not None:
+        raise RequestError("--calibrate measures this machine; it takes no report")
     if calibrated:
         _calibrate(output or json_path, rounds, quiet)
         return
     if output is not None:
         raise RequestError("--output is the file of --calibrate; --json writes the checks")
+    from traceview.captures.info import capture_checks, describe
     from traceview.captures.record import FAILED, Checks, checks
+    from traceview.report.screen import wrap
 
-    check_outputs((), (json_path,))
-    done = []
-    for check in checks():
+    check_outputs(() if report is None else (report,), (json_path,))
+    done, columns = [], screen().columns
+    for check in checks() if report is None else capture_checks(describe(report)):
         done.append(check)
-        remedy = f"\n{'':10}{'':16}{check.remedy}" if check.remedy else ""
+        text = wrap(plain(check.text, 2000), f"{check.status:<10}{check.name:<16}", " " * 26, columns)
+        remedy = wrap(check.remedy, " " * 26, " " * 26, columns) if check.remedy else []
         if not quiet and not is_stdout(json_path):
-            print_out(f"{check.status:<10}{check.name:<16}{check.text}{remedy}\n")
-    can_record = all(check.status != FAILED for check in done)
-    write_document(json_path, Checks(can_record, tuple(done)))
-    if not can_record:
+            print_out("\n".join([*text, *remedy, ""]))
+    none_failed = all(check.status != FAILED for check in done)
+    write_document(json_path, Checks(none_failed if report is None else None, tuple(done)))
+    if not none_failed:
         sys.exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import polars as pl
@@ -233,6 +234,25 @@ def as_text(column: pl.Series) -> pl.Series:
 TORCH_PROFILER = "torch.profiler"  # RawCapture.profiler of its traces
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group of torch.distributed: its name and backend, its size, and its ranks where the trace has them."""
+
+    name: str
+    backend: str
+    size: int | None
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedInfo:
+    """What a trace says of its run (`distributedInfo`); None for what it does not say."""
+
+    rank: int | None
+    world_size: int | None
+    groups: tuple[ProcessGroup, ...]
+
+
 class RawCapture(NamedTuple):
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 
@@ -251,3 +271,4 @@ class RawCapture(NamedTuple):
     problems: tuple[str, ...] = ()
     profiler: str = "nsys"
     shapes: pl.DataFrame | None = None
+    distributed: DistributedInfo | None = None

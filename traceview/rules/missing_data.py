@@ -21,7 +21,8 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
     how_to = capture_advice(trace.info.profiler)
     if not facts.sizes["operations"]:
         lost = any(note.id == "lost_launches" for note in trace.info.health)
-        why = "Either the program does not use a GPU, or CUDA was not traced. Capture it on a machine with a GPU, "
+        why = "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "
+        why += "machine with such a GPU, "
         yield Note(
             "no_gpu_work",
             "The capture has no GPU work: only ranges, iterations and other times of the host are measured. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,39 @@ def test_info_names_the_options_that_the_trace_was_recorded_without(tmp_path: Pa
     trace = json.loads(gzip.decompress(sample(SERIAL).read_bytes()))
     for event in trace["traceEvents"]:
         event["name"] = event["name"].replace("iteration ", "ProfilerStep#")
-    (tmp_path / "steps.json").write_text(json.dumps(trace))
-    assert "schedule=" not in run("info", tmp_path / "steps.json").output
+    path = tmp_path / "steps.json"
+    path.write_text(json.dumps(trace))
+    info, summary = run("info", path).output, run("analyze", path, "--no-html", "-v").output
+    assert "schedule=" not in info
+    for text in (info, summary):
+        assert "ProfilerStep##" in text and re.search(r"ProfilerStep#\d", text) is None, "the steps are one row"
+
+
+def test_info_and_doctor_name_the_ranks() -> None:
+    groups = "process groups: default_pg of 4 (0, 1, 2, 3), mesh_dp of 2 (1, 3), mesh_tp of 2 (2, 3)"
+    for command in ("info", "doctor"):
+        assert f"rank 3 of 4; {groups}" in " ".join(run(command, sample("fsdp_tp/rank3.json.gz")).output.split())
+    assert "rank" not in run("info", sample(SERIAL)).output.partition("MISSING")[0]
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        ({"rank": "x", "world_size": -1.5, "pg_config": {"a": 1}}, "rank ? of ?\n"),
+        (
+            {"rank": 2**70, "pg_config": [7, {}, {"pg_desc": "\ud800\x1b[31m", "ranks": [0, "a", None]}]},
+            "? of ?, ?\ufffd[31m of 1 (0)",
+        ),
+        (
+            {"rank": 0, "world_size": 9, "pg_config": [{"pg_name": "g", "pg_size": 9, "ranks": [*range(9)]}] * 9},
+            "g of 9, 1 more",
+        ),
+    ],
+)
+def test_any_distributed_info_is_read(tmp_path: Path, info: object, text: str) -> None:
+    trace = json.loads(gzip.decompress(sample(SERIAL).read_bytes())) | {"distributedInfo": info}
+    (tmp_path / "run.json").write_text(json.dumps(trace))
+    assert text in run("info", tmp_path / "run.json").output
 
 
 def test_redacted_trace(tmp_path: Path) -> None:
@@ -97,6 +129,7 @@ def test_advice_names_the_right_profiler(tmp_path: Path) -> None:
     for command in ("analyze", "info"):
         actual = run(command, path, *(["--no-html"] if command == "analyze" else []))
         assert "ProfilerActivity.CUDA" in actual.output and "nsys profile" not in actual.output
+        assert "times of the host are measured" in " ".join(actual.output.split())
 
 
 # The calls of Intel's GPUs for those of CUDA, in a real trace of CUDA: no real trace of an Intel GPU is at hand.

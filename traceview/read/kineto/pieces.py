@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.model.catalogue import read_toml
-from traceview.read.raw import NOT_A_TIME
+from traceview.read.raw import NOT_A_TIME, DistributedInfo, ProcessGroup
 from traceview.read.source import MAX_TEXT
 
 BLOCK_BYTES = 8 << 20
@@ -257,6 +257,7 @@ class TraceDocument(NamedTuple):
     gpus: tuple[TraceGpu, ...]
     base_ns: int
     is_torch: bool
+    distributed: DistributedInfo | None
 
 
 def read_document(text: bytes) -> TraceDocument:
@@ -277,6 +278,7 @@ def read_document(text: bytes) -> TraceDocument:
         tuple(_gpus(document.get("deviceProperties"))),
         base if type(base) is int and 0 <= base < MAX_BASE_NS else 0,
         bool({"schemaVersion", "deviceProperties", "distributedInfo"} & document.keys()),
+        _distributed(document.get("distributedInfo")),
     )
 
 
@@ -285,8 +287,37 @@ def _gpus(listed: object) -> Iterator[TraceGpu]:
     for gpu in listed if isinstance(listed, list) else ():
         if isinstance(gpu, dict) and _is_small(gpu.get("id")) and isinstance(gpu.get("name"), str):
             limits = {name: gpu[name] for name in GPU_LIMITS if _is_small(gpu.get(name))}
-            # JSON can contain half of a surrogate pair, which a frame cannot hold.
-            yield TraceGpu(gpu["id"], gpu["name"].encode("utf-8", "replace").decode(), limits)
+            yield TraceGpu(gpu["id"], _text(gpu["name"]), limits)
+
+
+def _distributed(info: object) -> DistributedInfo | None:
+    """Return the ranks of a run, of which any value may be missing; None for a process alone."""
+    if not isinstance(info, dict):
+        return None
+    listed = info.get("pg_config")
+    groups = [group for group in listed if isinstance(group, dict)] if isinstance(listed, list) else []
+    return DistributedInfo(
+        _small(info.get("rank")),
+        _small(info.get("world_size")),
+        tuple(
+            ProcessGroup(
+                _text(group.get("pg_desc") or group.get("pg_name")),
+                _text(group.get("backend_config")),
+                _small(group.get("pg_size")),
+                tuple(filter(_is_small, ranks)) if isinstance(ranks := group.get("ranks"), list) else (),
+            )
+            for group in groups
+        ),
+    )
+
+
+def _text(value: object) -> str:
+    """Return a text without halves of surrogate pairs, which JSON can contain and a frame cannot; "" for others."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _small(value: object) -> int | None:
+    return value if isinstance(value, int) and _is_small(value) else None
 
 
 def _is_small(value: object) -> bool:

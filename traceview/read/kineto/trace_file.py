@@ -237,7 +237,7 @@ def read_trace(path: Path) -> RawCapture:
     if (epoch := document.base_ns + first_ns) > MIN_EPOCH_NS:
         tables[SESSION_TABLE] = pl.DataFrame({"utcEpochNs": [epoch]}, schema={"utcEpochNs": pl.Int64})
     problems = (OPEN_LIST,) if pieces.is_open else ()
-    return with_missing(RawCapture(path.name, None, None, tables, problems))
+    return with_missing(RawCapture(path.name, None, None, tables, problems, distributed=document.distributed))
 
 
 def with_missing(capture: RawCapture) -> RawCapture:
