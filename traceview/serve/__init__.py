@@ -3,7 +3,6 @@
 page.py       the HTTP server of the page, on the loopback address behind a random token, and its answers
 agents.py     the tools for agents and their server on standard input and output
 captures.py   which files agents may read, and the analyses that are kept
-answers.py    size and safety of their answers
-arguments.py  their arguments and results, as an agent sees them
+answers.py    their arguments and answers, as an agent sees them (tools.toml)
 plugin/       the plugin for agents: skill, server and commands
 """

@@ -1,4 +1,4 @@
-"""An answer of a tool: the values that it takes from a document, at most MAX_BYTES, as text that is safe to read.
+"""What an agent sees of the tools: their arguments and results (tools.toml), and answers of at most MAX_BYTES.
 
 `from_capture` names the keys whose texts come from a capture. Control characters, and format characters such as those
 that reverse a line or hide text, are replaced in every text.
@@ -6,12 +6,35 @@ that reverse a line or hide text, are replaced in every text.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
-from traceview.model.units import safe_text
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
+from traceview.model.catalogue import read_toml
+from traceview.model.units import plain, safe_text
+
+TOOLS = read_toml(Path(__file__).with_name("tools.toml"))
+# The types of results by their name in tools.toml.
+KINDS: Mapping[str, Any] = {
+    "string": str,
+    "strings": list[str],
+    "reasons": str | list[str],
+    "integer": int,
+    "integers": list[int],
+    "number": float,
+    "list": list[Any],
+    "object": dict[str, Any],
+    "counts": dict[str, int],
+    "any": Any,
+}
+ALWAYS = "cannot_be_answered left_out from_capture"
 MAX_BYTES = 4_000
 MAX_TEXT = 1_000  # characters of one text
 MIN_TEXT = 60
@@ -124,3 +147,51 @@ def first_rows(answer: Answer, name: str, rows: Sequence[Row], count: int) -> An
     """Return an answer with the first rows of a list, and the number of rows that it leaves out."""
     left = {name: len(rows) - count} if len(rows) > count else {}
     return {**answer, name: list(rows[:count]), "left_out": {**answer.get("left_out", {}), **left}}
+
+
+class AgentTool(Tool):
+    """A tool that refuses arguments in words of its own."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        """Run the tool. Raises ToolError, which names the argument and the remedy, if an argument does not fit."""
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            raise ToolError(self._refusal(error)) from None
+        return await super().run(arguments, context, convert_result)
+
+    def _refusal(self, error: ValidationError) -> str:
+        first = error.errors(include_url=False, include_context=True)[0]
+        name = plain(".".join(map(str, first["loc"])), 100)
+        takes = f"{self.name} takes {', '.join(self.parameters['properties'])}"
+        if first["type"] == "extra_forbidden":
+            return f"no argument is called {name!r}; {takes}"
+        if first["type"] == "missing":
+            return f"the argument {name} is missing; {takes}"
+        if first["type"] == "literal_error":
+            return f"{name}={plain(repr(first['input']), 60)}: choose {first['ctx']['expected']}"
+        return f"{name}: {first['msg'].removeprefix('Input ')}; {takes}"
+
+
+def agent_tool(name: str, function: Callable[..., CallToolResult]) -> Tool:
+    """Return a tool with the schemas of its arguments and its result; it takes no other argument."""
+    known = f"{TOOLS['results'][name]} {ALWAYS}".split()
+    kinds = {key: (kind, text) for kind, keys in TOOLS["keys"].items() for key, text in keys.items()}
+    fields: Any = {key: (KINDS[kinds[key][0]] | None, Field(None, description=kinds[key][1])) for key in known}
+    result = create_model(f"{name}_result", __config__=ConfigDict(extra="forbid"), **fields)
+    signature = inspect.signature(function, eval_str=True)
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[_described(parameter) for parameter in signature.parameters.values()],
+        return_annotation=Annotated[CallToolResult, result],
+    )
+    tool = AgentTool.from_function(function, name=name, annotations=ToolAnnotations(read_only_hint=True))
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
+
+
+def _described(parameter: inspect.Parameter) -> inspect.Parameter:
+    text = TOOLS["arguments"][parameter.name]
+    return parameter.replace(annotation=Annotated[parameter.annotation, Field(description=text)])
