@@ -27,20 +27,20 @@ from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device
 MAX_NAMES = 3
 
 
-class _Sums(NamedTuple):
+class _AllocationSums(NamedTuple):
     """Allocations and frees by name, and the most ns that they cost."""
 
     calls: dict[str, int]
     cost: int
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_AllocationSums]:
     """Count the calls, and group the gaps after those that block."""
     calls = _memory_calls(part, device)
     implicit = calls_of_device(device, part.host.implicit_sync.frame)
     blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
     queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
-    sums = _Sums(count_names(calls), total_cost(implicit) + queued)
+    sums = _AllocationSums(count_names(calls), total_cost(implicit) + queued)
     return Collected(sums, {RESTARTS: restart_gaps(device, blocking)})
 
 
@@ -61,7 +61,7 @@ def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
     )
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _AllocationSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for allocations in the loop."""
     for device in facts.devices:
         counts = sums[device.row].calls

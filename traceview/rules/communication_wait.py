@@ -35,7 +35,7 @@ HOST_CASES = ("late_launches", "late_host")
 MOSTLY = 0.5
 
 
-class _Sums(NamedTuple):
+class _CommunicationWaitSums(NamedTuple):
     """Waits for other devices in collectives: their ns, and how often each device is the last to start one.
 
     `different` counts the parts of the capture in which the devices run different collectives, and `together` those in
@@ -50,26 +50,26 @@ class _Sums(NamedTuple):
     own: dict[str, int]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_CommunicationWaitSums]:
     """Group the times in which a device waits."""
     if len(part.devices) < 2:
-        return Collected(_Sums(0, {}, 0, {}, {}))
+        return Collected(_CommunicationWaitSums(0, {}, 0, {}, {}))
     every = {each.row: _collectives(part, each) for each in part.devices}
     devices = [each for each in part.devices if len(every[each.row])]
     together = {_ids([each.id for each in devices]): 1}
     if len(devices) < 2 or device not in devices:
-        return Collected(_Sums(0, together if devices else {}, 0, {}, _waits_for_host(device)))
+        return Collected(_CommunicationWaitSums(0, together if devices else {}, 0, {}, _waits_for_host(device)))
     names = part.trace.operations["name"].to_physical().to_numpy()
     sequences = [names[each.activity.rows[every[each.row]]] for each in devices]
     if not all(np.array_equal(sequences[0], sequence) for sequence in sequences):
-        return Collected(_Sums(1, together, 0, {}, {}))
+        return Collected(_CommunicationWaitSums(1, together, 0, {}, {}))
     own = every[device.row]
     lengths = np.stack([(each.activity.end - each.activity.start)[every[each.row]] for each in devices])
     start = device.activity.start[own]
     waits = (device.activity.end - device.activity.start)[own] - lengths.min(axis=0)
     late = np.bincount(lengths.argmin(axis=0)[waits > 0], minlength=len(devices)).tolist()
     last = {each.id: count for each, count in zip(devices, late, strict=True)}
-    sums = _Sums(0, together, int(waits.sum()), last, _waits_for_host(device))
+    sums = _CommunicationWaitSums(0, together, int(waits.sum()), last, _waits_for_host(device))
     return Collected(sums, {"waits": TimeGroup(intervals.union(start, start + waits))})
 
 
@@ -98,7 +98,7 @@ def _collectives(part: CapturePart, device: DevicePart) -> Times:
     return inside
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _CommunicationWaitSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for another device inside collectives."""
     devices = [device for device in facts.devices if device.use.communication.count]
     if len(devices) < 2:
@@ -113,7 +113,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         yield _draft(device, late, last.get(late.id, 0), sums[device.row].wait_ns, case)
 
 
-def _case_of_late_rank(waiting: DeviceUse, late: DeviceUse, sums: Mapping[int, _Sums]) -> str:
+def _case_of_late_rank(waiting: DeviceUse, late: DeviceUse, sums: Mapping[int, _CommunicationWaitSums]) -> str:
     """Return the case of the texts, by why a device is late: "" if it computes longer than the one that waits."""
     wait = sums[waiting.device].wait_ns
     if late.compute_ns - waiting.compute_ns >= MOSTLY * wait:

@@ -35,18 +35,18 @@ MIN_WEIGHTS = 8  # copies to the GPU in an iteration, more than a batch has
 MIN_REPEATED = 0.9  # share of these copies whose size occurs in each iteration
 
 
-class _Sums(NamedTuple):
+class _CopyBoundSums(NamedTuple):
     """The sizes of copies to the GPU."""
 
     sizes: Counts
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_CopyBoundSums]:
     trace = part.trace
     if not _may_repeat(part.program, part.covered.counted):
-        return Collected(_Sums(Counts.from_values(np.zeros(0, np.int64))))
+        return Collected(_CopyBoundSums(Counts.from_values(np.zeros(0, np.int64))))
     to_gpu = device.column(trace, "kind") == ALL_KINDS.index("h2d")
-    return Collected(_Sums(Counts.from_values(device.column(trace, "bytes")[to_gpu])))
+    return Collected(_CopyBoundSums(Counts.from_values(device.column(trace, "bytes")[to_gpu])))
 
 
 def _may_repeat(program: Program, counted: int | None) -> bool:
@@ -54,7 +54,7 @@ def _may_repeat(program: Program, counted: int | None) -> bool:
     return program.training is False and bool(counted)
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _CopyBoundSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies take longer than its compute."""
     for device in facts.devices:
         copies = [use for use in device.use.copies if use.kind in KINDS and use.exposed_ns]

@@ -38,14 +38,14 @@ NO_STREAMS = pl.DataFrame(schema={"copies": pl.String, "stream": pl.Int64, "coun
 KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
 
 
-class _Sums(NamedTuple):
+class _ExposedCopiesSums(NamedTuple):
     """Copies by kind and memory, as in `copy_key`: short exposed pieces (their lengths), and `count` by stream."""
 
     short: KeyedSums
     streams: KeyedSums
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_ExposedCopiesSums]:
     work, stream = device.activity, part.trace.operations["stream"].to_numpy()
     pieces, streams = [NO_PIECES], [NO_STREAMS]
     for kind, memory, members in device.copies.groups():
@@ -62,10 +62,10 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
             short = pl.DataFrame({"length": lengths[lengths < MAX_KERNEL_GAP]})
             pieces.append(short.select(pl.lit(key).alias("copies"), "length", count=pl.lit(1, pl.Int64)))
     by_stream = KeyedSums.from_rows(pl.concat(streams), "copies", "stream")
-    return Collected(_Sums(KeyedSums.from_rows(pl.concat(pieces), "copies", "length"), by_stream))
+    return Collected(_ExposedCopiesSums(KeyedSums.from_rows(pl.concat(pieces), "copies", "length"), by_stream))
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _ExposedCopiesSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device, kind and memory, and one for each device's memsets."""
     for device in facts.devices:
         for copies in device.use.copies:
@@ -74,7 +74,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
         yield FindingDraft("exposed_memset", device, (ExposedClaim((MEMSET,)),), min_ns=MIN_MEMSET)
 
 
-def _draft(device: DeviceFacts, copies: CopyOverlap, sums: _Sums) -> FindingDraft:
+def _draft(device: DeviceFacts, copies: CopyOverlap, sums: _ExposedCopiesSums) -> FindingDraft:
     key = copy_key(copies.kind, copies.memory)
     computing = pl.col("stream").is_in([use.stream for use in device.use.streams if use.compute_ns])
     mixed = sums.streams.frame.filter(pl.col("copies") == key, computing)["count"].sum()

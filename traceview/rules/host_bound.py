@@ -46,7 +46,7 @@ MPI = re.compile(r"MPI_(?!File_)[A-Z]")
 READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
-class _Sums(NamedTuple):
+class _HostBoundSums(NamedTuple):
     """The ns of long waits by the name of a range or op, and the lengths of those with other evidence of loading.
 
     `evident` are the ns in which a loader works or files are read; in the others, input is copied afterwards. `ops` are
@@ -68,7 +68,7 @@ class _Waits(NamedTuple):
     ns: Times
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_HostBoundSums]:
     """Label the long waits for the host with the names of the ranges that overlap them most."""
     waits = _long_waits(part.trace, device)
     ops = _ops_on_the_cpu(part.trace, waits)
@@ -89,7 +89,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     }
     waited = dict(zip(names, totals.tolist(), strict=True))
     on_cpu = {name: waited[name] for name in ops.values()}
-    sums = _Sums(waited, lengths, int(waits.ns[evident].sum()), on_cpu)
+    sums = _HostBoundSums(waited, lengths, int(waits.ns[evident].sum()), on_cpu)
     return Collected(sums, groups)
 
 
@@ -197,7 +197,7 @@ def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
     return inside
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _HostBoundSums]) -> Iterator[FindingDraft]:
     """Yield data loading, the other ranges in which the GPU waits longest for the host, and the rest."""
     for device in facts.devices:
         if device.use.gaps.causes["host"] == 0:
@@ -234,7 +234,7 @@ def _names_loading(name: str) -> bool:
     return bool(loading_words(name)) and not MPI.match(name)
 
 
-def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _Sums) -> frozenset[str]:
+def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _HostBoundSums) -> frozenset[str]:
     """Return the ranges whose waits load data by other evidence: those that say nothing, or none.
 
     The range of an iteration, which launches kernels too, does not say what the host does in a wait. Another range

@@ -43,7 +43,7 @@ NO_KERNELS = pl.DataFrame(schema={"thread": pl.Int64, "stream": pl.Int64, "count
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
 
 
-class _Sums(NamedTuple):
+class _IdleStreamSums(NamedTuple):
     """Streams that may do almost nothing, the threads that launch, and events on streams without work.
 
     `pauses` has the longest times between two operations of a stream, and `spans` the time of its work in each part of
@@ -57,7 +57,7 @@ class _Sums(NamedTuple):
     events: dict[str, int]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_IdleStreamSums]:
     """Group the gaps that switching to a stream and back can cost, for each stream that does almost nothing."""
     pauses, spans, groups = [NO_TIMES], [NO_TIMES], dict[str, Group]()
     streams = device.column(part.trace, "stream")
@@ -71,7 +71,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         pauses.append(_times(stream, times.end[:-1][longest], times.start[1:][longest]))
         spans.append(_times(stream, times.start[:1], times.end[-1:]))
         groups[str(stream)] = GapGroup(_switching_gaps(part.trace, device, stream))
-    sums = _Sums(
+    sums = _IdleStreamSums(
         KeyedSums(pl.concat(pauses), STREAM_TIME),
         KeyedSums(pl.concat(spans), STREAM_TIME),
         KeyedSums.from_rows(_kernels_by_thread(part.trace, device) if several else NO_KERNELS, "thread", "stream"),
@@ -160,7 +160,7 @@ def _events_without_work(trace: Trace, device: int) -> dict[str, int]:
     return {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft | Note]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _IdleStreamSums]) -> Iterator[FindingDraft | Note]:
     """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
     for device in facts.devices:
         own = sums[device.row]
@@ -182,7 +182,9 @@ def _unused_streams(events: Mapping[str, int]) -> list[str]:
     return [f"stream {stream[2]} ({quantity(counts[stream], 'event')})" for stream in sorted(counts)]
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, use: StreamUse, busiest: StreamUse) -> FindingDraft:
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, sums: _IdleStreamSums, use: StreamUse, busiest: StreamUse
+) -> FindingDraft:
     may_train = facts.program.kind == "pytorch" and facts.program.training is not False
     follower = _follower(sums.kernels.frame, busiest) if may_train else None
     values = {
@@ -222,7 +224,7 @@ def _follower(kernels: pl.DataFrame, busiest: StreamUse) -> tuple[int, int, int]
     return max(followers, key=lambda row: row[2]) if followers and others else None
 
 
-def _longest_pauses(device: DeviceFacts, sums: _Sums, use: StreamUse) -> tuple[Place, ...]:
+def _longest_pauses(device: DeviceFacts, sums: _IdleStreamSums, use: StreamUse) -> tuple[Place, ...]:
     """Return the longest times between two operations of the stream, also from one part of the capture to the next."""
     own = pl.col("stream") == use.stream
     pauses = sums.pauses.frame.filter(own).select("start", "end").rows()

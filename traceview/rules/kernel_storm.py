@@ -38,7 +38,7 @@ MAX_PLACES = 5
 LONGEST_FIRST = ("count", "start", "end")
 
 
-class _Sums(NamedTuple):
+class _KernelStormSums(NamedTuple):
     """Storms by the range that launches them: operations by name, operations by length, and the longest storms.
 
     `storms` is the number of storms by range. `names` has the columns range, name and count, `lengths` range, length
@@ -51,7 +51,7 @@ class _Sums(NamedTuple):
     longest: KeyedSums
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_KernelStormSums]:
     """Label the gaps inside storms with the range that launches them."""
     rows, storm = _storm_operations(part, device)
     first = np.flatnonzero(np.diff(storm, prepend=-1))
@@ -80,7 +80,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     marked = np.zeros(len(operations), np.bool_)
     marked[rows[inside]] = True
     gaps = device.gaps_before(marked)
-    sums = _Sums(
+    sums = _KernelStormSums(
         dict(each.group_by("range", maintain_order=True).len().iter_rows()),
         KeyedSums.from_rows(members.select("range", "name", "count"), "range", "name"),
         KeyedSums.from_rows(members.select("range", "length", "count"), "range", "length"),
@@ -125,14 +125,14 @@ def _without_kernels(stretches: Intervals, kernel: NDArray[np.bool_]) -> Interva
     return Intervals(stretches.start[kept], stretches.end[kept])
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _KernelStormSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each NVTX range with storms, and one for storms outside ranges."""
     for device in facts.devices:
         for name in sums[device.row].storms:
             yield _draft(device, sums[device.row], name)
 
 
-def _draft(device: DeviceFacts, sums: _Sums, name: str) -> FindingDraft:
+def _draft(device: DeviceFacts, sums: _KernelStormSums, name: str) -> FindingDraft:
     own = pl.col("range") == name
     kinds, lengths = sums.names.frame.filter(own), sums.lengths.frame.filter(own).sort("length")
     longest = sums.longest.frame.filter(own).sort(LONGEST_FIRST, descending=[True, False, False])

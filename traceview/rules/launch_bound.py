@@ -39,21 +39,21 @@ MAX_LATENCY = 5_000  # ns
 CAUSES = ("launch", "api", "host")
 
 
-class _Sums(NamedTuple):
+class _LaunchBoundSums(NamedTuple):
     """Short waits by stretch and thread (columns `ns` and `gaps`), and the lengths of operations in ns."""
 
     waits: KeyedSums
     lengths: Counts
 
 
-def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(_part: CapturePart, device: DevicePart) -> Collected[_LaunchBoundSums]:
     """Label the short gaps with their stretch."""
     rows, waits = short_waits(device)
     # Only stretches with gaps: with a damaged timestamp the window can last a century.
     stretch = (device.gap_start[rows] - device.steady.start) // STRETCH
     late = device.gaps.frame["sync"].to_numpy()[rows] == 0
     return Collected(
-        _Sums(
+        _LaunchBoundSums(
             KeyedSums.from_rows(_runs(stretch, device.gap_thread[rows], waits), "stretch", "thread"),
             Counts.from_values(device.activity.end - device.activity.start),
         ),
@@ -81,7 +81,7 @@ def short_waits(device: DevicePart) -> tuple[Rows, Times]:
     return chosen + np.int32(steady.start), waits[chosen]
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _LaunchBoundSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for launches in short gaps."""
     for device in facts.devices:
         waits = sums[device.row].waits.frame

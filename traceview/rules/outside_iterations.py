@@ -23,23 +23,25 @@ MIN_OUTSIDE = 0.01  # share of the run; a shorter time outside the steady part i
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
-class _Sums(NamedTuple):
+class _OutsideIterationsSums(NamedTuple):
     """The idle ns by cause of gaps before and after the steady part."""
 
     before: dict[str, int]
     after: dict[str, int]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_OutsideIterationsSums]:
     """Group the gaps outside the steady part, where findings cover the whole window."""
     if not part.covered.whole:
-        return Collected(_Sums({}, {}))
+        return Collected(_OutsideIterationsSums({}, {}))
     gaps = (slice(0, device.steady_gaps.start), slice(device.steady_gaps.stop, len(device.gap_start)))
     sums = [{cause: int(device.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
-    return Collected(_Sums(*sums), dict(zip(("before_loop", "after_loop"), map(GapGroup, gaps), strict=True)))
+    return Collected(
+        _OutsideIterationsSums(*sums), dict(zip(("before_loop", "after_loop"), map(GapGroup, gaps), strict=True))
+    )
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft | Note]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _OutsideIterationsSums]) -> Iterator[FindingDraft | Note]:
     """Yield the idle time before and after the steady part of each device, or a note on its length."""
     if facts.counted is None or not facts.devices:
         return

@@ -37,25 +37,25 @@ MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pi
 MIN_BLAME_RATIO = 10  # a synchronize call is not the cause if the copies block the host this many times longer
 
 
-class _Sums(NamedTuple):
+class _PageableCopiesSums(NamedTuple):
     """How long the calls of pageable copies block the host, in ns, and the number of these in the steady part."""
 
     blocked: int
     steady: int
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_PageableCopiesSums]:
     """Group the gaps that end with pageable copies, and those after their calls."""
     trace, copies = part.trace, device.copies
     issued = _are_pageable(trace, device)
     if not issued.any():
-        return Collected(_Sums(0, 0))
+        return Collected(_PageableCopiesSums(0, 0))
     calls = _blocking_calls(part, device, issued)
     chosen = copies.members[issued[device.activity.rows[copies.members]]]
     start = trace.operations["start"].to_numpy()[device.activity.rows[chosen]]
     steady = int(((start >= device.steady.start) & (start < device.steady.end)).sum())
     return Collected(
-        _Sums(int(calls["blocked"].sum()), steady),
+        _PageableCopiesSums(int(calls["blocked"].sum()), steady),
         {"before": GapGroup(device.gaps_before(issued)), RESTARTS: restart_gaps(device, calls)},
     )
 
@@ -98,7 +98,7 @@ def pinned_remainder(use: DeviceUse, copies: list[CopyOverlap]) -> int:
     return max(int(longest / pinned_rate(use.name)) - use.compute_to_hide(kinds), 0)
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _PageableCopiesSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that copies from or to pageable memory."""
     for device in facts.devices:
         copies = pageable(device.use.copies)
@@ -106,7 +106,9 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
             yield _draft(facts, device, copies, sums[device.row])
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], sums: _Sums) -> FindingDraft:
+def _draft(
+    facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], sums: _PageableCopiesSums
+) -> FindingDraft:
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
     remainder = pinned_remainder(device.use, copies)

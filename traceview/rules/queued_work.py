@@ -40,7 +40,7 @@ REASONS = ("process_wait", "dependency_wait", LATE, "operation_gaps")  # ids of 
 Codes: TypeAlias = NDArray[np.int8]
 
 
-class _Sums(NamedTuple):
+class _QueuedWorkSums(NamedTuple):
     """Gaps with queued work by reason and length (columns `count` and `ns`).
 
     `late_ns` is the length of the gaps before work that starts late, and `calls` the part of it in which a thread is in
@@ -52,7 +52,7 @@ class _Sums(NamedTuple):
     calls: dict[str, int]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_QueuedWorkSums]:
     """Label the gaps with the number of their reason, negative and less one in short gaps."""
     queued = device.gaps.frame["queued"].to_numpy()
     rows = rows_where(queued > 0)
@@ -61,7 +61,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     label = np.where(queued <= HARDWARE_GAP, ~reason, reason)
     late = rows[reason == REASONS.index(LATE)]
     idle = Intervals(device.gap_start[late], device.gap_end[late])
-    sums = _Sums(
+    sums = _QueuedWorkSums(
         _sums_of_labels(label, queued),
         intervals.length(idle),
         _time_in_calls(part.trace, device, idle) if len(late) else {},
@@ -112,7 +112,7 @@ def _time_in_calls(trace: Trace, device: DevicePart, idle: Intervals) -> dict[st
     }
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _QueuedWorkSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device and reason for which it is idle while work is queued."""
     for device in facts.devices:
         gaps, labels = sums[device.row].gaps.frame, range(-len(REASONS), len(REASONS))
@@ -128,7 +128,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
                 yield FindingDraft(reason, device, (IdleClaim(("queued",), "queued", claimed),), values, case)
 
 
-def _late_case(device: DeviceFacts, sums: _Sums) -> tuple[str, dict[str, str]]:
+def _late_case(device: DeviceFacts, sums: _QueuedWorkSums) -> tuple[str, dict[str, str]]:
     """Return the case of work that starts late, and its values."""
     call = max(sums.calls, key=lambda name: (sums.calls[name], name), default="")
     ns, whole = sums.calls.get(call, 0), sums.late_ns

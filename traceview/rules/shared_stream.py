@@ -31,7 +31,7 @@ from traceview.pricing.texts import join_words
 COPY_KINDS = ("h2d", "d2h")
 
 
-class _Sums(NamedTuple):
+class _SharedStreamSums(NamedTuple):
     """Copies by stream: their number, their bytes, and those of results (columns count, bytes and results).
 
     `exposed` has the ns in which nothing computes, by the streams that copy then.
@@ -47,7 +47,7 @@ def _computing_streams(use: DeviceUse) -> dict[int, str]:
     return {each.stream: each.label for each in use.streams if 0 < most <= 2 * each.compute_ns}
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_SharedStreamSums]:
     """Group the times of the copies by their stream."""
     work, copies = device.activity, device.copies
     kinds = np.isin(copies.kind, [KINDS.index(name) for name in COPY_KINDS])
@@ -62,7 +62,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     for row in np.unique(stream).tolist():
         own = members[stream == row]
         within[str(row)] = intervals.union(work.start[own], work.end[own], ordered=True)
-    sums = _Sums(KeyedSums.from_rows(rows, "stream"), _exposed_by_streams(within, work.compute))
+    sums = _SharedStreamSums(KeyedSums.from_rows(rows, "stream"), _exposed_by_streams(within, work.compute))
     return Collected(sums, {name: TimeGroup(times) for name, times in within.items()})
 
 
@@ -82,7 +82,7 @@ def _exposed_by_streams(within: Mapping[str, Intervals], compute: Intervals) -> 
     return {names: intervals.length(piece) for names, piece in pieces.items()}
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _SharedStreamSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies queue behind its kernels."""
     for device in facts.devices:
         computing = _computing_streams(device.use)
@@ -95,7 +95,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 def _draft(
     device: DeviceFacts, exposed: Mapping[str, int], copies: pl.DataFrame, labels: Mapping[str, str]
 ) -> FindingDraft:
-    """Return the finding; `labels` are those of the streams of `copies`, and `exposed` is that of _Sums."""
+    """Return the finding; `labels` are those of the streams of `copies`, and `exposed` is that of _SharedStreamSums."""
     hideable = device.use.compute_to_hide(COPY_KINDS)
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
     count, total, results = copies.select(pl.col("count", "bytes", "results").sum()).row(0)

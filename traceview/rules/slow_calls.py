@@ -32,17 +32,17 @@ LAUNCHING, BLOCKING = ("launch", "api"), ("sync", "blocking_copy", "memory")
 CAUSES = LAUNCHING + BLOCKING
 
 
-class _Sums(NamedTuple):
+class _SlowCallsSums(NamedTuple):
     """The cost of blocking calls in ns, and the longest waits: gap_start, the launch that ends the gap, and ns."""
 
     blocking: int
     waits: KeyedSums
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_SlowCallsSums]:
     host = part.host
     blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
-    return Collected(_Sums(blocking, KeyedSums(_longest_waits(part.trace, device), ("gap_start", "launch"))))
+    return Collected(_SlowCallsSums(blocking, KeyedSums(_longest_waits(part.trace, device), ("gap_start", "launch"))))
 
 
 def _longest_waits(trace: Trace, device: DevicePart) -> pl.DataFrame:
@@ -62,7 +62,7 @@ def _longest_waits(trace: Trace, device: DevicePart) -> pl.DataFrame:
     return frame.select("gap_start", pl.Series("launch", names, pl.String).fill_null(""), "ns")
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _SlowCallsSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for CUDA calls."""
     for device in facts.devices:
         causes, own = device.use.gaps.causes, sums[device.row]

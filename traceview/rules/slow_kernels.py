@@ -44,14 +44,14 @@ FINDINGS: Mapping[str, str] = {  # by the name of the speedup
 }
 
 
-class _Sums(NamedTuple):
+class _SlowKernelsSums(NamedTuple):
     """The ns of all kernels, and the sums of each speedup by name."""
 
     kernel_ns: int
     speedups: dict[str, SpeedupSums]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_SlowKernelsSums]:
     """Group the kernels that each change may make faster."""
     sums, groups = dict[str, SpeedupSums](), dict[str, Group]()
     for speedup in _fitting(part.program):
@@ -59,7 +59,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
         sums[speedup.name] = speedup.sums(candidates)
         if len(candidates.rows):
             groups[speedup.name] = _group(speedup, candidates)
-    return Collected(_Sums(int(device.kernels.ns.sum()), sums), groups)
+    return Collected(_SlowKernelsSums(int(device.kernels.ns.sum()), sums), groups)
 
 
 def _fitting(program: Program) -> Iterator[Speedup]:
@@ -78,7 +78,7 @@ def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:
     return KernelGroup(rows[can_gain], labels=labels[can_gain], limits=most[can_gain])
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _SlowKernelsSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device and change that makes its kernels faster."""
     for device in facts.devices:
         own, gpu = sums[device.row], facts.analysis.trace.devices["name"][device.row]

@@ -36,14 +36,14 @@ TILED = (*MATRIX, "fused", "custom")  # families whose blocks depend on sizes or
 SHAPES = {"small_grid": "small grids", "tail_wave": "uneven grids"}  # by the finding
 
 
-class _Sums(NamedTuple):
+class _SmallGridsSums(NamedTuple):
     """The ns of all kernels; `ns` and `launches` of those that leave SMs idle, by finding, blocks and label."""
 
     kernel_ns: int
     grids: KeyedSums
 
 
-def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(_part: CapturePart, device: DevicePart) -> Collected[_SmallGridsSums]:
     """Group the kernels of small and of uneven grids, with the share of SM time that each leaves idle."""
     kernels, sms = device.kernels, max(device.kernels.sms, 1)
     each = np.nan_to_num(kernels.blocks / sms, nan=1.0)  # by row of Trace.shapes
@@ -57,7 +57,7 @@ def _collect(_part: CapturePart, device: DevicePart) -> Collected[_Sums]:
             groups[kind] = KernelGroup(kernels.places[rows], idle[kernels.shape[rows]])
             grids.append(_grids(kernels, kind, rows))
     sums = KeyedSums.from_rows(pl.concat(grids), *KEYS)
-    return Collected(_Sums(int(kernels.ns.sum()), sums), groups)
+    return Collected(_SmallGridsSums(int(kernels.ns.sum()), sums), groups)
 
 
 def _idle_share(each: Any) -> Any:
@@ -81,7 +81,7 @@ def _grids(kernels: KernelSequence, kind: str, rows: Times) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=GRIDS)
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _SmallGridsSums]) -> Iterator[FindingDraft]:
     """Yield a finding on small grids and one on uneven ones for each device that loses time to them."""
     for device in facts.devices:
         for kind in SHAPES:

@@ -76,7 +76,7 @@ CASES = (
 )
 
 
-class _Sums(NamedTuple):
+class _StartUpSums(NamedTuple):
     """The calls before and after the work of a device, and those that may occur once.
 
     `before` and `after` have ns by the name of calls, `longest` the longest of those before it (ROW, ns). `first` has
@@ -99,7 +99,7 @@ class _Sums(NamedTuple):
     loading: dict[str, int]
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_StartUpSums]:
     """Sum the calls before and after the work, and label long gaps with the call that takes most of each."""
     run, processes = part.covered.run, part.trace.devices["processes"]
     windows = [(processes[row].to_list(), window) for row, window in part.covered.windows.items()]
@@ -115,7 +115,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
     early = inside(own, Window(work.start, max(work.start, device.steady.start)))
     early = early.filter(pl.col("role").is_in(WORKING_ROLES), pl.col("ns") >= MIN_EARLY * run.length)
     early = _named(part, early, "ns")
-    sums = _Sums(
+    sums = _StartUpSums(
         _by_name(before),
         _by_name(after),
         KeyedSums.from_rows(longest.select(*ROW, "ns"), *ROW),
@@ -216,7 +216,7 @@ def _compiling(part: CapturePart, device: DevicePart, calls: pl.DataFrame) -> tu
     return {name: own for name, own in zip(keys, ns, strict=True) if own}, GapGroup(gaps[chosen])
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _StartUpSums]) -> Iterator[FindingDraft]:
     """Yield what occurs once on each device."""
     for device in facts.devices:
         own, analysis = sums[device.row], facts.analysis
@@ -249,7 +249,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
 
 
 def _start_up(
-    facts: CaptureFacts, device: DeviceFacts, sums: _Sums, early: pl.DataFrame, host: int, counts: bool
+    facts: CaptureFacts, device: DeviceFacts, sums: _StartUpSums, early: pl.DataFrame, host: int, counts: bool
 ) -> Iterator[FindingDraft]:
     """Yield the calls that occur once.
 
@@ -285,7 +285,7 @@ def _start_up(
     )
 
 
-def _one_time(sums: _Sums) -> pl.DataFrame:
+def _one_time(sums: _StartUpSums) -> pl.DataFrame:
     """Return the calls that occur once and hold more than half of an account: ROW, `account` and `ns`."""
     waits = sums.waits.frame
     first = sums.first.frame.group_by(CALL).agg(pl.col("start").min())
@@ -298,7 +298,7 @@ def _one_time(sums: _Sums) -> pl.DataFrame:
     return pl.concat(once)
 
 
-def _early(sums: _Sums) -> pl.DataFrame:
+def _early(sums: _StartUpSums) -> pl.DataFrame:
     """Return what occurs once between the first work and the iterations: calls that occur first, or the longest."""
     first = sums.first.frame.group_by(CALL).agg(pl.col("start").min())
     rows = sums.early.frame.select(*ROW, "ns").sort("ns", "start", descending=[True, False])

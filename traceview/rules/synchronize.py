@@ -29,7 +29,7 @@ RESTART_CLAIM = IdleClaim(("host", "launch", "api"), RESTARTS)
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
 
 
-class _Sums(NamedTuple):
+class _SynchronizeSums(NamedTuple):
     """Synchronizations: calls by name and by the range that they are in, and their ns."""
 
     calls: dict[str, int]
@@ -39,17 +39,19 @@ class _Sums(NamedTuple):
     cost: int
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_SynchronizeSums]:
     """Count the calls, and group the gaps after them."""
     calls = calls_of_device(device, part.host.sync.frame)
     owner = part.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
     names, which = part.range_names(owner[owner >= 0])
     ranges = dict(zip(names, np.bincount(which, minlength=len(names)).tolist(), strict=True))
     blocked, waited, cost = (int(calls[name].sum()) for name in ("blocked", "waited", "cost"))
-    return Collected(_Sums(count_names(calls), ranges, blocked, waited, cost), {RESTARTS: restart_gaps(device, calls)})
+    return Collected(
+        _SynchronizeSums(count_names(calls), ranges, blocked, waited, cost), {RESTARTS: restart_gaps(device, calls)}
+    )
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _SynchronizeSums]) -> Iterator[FindingDraft]:
     """Yield one finding for each device with repeated synchronizations."""
     for device in facts.devices:
         count = sum(sums[device.row].calls.values())
@@ -57,7 +59,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[FindingD
             yield _draft(facts, device, sums[device.row], count)
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _Sums, count: int) -> FindingDraft:
+def _draft(facts: CaptureFacts, device: DeviceFacts, sums: _SynchronizeSums, count: int) -> FindingDraft:
     """Return the finding on `count` calls."""
     frequent = sorted(sums.calls, key=lambda name: (-sums.calls[name], name))
     values = {

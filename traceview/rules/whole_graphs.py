@@ -28,7 +28,7 @@ from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 GRAPH = SOURCES.index("graph")
 
 
-class _Sums(NamedTuple):
+class _WholeGraphsSums(NamedTuple):
     """The number of graphs traced as a whole, the ns in which one runs, and the number of gaps with lost graphs."""
 
     graphs: int
@@ -36,11 +36,11 @@ class _Sums(NamedTuple):
     lost: int
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Sums]:
+def _collect(part: CapturePart, device: DevicePart) -> Collected[_WholeGraphsSums]:
     work, members = device.activity, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
     inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
     lost = _gaps_with_lost_graphs(part.trace, device)
-    return Collected(_Sums(len(members), inside, len(lost)), {"lost": GapGroup(lost)})
+    return Collected(_WholeGraphsSums(len(members), inside, len(lost)), {"lost": GapGroup(lost)})
 
 
 def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
@@ -60,7 +60,7 @@ def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
     return chosen
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Sums]) -> Iterator[Note | FindingDraft]:
+def _decide(facts: CaptureFacts, sums: Mapping[int, _WholeGraphsSums]) -> Iterator[Note | FindingDraft]:
     """Yield a note for each device with graphs traced as a whole, and a finding for each that lacks graphs."""
     lost = any(note.id == "lost_graph_replays" for note in facts.analysis.trace.info.health)
     for device in facts.devices:
