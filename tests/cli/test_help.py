@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tests.cli.command import Command
-from traceview.cli import COMMANDS, GROUPS, REPLACED, cli
+from traceview.cli import COMMANDS, GROUPS, cli
 
 MOST_LINES = 50
 
@@ -54,13 +54,6 @@ def test_every_option_is_in_one_group(traceview: Command) -> None:
     assert sorted(listed) == sorted({*options, "help"})
     common, every = traceview("analyze", "--help").out, traceview("analyze", "--help-all").out
     assert "--max-decoded" in every and "--max-decoded" not in common and "--help " in common
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_former_commands_name_the_new_one(traceview: Command, name: str) -> None:
-    code, out, err = traceview(name, "--json", "-")
-    assert (code, out, err.count("\n")) == (2, "", 1) and f"`traceview {name}` is now: traceview " in err
-    assert REPLACED[name].split()[0] in COMMANDS and len(COMMANDS) <= 12
 
 
 def test_topics(traceview: Command) -> None:

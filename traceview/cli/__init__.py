@@ -34,16 +34,6 @@ COMMANDS = {
     "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
     "whatif": ("traceview.cli.whatif", "Predict the effect of changes from one capture."),
 }
-# Commands of earlier versions -> what replaces them.
-REPLACED = {
-    "baseline": "compare --save NAME REPORT, and `baseline list` is traceview compare --baselines",
-    "calibrate": "doctor --calibrate",
-    "completion": "help completion SHELL",
-    "rules": "help rules [NAME]...",
-    "schema": "help schema COMMAND",
-    "serve": "analyze --serve REPORT",
-}
-
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
     "Input": "program change expect only_ledger baselines history commit / others nsys calibration unprofiled_ms "
@@ -125,10 +115,8 @@ class _LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name what replaces a command of an earlier version, or `traceview analyze FILE` for the name of a file."""
+        """Suggest `traceview analyze FILE` for the name of a file."""
         name = args[0]
-        if name in REPLACED:
-            ctx.fail(f"`traceview {name}` is now: traceview {REPLACED[name]}")
         if name not in COMMANDS and (name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file()):
             ctx.fail(f"{name} is not a command; did you mean: traceview analyze {name}")
         return super().resolve_command(ctx, args)
