@@ -106,7 +106,7 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
     result = traceview("fleet", report, "--no-html", "-q", "--fail-if", "straggler > 5%", "--workers", 1)
     assert result.code == 1 and result.out == ""
     assert result.err.startswith(
-        "traceview: --fail-if straggler > 5%: straggler is 57.593% (10.346946 ms) on ddp2 · GPU 0"
+        "traceview: --fail-if straggler > 5%: straggler is 57.593% (10.346946 ms of 17.965771 ms) on ddp2 · GPU 0"
     )
     (tmp_path / "a.sqlite").write_bytes(b"")
     (tmp_path / "b.sqlite").write_bytes(b"")

@@ -39,7 +39,7 @@ from traceview.cli.outputs import (
     print_error,
     print_out,
     progress,
-    screen,
+    text_of,
     write_output,
     write_results,
 )
@@ -141,7 +141,9 @@ def analyze(
         analysis = capture.analysis
         failed = tuple(failures(analysis))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
+        summary = (
+            None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(options["top"]))
+        )
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
         server = _server(capture, port) if served else None
     print_out("" if write_output(markdown, analysis.to_markdown) else text)
@@ -250,9 +252,3 @@ def _chosen_top(top: int) -> int | None:
     """Return --top if the user gives it, else None: then each table has its own length."""
     source = click.get_current_context().get_parameter_source("top")
     return None if source is ParameterSource.DEFAULT else top
-
-
-def _summary(analysis: Analysis, verbose: bool, top: int | None) -> str:
-    from traceview.report.analysis.terminal import render, render_brief
-
-    return (render if verbose else render_brief)(analysis, screen(), top=top)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,7 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, write_output
+from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, text_of, write_output
 from traceview.cli.redact import NAMES, list_baselines, save_baseline
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
@@ -119,10 +119,8 @@ def compare(
     or baseline:NAME, a copy in .traceview/baselines that --save has stored.
     """
     if history is not None:
-        from traceview.cli.history import show_history
-
         options = {"iteration": iteration, "skip": skip, "device": device}
-        show_history(history, captures, commit, html, json_path, quiet, options)
+        _show_history(history, captures, commit, html, json_path, quiet, options)
         return
     if baselines or saved is not None:
         if len(captures) != (saved is not None):
@@ -190,11 +188,41 @@ def _write(
 ) -> None:
     """Write the documents; print the summary unless a document goes to standard output."""
     from traceview.report.comparison import to_json
-    from traceview.report.comparison.terminal import render, render_brief, to_markdown
+    from traceview.report.comparison.terminal import to_markdown
 
     printed = [
         write_output(json_path, partial(to_json, comparison)),
         write_output(markdown, partial(to_markdown, comparison, top=top)),
     ]
     if not quiet and not any(printed):
-        print_out(render(comparison, screen(), top=top) if verbose else render_brief(comparison, screen(), top=top))
+        print_out(text_of("comparison.terminal", comparison, verbose, top=top))
+
+
+def _show_history(
+    path: Path,
+    captures: tuple[Path, ...],
+    commit: str | None,
+    html: Path | None,
+    json_path: Path | None,
+    quiet: bool,
+    options: dict[str, Any],
+) -> None:
+    """Add a capture, if one is given, and show the changes. `options` are those of analyze(). Raises TraceviewError."""
+    if len(captures) != (commit is not None):
+        raise RequestError("--history takes one capture and its --commit, or neither")
+    from traceview.comparison.history import commit_figures, history, read_history, write_history
+    from traceview.report.history import render, render_page, to_json
+
+    check_outputs(captures, (path, html, json_path))
+    commits = read_history(path)
+    if commit is not None:
+        from traceview.pipeline import analyze
+
+        with progress(quiet) as step:
+            added = commit_figures(analyze(captures[0], **options, progress=step), commit)
+        commits = (*(row for row in commits if row.commit != commit), added)
+        write_history(path, commits)
+    result = history(commits)
+    write_output(html, partial(render_page, result))
+    if not write_output(json_path, partial(to_json, result)) and not quiet:
+        print_out(render(result, screen()))

@@ -151,12 +151,8 @@ def _export_many(
         from traceview.exporters import Written, write_trace
         from traceview.ranks.analyze_reports import analyze_reports
         from traceview.ranks.merged_trace import merged_trace
-        from traceview.ranks.worker import Job
-        from traceview.read.nsys_rep import CHOSEN
-        from traceview.read.source import MAX_DECODED
 
-        job = Job(nsys=CHOSEN.get(), max_decoded=MAX_DECODED.get())
-        fleet = analyze_reports(paths, job, max_shown=None, progress=lambda text, done: step(text, done / 2))
+        fleet = analyze_reports(paths, max_shown=None, progress=lambda text, done: step(text, done / 2))
         count = len(fleet.reports)
         pieces = merged_trace(paths, fleet, lambda done: step(f"write {done:,} of {count:,}", (1 + done / count) / 2))
         if is_stdout(target):

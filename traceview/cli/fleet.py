@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli import command
-from traceview.cli.conditions import Condition, parse_condition
+from traceview.cli.conditions import Condition, ConditionValue, parse_condition
 from traceview.cli.options import (
     ITERATION,
     JSON,
@@ -40,13 +39,12 @@ from traceview.cli.outputs import (
     print_error,
     print_out,
     progress,
-    screen,
+    text_of,
     write_output,
     write_results,
 )
 from traceview.engine.memory import check_memory
 from traceview.errors import RequestError
-from traceview.model.units import exact_duration
 from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
@@ -129,8 +127,6 @@ def fleet(
     page = page_path(html, no_html, opened, Path(PAGE))
     from traceview.ranks.analyze_reports import analyze_reports, find_fleet
     from traceview.ranks.worker import Job
-    from traceview.read.nsys_rep import CHOSEN
-    from traceview.read.source import MAX_DECODED
     from traceview.report.fleet import render, to_json
 
     checks = tuple(parse(condition) for condition in conditions)
@@ -139,12 +135,12 @@ def fleet(
     if page is not None and html is None:
         refuse_link(page := common_folder(local) / PAGE, "--html")
     check_outputs(local, (page, json_path, markdown, junit))
-    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get(), memory)
+    job = Job(iteration, skip, memory=memory)
     with progress(quiet) as step:
         result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, result))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, result, verbose, top)
+        summary = None if quiet else partial(text_of, "fleet.terminal", result, verbose, top=top)
         text = write_results(page, partial(render, result), json_path, partial(to_json, result), summary)
     print_out("" if write_output(markdown, result.to_markdown) else text)
     if opened and page is not None:
@@ -158,12 +154,6 @@ def fleet(
 def common_folder(paths: tuple[Path, ...]) -> Path:
     """Return the deepest folder that contains all paths; the working folder without any."""
     return Path() if not paths else Path(os.path.commonpath([path.absolute().parent for path in paths]))
-
-
-def _summary(fleet: Fleet, verbose: bool, top: int) -> str:
-    from traceview.report.fleet.terminal import render, render_brief
-
-    return (render if verbose else render_brief)(fleet, screen(), top=top)
 
 
 def report_skipped(fleet: Fleet) -> None:
@@ -217,8 +207,7 @@ QUANTITIES = (*RANK_TIMES, *FLEET_TIMES, *COUNTS)
 def parse(text: str) -> Condition:
     """Parse one condition. Raises RequestError."""
     condition = parse_condition(text, QUANTITIES, example="straggler > 5%")
-    if condition.quantity in COUNTS and condition.unit:
-        condition.refuse(f"{condition.quantity} is a count; compare it with a plain number")
+    condition.check_unit("count" if condition.quantity in COUNTS else "time")
     if condition.quantity in FLEET_TIMES and condition.unit == "%":
         condition.refuse(f"{condition.quantity} is a time; compare it with ns, us, ms or s")
     return condition
@@ -231,48 +220,22 @@ def failures(conditions: Iterable[Condition], fleet: Fleet) -> Iterator[str]:
     """
     for condition in conditions:
         quantity = condition.quantity
-        if quantity in RANK_TIMES:
-            yield from _rank_failures(condition, fleet)
-            continue
-        figure = COUNTS[quantity](fleet) if quantity in COUNTS else FLEET_TIMES[quantity](fleet)
-        if figure is None:
-            raise _not_measured(condition)
-        if condition.holds(Decimal(figure)):
-            text = str(figure) if quantity in COUNTS else exact_duration(figure)
-            yield f"{condition.text}: {quantity} is {text}"
+        values = condition.known(_values(quantity, fleet))
+        if not values:
+            raise RequestError(f"--fail-if {condition.text}: {quantity} was not measured; {NEEDS[quantity]}")
+        failing = [value for value in values if condition.holds(condition.in_unit(value))]
+        if failing:
+            more = f" and on {len(failing) - 1} more" if len(failing) > 1 else ""
+            most = max(failing, key=lambda value: value.figure)
+            yield condition.line(most, "count" if quantity in COUNTS else "time", more)
 
 
-def _rank_failures(condition: Condition, fleet: Fleet) -> Iterator[str]:
-    values = [
-        (value, rank)
-        for rank in fleet.ranks
-        if (value := RANK_TIMES[condition.quantity](rank)) is not None
-        if condition.unit != "%" or _total(condition, rank)
-    ]
-    if not values:
-        raise _not_measured(condition)
-    failing = [(value, rank) for value, rank in values if condition.holds(_comparable(condition, value, rank))]
-    if failing:
-        value, rank = max(failing, key=lambda pair: pair[0])
-        time = exact_duration(value)
-        text = f"{_comparable(condition, value, rank):.3f}% ({time})" if condition.unit == "%" else time
-        more = f" and on {len(failing) - 1} more" if len(failing) > 1 else ""
-        yield f"{condition.text}: {condition.quantity} is {text} on {rank.label}{more}"
-
-
-def _comparable(condition: Condition, value: int, rank: Rank) -> Decimal:
-    """Return a time in the unit of the condition: a percentage or ns."""
-    if condition.unit != "%":
-        return Decimal(value)
-    return Decimal(100 * value) / (_total(condition, rank) or 1)
-
-
-def _total(condition: Condition, rank: Rank) -> int | None:
-    """Return the time of a rank that is 100%."""
-    return rank.typical if condition.quantity in SHARES_OF_TYPICAL else rank.wall
-
-
-def _not_measured(condition: Condition) -> RequestError:
-    return RequestError(
-        f"--fail-if {condition.text}: {condition.quantity} was not measured; {NEEDS[condition.quantity]}"
-    )
+def _values(quantity: str, fleet: Fleet) -> Iterator[ConditionValue]:
+    """Yield a value for each rank, with the time of the rank that is 100%, or one for the fleet."""
+    if quantity in RANK_TIMES:
+        for rank in fleet.ranks:
+            figure, total = RANK_TIMES[quantity](rank), rank.typical if quantity in SHARES_OF_TYPICAL else rank.wall
+            if figure is not None:
+                yield ConditionValue(figure, total or 0, rank.label)
+    elif (figure := {**FLEET_TIMES, **COUNTS}[quantity](fleet)) is not None:
+        yield ConditionValue(figure)

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -57,6 +58,13 @@ def screen() -> Screen:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         colours = 0
     return Screen(columns, can_print(LETTERS), colours)
+
+
+def text_of(module: str, result: object, verbose: bool, **options: Any) -> str:
+    """Return a result as text, all of it if `verbose`; `module` of traceview.report writes it."""
+    writer = import_module(f"traceview.report.{module}")
+    text: str = (writer.render if verbose else writer.render_brief)(result, screen(), **options)
+    return text
 
 
 def print_out(text: str) -> None:

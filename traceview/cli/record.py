@@ -40,7 +40,7 @@ SECONDS = click.option(
 @click.option(
     "--output", "-o", type=FILE, default=Path("report"), show_default=True, help="The report, without .nsys-rep."
 )
-@click.option("--force", is_flag=True, help="Replace a report of this name.")
+@click.option("--force", "replaces", is_flag=True, help="Replace a report of this name.")
 @click.option("--python", is_flag=True, help="Sample Python stacks, which name the lines that make the GPU wait.")
 @click.option(
     "--gpu-metrics",
@@ -81,17 +81,7 @@ def record(
         if json_path is not None or opened:
             raise RequestError("--json and --open are for one process; run traceview fleet on the ranks' reports")
         output = output.with_name(f"{output.name}_rank{rank}")
-    recording = Recording(
-        command=given["command"],
-        output=output,
-        traced=given["traced"] or TRACED,
-        python=given["python"],
-        gpu_metrics=given["gpu_metrics"],
-        delay=given["delay"],
-        seconds=given["seconds"],
-        iterations=given["iterations"],
-        replaces=given["force"],
-    )
+    recording = Recording(**given | {"output": output, "traced": given["traced"] or TRACED})
     check_outputs((recording.report, recording.report.with_suffix(".qdstrm")), (json_path,))
     record_program(recording, quiet)
     if rank is not None:

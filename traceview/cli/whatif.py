@@ -22,7 +22,7 @@ from traceview.cli.options import (
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import check_outputs, print_out, progress, screen, write_output
+from traceview.cli.outputs import check_outputs, print_out, progress, screen, text_of, write_output
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
 
@@ -100,7 +100,7 @@ def whatif(
     from traceview.pipeline import analyze_trace, open_trace
     from traceview.replay.changes import ranks as data_parallel
     from traceview.replay.prediction import whatif as run
-    from traceview.report.whatif import render, render_bounds, render_brief, to_json
+    from traceview.report.whatif import render_bounds, to_json
 
     with progress(quiet) as step:
         costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)
@@ -125,7 +125,7 @@ def whatif(
 
         write_text(html_path, render_page(page_inputs(capture), whatif=result))
     if not write_output(json_path, partial(to_json, result)) and not quiet:
-        print_out((render if verbose else render_brief)(result, screen()))
+        print_out(text_of("whatif", result, verbose))
 
 
 def _check_options(ranks: int | None, gradients: int | None, html_path: Path | None) -> None:
@@ -144,12 +144,12 @@ def _across_ranks(
     """Predict the iteration of several ranks, and print or write it."""
     check_outputs(paths, (json_path,))
     from traceview.ranks.whatif import whatif_ranks
-    from traceview.report.whatif import render, render_brief, to_json
+    from traceview.report.whatif import to_json
 
     with progress(quiet) as step:
         result = whatif_ranks(paths, iteration=iteration, skip=skip, progress=step)
     if not write_output(json_path, partial(to_json, result)) and not quiet:
-        print_out((render if verbose else render_brief)(result, screen()))
+        print_out(text_of("whatif", result, verbose))
 
 
 def _kernel_and_factor(text: str) -> tuple[str, float]:

@@ -95,10 +95,9 @@ def align_iterations(host: IterationTimes, cut: str) -> AlignedIterations:
     begins = host.start
     # Host work between two ranges belongs to the earlier iteration, work after the last range to none.
     next_begin = np.append(begins[1:], host.end[-1])
-    if cut == "range" or host.finish is None:
-        steady = slice(host.skipped, None)
-        return AlignedIterations(begins[steady], host.end[steady], begins[steady], next_begin[steady], host.skipped)
     steady = slice(host.skipped, None)
+    if cut == "range" or host.finish is None:
+        return AlignedIterations(begins[steady], host.end[steady], begins[steady], next_begin[steady], host.skipped)
     return AlignedIterations(
         host.gpu_start[steady], host.finish[steady], begins[steady], next_begin[steady], host.skipped
     )

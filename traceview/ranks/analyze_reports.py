@@ -51,8 +51,7 @@ def fleet(
     Raises TraceviewError if no report is found or can be read; the result names the skipped reports.
     """
     paths = find_fleet([str(report) for report in reports])
-    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
-    return analyze_reports(paths, job, workers=workers, margin=margin)
+    return analyze_reports(paths, Job(iteration, skip), workers=workers, margin=margin)
 
 
 def analyze_reports(
@@ -76,8 +75,9 @@ def analyze_reports(
     the cluster fails.
     """
     step = progress or (lambda _step, _done: None)
-    files = report_names(reports)
-    with _opened_workers(reports, job or Job(), workers, scheduler) as (opened, kept):
+    files, job = report_names(reports), job or Job()
+    job = replace(job, nsys=job.nsys or CHOSEN.get(), max_decoded=job.max_decoded or MAX_DECODED.get())
+    with _opened_workers(reports, job, workers, scheduler) as (opened, kept):
         headers, skipped = _collect(files, kept, opened, step)
         if not headers:
             first = skipped[min(skipped)]

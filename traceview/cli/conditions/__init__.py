@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, NoReturn
 
 from traceview.errors import RequestError
 from traceview.model.times import NANOSECONDS
+from traceview.model.units import exact_duration
 
 CONDITION = re.compile(
     r"\s*([\w.]+|kernel:\"[^\"]*\"(?:\.\w+)?)\s*(>=|<=|==|!=|>|<)\s*([+-]?)([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(%|ns|us|µs|ms|s)?\s*"
@@ -27,6 +28,14 @@ OPERATORS: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+
+
+class ConditionValue(NamedTuple):
+    """A figure in ns or a count, the total that is 100%, and its device or rank ("": all)."""
+
+    figure: int
+    total: int = 0
+    place: str = ""
 
 
 class Condition(NamedTuple):
@@ -52,6 +61,29 @@ class Condition(NamedTuple):
     def is_per_call(self) -> bool:
         """Whether the quantity is the time of one call, which is short."""
         return self.kernel is not None and self.kernel[1] == "per_call"
+
+    def known(self, values: Iterable[ConditionValue]) -> list[ConditionValue]:
+        """Return the values that can be compared: those with a total if the unit is "%"."""
+        return [value for value in values if value.total or self.unit != "%"]
+
+    def in_unit(self, value: ConditionValue) -> Decimal:
+        """Return a known value as `holds` takes it: a percentage for "%", else ns or a count."""
+        return Decimal(100 * value.figure) / value.total if self.unit == "%" else Decimal(value.figure)
+
+    def line(self, value: ConditionValue, kind: str, more: str = "") -> str:
+        """Return one line on a known value of the quantity, for which the condition holds."""
+        text = str(value.figure) if kind == "count" else exact_duration(value.figure)
+        if self.unit == "%":
+            text = f"{self.in_unit(value):.3f}% ({text} of {exact_duration(value.total)})"
+        place = f" on {value.place}{more}" if value.place else ""
+        return f"{self.text}: {self.quantity} is {text}{place}"
+
+    def check_unit(self, kind: str) -> None:
+        """Raise RequestError if the unit does not fit the kind of the quantity: "time", "count" or "share"."""
+        if kind == "count" and self.unit:
+            self.refuse(f"{self.quantity} is a count; compare it with a plain number")
+        if kind == "share" and self.unit != "%":
+            self.refuse(f"{self.quantity} is a share; compare it with a percentage")
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise RequestError with the condition and the reason."""

@@ -9,13 +9,12 @@ A quantity that was not measured is an error, not a condition that does not hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
+from traceview.cli.conditions import Condition, ConditionValue, parse_condition, unknown_kernel
 from traceview.errors import RequestError
 from traceview.measure.activity import no_gpu_work
 from traceview.measure.kernels import kernel_totals
@@ -23,7 +22,6 @@ from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import CAUSES, ITERATION_FIGURES, Analysis, DeviceFigures, NotMeasured, SyncUse
 from traceview.model.findings import SEVERITIES
 from traceview.model.trace import KINDS
-from traceview.model.units import exact_duration
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
@@ -31,14 +29,6 @@ KERNEL_FIGURES = ("", "per_call", "total")
 API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the table of CUDA API calls in ReportInfo.tables
 NO_CALLS = "the capture holds no CUDA API calls; capture them with -t cuda"
 NO_TIME = "no time of the GPU is in the part that counts; use --whole"
-
-
-class ConditionValue(NamedTuple):
-    """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
-
-    figure: int
-    total: int
-    device: str = ""
 
 
 Need = Callable[[Analysis], str | None]  # why a figure was not measured; None if it was
@@ -275,11 +265,7 @@ def parse(text: str) -> Condition:
     )
     if condition.is_per_call and condition.unit == "%":
         condition.refuse("the time of a call is not a share; compare it with ns, us, ms or s")
-    kind = _quantity(condition).kind
-    if kind == "count" and condition.unit:
-        condition.refuse(f"{condition.quantity} is a count; compare it with a plain number")
-    if kind == "share" and condition.unit != "%":
-        condition.refuse(f"{condition.quantity} is a share; compare it with a percentage")
+    condition.check_unit(_quantity(condition).kind)
     return condition
 
 
@@ -289,35 +275,13 @@ def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[st
     Raises RequestError where a figure was not measured.
     """
     for condition in conditions:
-        for value in _measured_values(condition, analysis):
-            if condition.holds(_comparable(condition, value)):
-                where = f" on {value.device}" if value.device else ""
-                yield f"{condition.text}: {condition.quantity} is {_value_text(condition, value)}{where}"
-
-
-def _measured_values(condition: Condition, analysis: Analysis) -> Sequence[ConditionValue]:
-    """Return the values of a condition, at least one. Raises RequestError if it was not measured."""
-    quantity = _quantity(condition)
-    reason = next((reason for need in quantity.needs if (reason := need(analysis)) is not None), None)
-    values = [] if reason else [value for value in quantity.values(analysis) if value.total or condition.unit != "%"]
-    if not values:
-        raise RequestError(
-            f"{analysis.info.file}: --fail-if {condition.quantity} was not measured: {reason or quantity.absent}"
-        )
-    return values
-
-
-def _comparable(condition: Condition, value: ConditionValue) -> Decimal:
-    """Return the figure in the unit of the condition: a percentage of the total, ns or a count."""
-    if condition.unit != "%":
-        return Decimal(value.figure)
-    return Decimal(100 * value.figure) / value.total
-
-
-def _value_text(condition: Condition, value: ConditionValue) -> str:
-    if _quantity(condition).kind == "count":
-        return str(value.figure)
-    time = exact_duration(value.figure)
-    if condition.unit != "%":
-        return time
-    return f"{_comparable(condition, value):.3f}% ({time} of {exact_duration(value.total)})"
+        quantity = _quantity(condition)
+        reason = next((reason for need in quantity.needs if (reason := need(analysis)) is not None), None)
+        values = [] if reason else condition.known(quantity.values(analysis))
+        if not values:
+            raise RequestError(
+                f"{analysis.info.file}: --fail-if {condition.quantity} was not measured: {reason or quantity.absent}"
+            )
+        for value in values:
+            if condition.holds(condition.in_unit(value)):
+                yield condition.line(value, quantity.kind)
