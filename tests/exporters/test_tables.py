@@ -25,13 +25,13 @@ from traceview.pipeline import analyze, open_trace
 from traceview.report.json import plain_values
 
 CSV, PARQUET = FORMATS[-2:]
-EXPORTED = {table.name for table in TABLES} - {"streams"}
+EXPORTED = set(TABLES) - {"streams"}
 DECLARED = {measure.table.name: measure.table for measure in MEASURES if measure.table.name in EXPORTED}
 
 
 def parquet(path: Path, folder: Path) -> dict[str, pl.DataFrame]:
     PARQUET.write(collect(open_trace(path)), folder / "tables")
-    return {table.name: pl.read_parquet(folder / "tables" / f"{table.name}.parquet") for table in TABLES}
+    return {name: pl.read_parquet(folder / "tables" / f"{name}.parquet") for name in TABLES}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -16,8 +16,7 @@ import polars as pl
 
 from tests.fuzz.odd_databases import make_odd_database, page_size
 from traceview.captures.info import describe
-from traceview.captures.redact import Redacted, redact
-from traceview.captures.redact.keep import COLUMNS, IDS, PROCESS_TABLES, ROWS
+from traceview.captures.redact import COLUMNS, IDS, PROCESS_TABLES, ROWS, Redacted, redact
 from traceview.captures.redact.secrets import Secrets
 from traceview.errors import TraceviewError
 from traceview.pipeline import analyze

@@ -13,7 +13,7 @@ import pytest
 from tests.captures import ALL, sample, shared
 from tests.redact.figures import figures, numbers, texts, values
 from tests.redact.planted import KINDS, POSITIONS
-from traceview.captures.redact import keep, redact
+from traceview.captures.redact import COLUMNS, redact
 from traceview.captures.redact.secrets import NameRedactor, Secrets
 from traceview.errors import OutputError
 from traceview.read import raw
@@ -143,13 +143,13 @@ def test_secrets_and_numbers_in_any_column_are_removed(name: str, tmp_path: Path
     content, all_texts = out.read_bytes(), texts(out)
     assert b"ghp_" not in content and "ghp_" not in all_texts and b"aB3aB3" not in content
     left = {(table, column) for table, column, value in values(out) if isinstance(value, (int, float)) and value >= FAR}
-    assert left <= {(table, column) for table, column in planted if column in keep.COLUMNS.get(table, ())}
+    assert left <= {(table, column) for table, column in planted if column in COLUMNS.get(table, ())}
     assert numbers(figures(out)) == numbers(figures(path))
 
 
 def test_payloads_of_ranges_are_not_kept() -> None:
     payloads = ("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue")
-    assert not keep.COLUMNS["NVTX_EVENTS"].intersection((*payloads, "jsonText", "jsonTextId", "binaryData"))
+    assert not COLUMNS["NVTX_EVENTS"].intersection((*payloads, "jsonText", "jsonTextId", "binaryData"))
 
 
 def test_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

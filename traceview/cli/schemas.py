@@ -22,10 +22,9 @@ from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.model.analysis import Analysis, DeviceFigures, DeviceUse
 from traceview.model.columns import columns
-from traceview.model.comparison import Baselines, Comparison
+from traceview.model.comparison import Baselines, Comparison, History
 from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
-from traceview.model.history import History
 from traceview.model.whatif import WhatIf
 from traceview.read.calibration import FORMAT, VERSION
 from traceview.report import analysis, comparison, fleet, ledger, whatif

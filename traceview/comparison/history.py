@@ -17,7 +17,7 @@ from traceview.comparison.sample import GPU_PARTS, sample_capture, sample_iterat
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis
-from traceview.model.history import ChangePoint, CommitFigures, History, MeanFigure
+from traceview.model.comparison import ChangePoint, CommitFigures, History, MeanFigure
 from traceview.read.source import display_name
 from traceview.report.files import write_text
 

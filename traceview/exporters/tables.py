@@ -8,7 +8,6 @@ JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -45,20 +44,16 @@ FORMULA = rf"^(?:['\t\r\n]|{BLANK}{SIGN})"
 NEXT_CELL = rf"([;\t\r\n]{BLANK}'*)({SIGN})"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportTable:
-    """A table: its name, and a function that builds it from the contents and the figures of the devices."""
-
-    name: str
-    build: Callable[[ExportContents, tuple[DeviceUse, ...]], pl.DataFrame]
+# Builds a table from the contents and the figures of the devices.
+Build = Callable[[ExportContents, tuple[DeviceUse, ...]], pl.DataFrame]
 
 
 def tables(contents: ExportContents) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield every table with its name."""
     places = locate_operations(contents.trace, project_operations(contents.trace))
     devices = measure_devices(contents.trace, contents.host, contents.activities, places)
-    for table in TABLES:
-        yield table.name, table.build(contents, devices).with_columns(COMMON_TYPES)
+    for name, build in TABLES.items():
+        yield name, build(contents, devices).with_columns(COMMON_TYPES)
 
 
 def _times(*columns: str) -> list[pl.Expr]:
@@ -139,14 +134,14 @@ def _threads(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.Da
     )
 
 
-def _device_table(name: str) -> ExportTable:
-    """Return the table of a measure of each device, with a column that names the device."""
+def _device_table(name: str) -> Build:
+    """Return what builds the table of a measure of each device, with a column that names the device."""
 
     def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
         frames = [declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
         return pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
 
-    return ExportTable(name, build)
+    return build
 
 
 def _lines(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
@@ -169,23 +164,23 @@ def declared_frame(table: Table) -> pl.DataFrame:
     return pl.DataFrame(values, schema={name: UNIT_TYPES.get(unit, pl.Int64) for name, unit in declared.items()})
 
 
-TABLES = (
-    ExportTable("operations", _operations),
-    ExportTable("api", _api),
-    ExportTable("ranges", _ranges),
-    ExportTable("gaps", _gaps),
-    ExportTable("streams", _streams),
-    ExportTable("devices", _devices),
-    ExportTable("threads", _threads),
-    ExportTable("lines", _lines),
-    *(
-        _device_table(measure.table.name)
+TABLES: Mapping[str, Build] = {
+    "operations": _operations,
+    "api": _api,
+    "ranges": _ranges,
+    "gaps": _gaps,
+    "streams": _streams,
+    "devices": _devices,
+    "threads": _threads,
+    "lines": _lines,
+    **{
+        measure.table.name: _device_table(measure.table.name)
         for measure in MEASURES
         if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
-    ),
-)
-CSV_FILES = tuple(f"{table.name}.csv" for table in TABLES)
-PARQUET_FILES = tuple(f"{table.name}.parquet" for table in TABLES)
+    },
+}
+CSV_FILES = tuple(f"{name}.csv" for name in TABLES)
+PARQUET_FILES = tuple(f"{name}.parquet" for name in TABLES)
 
 
 def write_csv(contents: ExportContents, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The results of a comparison of captures. All its reports read only this.
+"""The results of a comparison of captures, and of a history of commits. All their reports read only this.
 
 Times are whole ns per iteration. Differences are after minus before: negative means less time.
 """
@@ -13,7 +13,6 @@ from traceview.model.columns import Paged
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
-CUTS = ("range", "gpu", "whole")
 STATUSES = ("appeared", "vanished", "slower", "faster", "changed", "same")
 
 
@@ -224,3 +223,39 @@ class Comparison(Paged):
     min_change: float
     notes: tuple[Note, ...] = ()
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanFigure:
+    """The mean of a figure over the iterations of a capture, in ns, and its standard error: None if it is unknown."""
+
+    mean_ns: int
+    error_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFigures:
+    """The figures of an iteration at a commit, by name. `iterations` is 1 if the capture counts as a whole."""
+
+    commit: str
+    file: str
+    iterations: int
+    figures: Mapping[str, MeanFigure]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """A commit from which a figure has another level: the mean of the commits before it, and from it on."""
+
+    figure: str
+    commit: str
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All commits, the oldest first, and the changes of their figures."""
+
+    commits: tuple[CommitFigures, ...]
+    changes: tuple[ChangePoint, ...]

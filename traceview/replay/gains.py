@@ -16,6 +16,7 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.findings import Finding, Gain
 from traceview.model.whatif import Prediction
 from traceview.pricing.base import HIGH_SHARE, MEDIUM_SHARE, severity_from_share
+from traceview.pricing.describe import decisive_cost
 from traceview.replay.changes import shorter_compute
 from traceview.replay.prediction import Changes
 
@@ -38,7 +39,7 @@ def with_gains(analysis: Analysis, findings: Sequence[Finding], changes: Changes
     `changes` are None if the run has no model.
     """
     pricing = _Gains(analysis, changes)
-    gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -_unprofiled_cost(each))]
+    gained = [pricing.finding(finding) for finding in sorted(findings, key=lambda each: -decisive_cost(each))]
     computing = {use.id for use in analysis.devices if analysis.compute_share(use) >= NEARLY_ALL}
     iterations = analysis.iterations
     mean = iterations.time_ns if isinstance(iterations, Iterations) else analysis.run.length
@@ -73,7 +74,7 @@ class _Gains:
         if finding.gain.reason:  # its texts say that nothing is known
             return replace(finding.gain, of_ns=self._base), ""
         if finding.once:
-            cost = _unprofiled_cost(finding)
+            cost = decisive_cost(finding)
             return Gain(cost, 0, cost, "bound", ONCE, self._run), ""
         if self._changes is None or finding.device not in self._devices:
             return self._bound(finding, NO_MODEL), next(iter(names), "")
@@ -97,7 +98,7 @@ class _Gains:
 
     def _bound(self, finding: Finding, reason: str) -> Gain:
         """Return the most that a remedy without a replay can give."""
-        cost = _unprofiled_cost(finding)
+        cost = decisive_cost(finding)
         most = min(cost if self._is_run else int(finding.decisive_fraction * self._base), self._base)
         changes = self._changes if finding.device in self._devices else None
         if finding.claims == "compute" and changes is not None and self._may_replay(1):
@@ -111,11 +112,6 @@ class _Gains:
             return False
         self._left -= count
         return True
-
-
-def _unprofiled_cost(finding: Finding) -> int:
-    """Return the cost of a finding without the profiler, or its measured cost if that is unknown."""
-    return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 
 def base_ns(analysis: Analysis) -> int:
@@ -149,4 +145,4 @@ def _rank(
         own = MOST_FIRST if finding.once and not behind else own
         joined = gain.source == "predicted" or behind
         whole[key] = max(whole.get(key, 0.0), own) if joined else whole.get(key, 0.0) + own
-    return lambda finding: (-whole[finding.id, finding.device], -_unprofiled_cost(finding))
+    return lambda finding: (-whole[finding.id, finding.device], -decisive_cost(finding))

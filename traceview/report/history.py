@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from traceview.model.history import ChangePoint, CommitFigures, History
+from traceview.model.comparison import ChangePoint, CommitFigures, History
 from traceview.model.units import duration, plain, quantity, time_range
 from traceview.report.assets import HISTORY
 from traceview.report.json import Document

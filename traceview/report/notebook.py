@@ -27,8 +27,7 @@ from traceview.report.analysis.terminal import heading
 from traceview.report.comparison.tables import headline as comparison_headline
 from traceview.report.comparison.tables import part_table, sentence
 from traceview.report.fleet import terminal
-from traceview.report.markdown import markdown_row, markdown_text
-from traceview.report.screen import CAUSE_WORDS
+from traceview.report.screen import CAUSE_WORDS, markdown_row, markdown_text
 from traceview.report.screen import figures as column_texts
 from traceview.report.whatif import change_words
 

@@ -1,6 +1,6 @@
-"""Figures and names as text for people, on a terminal of any width, letters and colours.
+"""Figures and names as text for people: on a terminal of any width, letters and colours, and as GitHub's Markdown.
 
-East Asian letters take two columns. The colours are those of the page.
+East Asian letters take two columns. The colours are those of the page. In Markdown, no text and no name is markup.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from traceview.model.units import (
     durations,
     in_one_unit,
     operations,
+    plain,
     quantity,
     ratio,
     share,
@@ -265,3 +266,24 @@ def figures(values: Sequence[Any], unit: Unit) -> list[str]:
         return in_one_unit(values, SCALES[unit])
     write = WRITERS.get(unit, str)
     return ["-" if value is None else write(value) for value in values]
+
+
+SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
+# GitHub makes links of addresses and references, escaped or not, unless a comment divides them.
+LINK = re.compile(r"((?:https?|ftp|mailto|xmpp)(?=:)|www(?=\.)|\bgh(?=-)|[@#](?=\w))", re.IGNORECASE)
+DIVIDER = "<!-- -->"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a row of a table; the cells are Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown_text(text: str) -> str:
+    """Return a text on one line in which markup, links and references are only text."""
+    return LINK.sub(rf"\1{DIVIDER}", plain(text, 2000).translate(SPECIAL))
+
+
+def markdown_code(name: str) -> str:
+    """Return a name as a code span, with pipes escaped: a pipe ends a table cell even in a code span."""
+    return f"`{plain(name, 80).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

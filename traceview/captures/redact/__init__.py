@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from urllib.parse import quote
 
-from traceview.captures.redact import keep
 from traceview.captures.redact.secrets import NameRedactor, Secrets, program_name, words_of_settings
 from traceview.errors import OutputError
+from traceview.model.catalogue import read_toml
 from traceview.model.stacks import OP, SCOPE_KINDS
 from traceview.model.units import quantity
 from traceview.read import raw
@@ -32,6 +32,25 @@ __all__ = ["Redacted", "redact", "summary_lines"]
 
 
 Step = Callable[[str, float], None]
+# The tables, columns and rows that a copy keeps.
+_LISTED = read_toml(Path(__file__).with_name("keep.toml"))
+_ENUMS = [f"ENUM_{name}" for name in _LISTED["enums"]]
+_MORE: Mapping[str, Sequence[str]] = _LISTED["columns"] | dict.fromkeys(_ENUMS, ("id", "name", "label"))
+COLUMNS: Mapping[str, frozenset[str]] = {
+    table: frozenset((*(raw.TABLES[table].columns if table in raw.TABLES else ()), *_MORE.get(table, ())))
+    for table in {**raw.TABLES, **_MORE}
+    if table not in (*raw.STACKS, raw.FILE_EVENTS, raw.FILES)
+}
+ROWS: Mapping[str, Sequence[str]] = _LISTED["rows"]
+WORDS: Mapping[str, Sequence[str]] = _LISTED["words"] | dict.fromkeys(_ENUMS, ("name", "label"))
+NAMES: Mapping[str, Sequence[str]] = _LISTED["names"]
+REMOVED: Mapping[str, str] = _LISTED["removed"]
+NOT_NEEDED = "not needed for any figure"
+SERIAL = "uuid"
+IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
+OWNERS = ("globalTid", "globalPid")  # (value >> 24) & 0xFFFFFF is the process
+PROCESS_TABLES = ("PROCESSES", "ThreadNames")  # these list every program of the machine
+LOCAL = "Local (CLI)"
 KINDS = ("INTEGER", "INT", "REAL", "TEXT", "BLOB", "BOOLEAN")
 PROCESS = "(({} >> 24) & 16777215)"
 
@@ -72,7 +91,7 @@ class CaptureCopier:
         self.connection.execute("BEGIN")
         self.present = sorted(table for table in export.tables if not table.startswith("sqlite_"))
         self.dropped_columns = 0
-        self.columns = {table: self._column_types(table) for table in self.present if table in keep.COLUMNS}
+        self.columns = {table: self._column_types(table) for table in self.present if table in COLUMNS}
         self.secrets = Secrets(self._private_words())
         self.names = NameRedactor(self.secrets, hashed)
         self.removed: dict[tuple[str, str], int] = {}
@@ -81,11 +100,11 @@ class CaptureCopier:
     def _column_types(self, table: str) -> dict[str, str]:
         """Return the declared type of each stored column that is kept."""
         stored, alias = self.export.stored_columns(table), self.export.rowid_alias(table)
-        self.dropped_columns += sum(column.name not in keep.COLUMNS[table] for column in stored)
+        self.dropped_columns += sum(column.name not in COLUMNS[table] for column in stored)
         return {
             name: "INTEGER PRIMARY KEY" if name == alias else kind if kind in KINDS else ""
             for name, kind, _ in stored
-            if name in keep.COLUMNS[table]
+            if name in COLUMNS[table]
         }
 
     def copy(self, step: Step) -> Redacted:
@@ -112,13 +131,13 @@ class CaptureCopier:
             dict(self.secrets.counts),
             self.hashed,
             self.secrets.not_promised(),
-            tuple(self.export.unread_tables(keep.COLUMNS)),
+            tuple(self.export.unread_tables(COLUMNS)),
         )
 
     def problem(self) -> str | None:
         """Return what is wrong with the copy: a text in a numeric column, or a match of a secret pattern."""
         for table, columns in self.columns.items():
-            numeric = [name for name in columns if name not in self._text_columns(table) and name != keep.SERIAL]
+            numeric = [name for name in columns if name not in self._text_columns(table) and name != SERIAL]
             tests = [f"(typeof(\"{name}\") IN ('text', 'blob') AND length(\"{name}\"))" for name in numeric]
             if not tests:
                 continue
@@ -129,7 +148,7 @@ class CaptureCopier:
         return None if kind is None else f"a text in the copy still matches the pattern of: {kind}"
 
     def _text_columns(self, table: str) -> tuple[str, ...]:
-        text_columns = (*keep.WORDS.get(table, ()), *keep.NAMES.get(table, ()))
+        text_columns = (*WORDS.get(table, ()), *NAMES.get(table, ()))
         return tuple(name for name in self.columns[table] if name in text_columns)
 
     def _source_texts(self) -> Iterator[str]:
@@ -159,24 +178,24 @@ class CaptureCopier:
         return words_of_settings((str(name), value) for name, value in rows if isinstance(value, str))
 
     def _register_functions(self) -> None:
-        """Register the SQL functions as_word, as_range, ... of a text, and has_kept_name_... for each of keep.ROWS."""
+        """Register the SQL functions as_word, as_range, ... of a text, and has_kept_name_... for each of ROWS."""
         makers = {"word": self.names.word, "range": self.names.range, "kernel": self.names.kernel}
         makers |= {"program": self.names.program, "code": self.names.code, "call": self.names.call}
         makers |= {
             "message": self.names.message,
             "serial": lambda text: self.serials.get(text, ""),
-            "system": lambda text: text * (text == keep.LOCAL),
+            "system": lambda text: text * (text == LOCAL),
         }
         for name, make in makers.items():
             self.export.add_function(f"as_{name}", cache(_cut_after(make)), "")
-        for table, patterns in keep.ROWS.items():
+        for table, patterns in ROWS.items():
             kept = re.compile("|".join(map(_like, patterns)), re.IGNORECASE | re.DOTALL)
             self.export.add_function(f"has_kept_name_{table}", partial(_is_match, kept), False)
 
     def _number_gpus(self) -> None:
         """Give each GPU an invented serial number, so that different GPUs stay different."""
-        tables = [table for table, columns in self.columns.items() if keep.SERIAL in columns]
-        rows = (row for table in tables for row in self.export.select(keep.SERIAL, table, f"WHERE {is_text('uuid')}"))
+        tables = [table for table, columns in self.columns.items() if SERIAL in columns]
+        rows = (row for table in tables for row in self.export.select(SERIAL, table, f"WHERE {is_text('uuid')}"))
         seen = {uuid for (uuid,) in rows}
         self.serials = {uuid: f"00000000-0000-0000-0000-{index:012d}" for index, uuid in enumerate(sorted(seen))}
 
@@ -185,7 +204,7 @@ class CaptureCopier:
         self.connection.execute("CREATE TEMP TABLE traced (process INTEGER PRIMARY KEY)")
         for table, columns in self.columns.items():
             events = table.startswith("CUPTI_ACTIVITY_KIND_") or table in (raw.NVTX, *raw.MPI)
-            for owner in set(keep.OWNERS) & set(columns) if events else ():
+            for owner in set(OWNERS) & set(columns) if events else ():
                 self._insert("OR IGNORE INTO temp.traced", table, PROCESS.format(owner), f"typeof({owner}) = 'integer'")
 
     def _find_used_strings(self) -> None:
@@ -193,7 +212,7 @@ class CaptureCopier:
         for ids in ("used_ids", "api_ids", "range_ids", "code_ids"):
             self.connection.execute(f"CREATE TEMP TABLE {ids} (id INTEGER PRIMARY KEY)")
         for table, columns in self.columns.items():
-            for column in set(keep.IDS) & set(columns):
+            for column in set(IDS) & set(columns):
                 is_range = column == "textId" or table == "ThreadNames"
                 kinds = ("range_ids",) if is_range else ("api_ids",) if column == "nameId" else ()
                 for ids in ("used_ids", *kinds):
@@ -211,10 +230,10 @@ class CaptureCopier:
     def _kept_rows(self, table: str) -> str:
         """Return the SQL condition that a kept row of the table meets."""
         columns = self.columns[table]
-        if table in keep.ROWS:
+        if table in ROWS:
             return text_meets(f"has_kept_name_{table}", "name", otherwise=0) if "name" in columns else "0"
-        if table in keep.PROCESS_TABLES:
-            owner = next((name for name in keep.OWNERS if name in columns), None)
+        if table in PROCESS_TABLES:
+            owner = next((name for name in OWNERS if name in columns), None)
             return f"{PROCESS.format(typed(owner, 'integer'))} IN (SELECT process FROM temp.traced)" if owner else "0"
         if table == "DIAGNOSTIC_EVENT":
             return "1" if "text" in columns else "0"
@@ -233,18 +252,18 @@ class CaptureCopier:
         self._count_removed(table, copied)
 
     def _redacted_value(self, table: str, column: str) -> str:
-        """Return the SQL value of a column in the copy. A text outside keep.WORDS and keep.NAMES becomes empty."""
+        """Return the SQL value of a column in the copy. A text outside WORDS and NAMES becomes empty."""
         quoted = f'"{column}"'
         as_text = "''"
         if table == raw.STRINGS and column == "value":
             as_text = self._redacted_string()
         elif table == "TARGET_INFO_SYSTEM_ENV" and column == "devStateName":
             as_text = f"as_system(CAST({quoted} AS BLOB))"
-        elif column in keep.WORDS.get(table, ()):
+        elif column in WORDS.get(table, ()):
             as_text = f"as_{'message' if table == raw.DIAGNOSTICS else 'word'}(CAST({quoted} AS BLOB))"
-        elif column in keep.NAMES.get(table, ()):
+        elif column in NAMES.get(table, ()):
             as_text = f"as_{'program' if table == 'PROCESSES' else 'range'}(CAST({quoted} AS BLOB))"
-        elif column == keep.SERIAL:
+        elif column == SERIAL:
             as_text = f"as_serial(CAST({quoted} AS BLOB))"
         return f"CASE typeof({quoted}) WHEN 'text' THEN {as_text} WHEN 'blob' THEN x'' ELSE {quoted} END"
 
@@ -262,8 +281,8 @@ class CaptureCopier:
         """Count the rows of a table that were not copied."""
         rows = self.export.count(table)
         if rows > copied:
-            known = table in keep.REMOVED or table in keep.COLUMNS
-            key = (table, keep.REMOVED.get(table, keep.NOT_NEEDED)) if known else ("other tables", keep.NOT_NEEDED)
+            known = table in REMOVED or table in COLUMNS
+            key = (table, REMOVED.get(table, NOT_NEEDED)) if known else ("other tables", NOT_NEEDED)
             self.removed[key] = self.removed.get(key, 0) + rows - copied
 
 

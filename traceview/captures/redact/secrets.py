@@ -17,7 +17,6 @@ from urllib.parse import quote, quote_plus
 
 import polars as pl
 
-from traceview.captures.redact.keep import HOST_OR_USER_SETTINGS
 from traceview.captures.redact.shapes import LISTED, SHAPES, Shape, values_that_are_set
 from traceview.measure.nvtx import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.names import COMMUNICATION, loading_words
@@ -29,6 +28,8 @@ from traceview.normalise.program import BACKWARD, NAMESPACES
 from traceview.normalise.stacks import INSTALLED, is_library
 from traceview.rules.host_bound import OPTIMIZER
 
+# Settings whose value is a host or user name; names are searched for these values.
+HOST_OR_USER_SETTINGS = frozenset({"Hostname", "DEVICE_DISPLAY_NAME", "USER_NAME", "EXPORT_HOST", "EXPORT_USER"})
 HOST_OR_USER, VARIABLE, OTHER_VARIABLE = "host or user", "value of an environment variable", "value of another variable"
 # nsys writes `NAME="value"`, `NAME=value;NAME=value` and, as the kernel does, `NAME=value` with NUL bytes between.
 _VARIABLE = re.compile(r"(?:^|(?<=[;\n\0]))([A-Za-z_]\w{0,100})=")

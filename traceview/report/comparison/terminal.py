@@ -37,8 +37,17 @@ from traceview.report.comparison.tables import (
     time_pairs,
     unprofiled_words,
 )
-from traceview.report.markdown import markdown_code, markdown_row, markdown_text
-from traceview.report.screen import PLAIN, Screen, left, room, short_names, wrap
+from traceview.report.screen import (
+    PLAIN,
+    Screen,
+    left,
+    markdown_code,
+    markdown_row,
+    markdown_text,
+    room,
+    short_names,
+    wrap,
+)
 
 
 def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
