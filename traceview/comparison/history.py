@@ -65,15 +65,11 @@ def read_history(path: Path) -> tuple[CommitFigures, ...]:
 
 def _parsed(line: str) -> CommitFigures:
     row = json.loads(line)
+    pairs = {name: (row["figures"][name]["mean_ns"], row["figures"][name]["error_ns"]) for name in FIGURES}
     figures = {
-        name: MeanFigure(int(row["figures"][name]["mean_ns"]), _error(row["figures"][name]["error_ns"]))
-        for name in FIGURES
+        name: MeanFigure(int(mean), None if error is None else int(error)) for name, (mean, error) in pairs.items()
     }
     return CommitFigures(str(row["commit"]), str(row["file"]), int(row["iterations"]), figures)
-
-
-def _error(value: object) -> int | None:
-    return None if value is None else int(str(value))
 
 
 def write_history(path: Path, commits: Sequence[CommitFigures]) -> None:

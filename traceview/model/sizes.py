@@ -76,9 +76,6 @@ class WorkSizes:
     messages: pl.DataFrame = field(default_factory=lambda: empty_frame(MESSAGES))
 
 
-if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
-
 MAX_STEPS = 4096  # steps of a row; the page holds the rows of counters whole
 # "device" to "static" is what the program allocates from CUDA, "tensors" what PyTorch's allocator gives to tensors.
 MEMORY_KINDS = ("device", "managed", "array", "static", "tensors", "pinned")
