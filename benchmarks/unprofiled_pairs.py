@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compare the predicted time without the profiler with runs without it, and predictions of changes with such runs.
 
-    python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...] [--all]
+    python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...] [--all] [--list FILE]
 
 FOLDER has PROGRAM.before.nsys.N.sqlite, captures, and PROGRAM.VARIANT.plain.N.json with `ms_per_step`, runs without
-the profiler before and after the changes that benchmarks/unprofiled_pairs.txt names. A program is a hit if the
+the profiler before and after the changes that benchmarks/unprofiled_pairs.txt or FILE names. A program is a hit if the
 prediction is within 10% of the median of the runs, or between the fastest and the slowest. Predictions use captures of
 `before` alone: for each program the one whose time is nearest the median of its runs with nsys
 (PROGRAM.before.nsys.N.json), or with --all each. Prints Markdown tables.
@@ -28,7 +28,6 @@ from traceview.read.calibration import read_calibration
 from traceview.replay.prediction import predict
 
 TOLERANCE = 0.1
-LIST = Path(__file__).with_suffix(".txt")
 HEAD = """| program | with nsys, ms | without, runs | predicted | range | error | hit |
 | --- | ---: | ---: | ---: | ---: | ---: | --- |"""
 CHANGE_HEAD = """| program | change | with nsys before, ms | without after, runs | predicted | range | error | hit |
@@ -42,9 +41,11 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--programs", nargs="*")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--list", type=Path, default=Path(__file__).with_suffix(".txt"))
     options = parser.parse_args()
     costs = read_calibration(options.calibration) if options.calibration else "auto"
-    changes = dict(line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+    lines = options.list.read_text().splitlines()
+    changes = dict(line.split()[:2] for line in lines if line and not line.startswith("#"))
     rows, changed, widths = [], [], []
     for name in options.programs or sorted(
         {path.name.split(".")[0] for path in options.folder.glob("*.nsys.*.sqlite")}
