@@ -183,7 +183,6 @@ def judge(base: int) -> nn.Module:
 @program("pix2pix-channels-last", "channels-last")
 def pix2pix(job: Job) -> Step:
     """Pix2pix: a U-Net that draws and a network that judges patches, each with its Adam, in bf16."""
-    torch.backends.cudnn.benchmark = True
     base, batch, side = job.size(64, 4), job.size(32, 2), job.size(256, 128)
 
     draws, judges = job.model(lambda: Draws(base), dims=4), job.model(lambda: judge(base), dims=4)
@@ -220,7 +219,6 @@ def r3d(job: Job) -> Step:
     """R3D-18 of torchvision, 16 clips of 16 pictures of 112 x 112, trained in bf16 with SGD."""
     import torchvision
 
-    torch.backends.cudnn.benchmark = True
     batch, side = job.size(16, 1), job.size(112, 32)
     model = job.model(lambda: torchvision.models.video.r3d_18(weights=None), dims=5)
     make = lambda: (torch.randn(batch, 3, 16, side, side), torch.randint(400, (batch,)))  # noqa: E731

@@ -41,7 +41,10 @@ class Job:
         """Return a model on the device; `dims`, 4 or 5: those of its images, which can have the channels last."""
         if self.has("tf32"):
             torch.backends.cuda.matmul.allow_tf32 = True
-        with torch.device(self.device):
+        try:
+            with torch.device(self.device):
+                model = build().train()
+        except (RuntimeError, TypeError, NotImplementedError):  # some models can only be made on the CPU
             model = build().train()
         return model.to(self.device, memory_format=self.layout(dims)) if dims else model.to(self.device)
 

@@ -16,8 +16,9 @@ import blind_host_programs as _  # noqa: F401, F811
 import torch
 from blind_job import PROGRAMS, Job, Loop
 
-WARM_UP, STEPS, LEAST, LONGEST = 8, 40, 12, 3.0  # steps, and seconds that are timed at most
-ENERGY = 1.0  # seconds
+WARM_UP, STEPS, CAPTURED, LEAST = 8, 40, 30, 12  # steps: of warm-up, timed at most, captured at most, timed at least
+LONGEST = 3.0  # seconds timed at most
+SETTLE, ENERGY = 0.5, 1.0  # seconds: of warm-up after the first steps, for the clocks; of steps whose energy is read
 clock = time.perf_counter
 
 
@@ -65,12 +66,15 @@ def phases(result: dict[str, Any], profiled: bool) -> Iterator[None]:
     """Warm up, time some steps, and measure the energy of others. A step runs between two `next`."""
     for _number in range(WARM_UP - 3):
         yield
+    begun = clock()
+    while clock() - begun < SETTLE:
+        yield
     wait()
     start = clock()
     for _number in range(3):
         yield
     wait()
-    steps = min(max(int(LONGEST * 3 / (clock() - start)), LEAST), STEPS)
+    steps = min(max(int(LONGEST * 3 / (clock() - start)), LEAST), CAPTURED if profiled else STEPS)
     gc.collect()
     if profiled:
         torch.cuda.cudart().cudaProfilerStart()
