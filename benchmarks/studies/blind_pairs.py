@@ -71,7 +71,7 @@ class Runner:
             except Exception as error:
                 say(f"import of {name} failed: {error}")
         if torch.cuda.is_available():
-            self.forks = self.forked(lambda: torch.zeros(1, device="cuda").item(), "trial", self.limit)
+            self.forks = self.forked(trial, "trial", 30.0)
             say(
                 "runs are forks" if self.forks else "a fork cannot use the GPU: each run is a process that imports anew"
             )
@@ -197,6 +197,11 @@ class Runner:
         spent = time.monotonic() - start
         self.longest = spent if self.longest == FIRST else max(self.longest, spent)
         say(f"{name}: {spent:.0f} s, {self.end - time.monotonic():.0f} s left")
+
+
+def trial() -> None:
+    """Use the processor's threads and the GPU."""
+    torch.randn(1000, 1000).mm(torch.randn(1000, 1000)).cuda().sum().item()
 
 
 def say(text: str) -> None:
