@@ -27,7 +27,7 @@ def record_collectives() -> None:
 def failure_records(folder: Path | None, device: torch.device, rank: int, log: LogFunction) -> Iterator[None]:
     """Write two files per rank to `folder` if the block raises an error, and raise it again.
 
-    `memory-rank0.pickle` is for https://pytorch.org/memory_viz, and `collectives-rank0.pickle` for torch's
+    `memory-rank0.pickle` is for https://pytorch.org/memory_viz, and `collectives-rank0` for torch's
     `torchfrtrace`. An error in writing them is logged and raised nowhere.
 
     Args:
@@ -67,7 +67,7 @@ def _write_records(folder: Path, device: torch.device, rank: int, log: LogFuncti
             torch.cuda.memory._dump_snapshot(str(memory))  # type: ignore[no-untyped-call]
             log(f"the history of the GPU's memory is in {memory}; open it at https://pytorch.org/memory_viz")
         if dist.is_initialized():
-            collectives = folder / f"collectives-rank{rank}.pickle"
+            collectives = folder / f"collectives-rank{rank}"
             collectives.write_bytes(_flight_recorder())
             log(f"the last collectives are in {collectives}; read them with torchfrtrace {folder} -p collectives-rank")
     except Exception as error:  # the first error is the one to report

@@ -33,7 +33,7 @@ def test_collectives_of_each_rank_are_written(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
     results = ranks.run([failing], tmp_path)["failing"]
     for rank, lines in enumerate(results):
-        path = tmp_path / "records" / f"collectives-rank{rank}.pickle"
+        path = tmp_path / "records" / f"collectives-rank{rank}"
         assert [line.partition(";")[0] for line in lines] == [f"the last collectives are in {path}", "no more data"]
         recorded: Any = pickle.loads(path.read_bytes())
         assert recorded["entries"][-1]["profiling_name"] == "gloo:all_reduce"
