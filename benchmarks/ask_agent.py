@@ -3,8 +3,8 @@
     python -m benchmarks.ask_agent COMMAND [--first N]
 
 COMMAND runs once for each question, in samples/, with the question on standard input; its output is the answer. It
-needs access to `traceview mcp` or to the commands of traceview. An answer is right if it holds the figure, name or
-refusal of the JSON: times also in ms or s with three digits.
+needs access to `traceview mcp` or to the commands of traceview, and no skill of its own. An answer is right if it holds
+the figure, name or refusal of the JSON as a word: times also in ms or s with three digits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prompt(question: Question, skill: str) -> str:
 def right_answers(question: Question) -> Iterator[str]:
     """Yield the texts of which a right answer holds one."""
     if question.truth.startswith("= "):
-        yield from ("cannot", "not possible", "no ", "lacks")
+        yield from ("cannot", "can't", "not possible", "lacks", "is missing")
         return
     *command, path = question.truth.split()
     truth: Any = at(written(*command), path)
@@ -48,7 +48,8 @@ def right_answers(question: Question) -> Iterator[str]:
 
 def is_right(question: Question, answer: str) -> bool:
     """Return whether an answer holds the truth."""
-    return any(text.casefold() in answer.casefold() for text in right_answers(question))
+    words = (rf"(?<![\w.,]){re.escape(text)}(?![.,]?\w)" for text in right_answers(question))
+    return any(re.search(word, answer, re.IGNORECASE) for word in words)
 
 
 def main() -> None:
@@ -63,6 +64,8 @@ def main() -> None:
             command = shlex.split(given.command)
             text = prompt(question, skill)
             ran = subprocess.run(command, input=text, capture_output=True, text=True, cwd=SAMPLES, timeout=LIMIT_S)
+            if ran.returncode:
+                raise SystemExit(f"{command[0]} ended with {ran.returncode}: {ran.stderr.strip()[-200:]}")
             if not is_right(question, ran.stdout):
                 wrong.append(f"  {question.text} {ran.stdout.strip()[:100]!r}")
         count = len(QUESTIONS[: given.first])
