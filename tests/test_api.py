@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import pydoc
 import re
 import subprocess
@@ -65,8 +66,9 @@ def test_fleet_in_a_plain_script(tmp_path: Path, *, from_input: bool) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import traceview\nprint(len(traceview.fleet(*{ranks!r}, workers=2).ranks))\n")
     command = [sys.executable, *([] if from_input else [str(script)])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, input=script.read_text(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        command, input=script.read_text(), env=environment, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("2\n", "")
 

@@ -106,7 +106,7 @@ def _analysis(analysis: Analysis) -> Iterator[Block]:
     """Yield the answer, the time of an iteration, and the findings that gain most."""
     yield Title(heading(analysis))
     yield analysis.answer.text
-    yield f"{iteration_line(analysis.iterations)} {base_line(analysis)}"
+    yield f"{iteration_line(analysis.iterations).rstrip('.')}. {base_line(analysis)}"
     rows = [
         (finding.title, gain_words(finding.gain), duration(finding.cost_ns), finding.remedy or finding.advice)
         for finding in analysis.findings[:MAX_FINDINGS]
