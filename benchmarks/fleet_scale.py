@@ -1,10 +1,11 @@
-"""Measure time and memory of `traceview fleet` over many reports, with two local workers or with Dask.
+"""Measure time and memory of `traceview fleet` over many ranks, with two local workers or with Dask.
 
-    python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--reports FILE...] [--only local|dask]
+    python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--only local|dask]
 
-Prints a row for each size: wall time, processor time, both per report, peak memory of the main process and of the
-largest worker, and whether both ways gave the same bytes. The reports are links to a few real ones, so disk reads are
-not measured.
+The Dask cluster is one of processes that starts without workers and grows to two. Prints a row for each size: wall
+time, processor time, both per report, peak memory of the main process and of the largest worker, and whether both ways
+gave the same bytes; then what `fleet` says. The reports are links to the four of a real run, on nodes of 8 ranks. One
+rank of 50 is the slow one of that run. Disk reads are not measured.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import contextlib
 import hashlib
 import lzma
 import os
-import resource
-import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -26,38 +26,53 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = 2
+WORKERS, RANKS_OF_A_NODE, RANKS_FOR_A_SLOW_ONE, NODES = 2, 8, 50, 16
+CLUSTER = f"""if True:
+    from distributed import LocalCluster
+    with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None) as cluster:
+        cluster.adapt(minimum=0, maximum={WORKERS})
+        print(cluster.scheduler_address, flush=True)
+        input()
+"""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Run(NamedTuple):
-    """A run: wall and processor time in seconds, peak MB of the main process and the largest worker, a digest."""
+    """A run: wall and processor time in seconds, peak MB of the main process and the largest worker, its results."""
 
     seconds: float
     processor: float
     first_mb: int
     worker_mb: int
     digest: str
+    text: str
 
 
-def unpacked(folder: Path, reports: list[Path]) -> list[Path]:
-    """Return the reports with .xz files unpacked, so that unpacking is not measured."""
-    paths = []
-    for report in reports:
-        plain = report.resolve()
-        if report.suffix == ".xz":
-            plain = folder / report.stem
-            plain.write_bytes(lzma.decompress(report.read_bytes()))
-        paths.append(plain)
-    return paths
+def reports_of_nodes(folder: Path) -> list[list[Path]]:
+    """Unpack the reports of the run once for each node, with its name in them, the slow rank first."""
+    packed = sorted((ROOT / "samples" / "ranks").glob("slowhost*"), key=lambda path: "rank1" not in path.name)
+    nodes = []
+    for node in range(NODES):
+        reports = [folder / f"{node}_{path.stem}" for path in packed]
+        for path, report in zip(packed, reports, strict=True):
+            report.write_bytes(lzma.decompress(path.read_bytes()))
+            with contextlib.closing(sqlite3.connect(report)) as database, database:
+                database.execute("CREATE TABLE IF NOT EXISTS TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+                database.execute(
+                    "INSERT INTO TARGET_INFO_SYSTEM_ENV (name, value) VALUES ('Hostname', ?)", (f"node{node}",)
+                )
+        nodes.append(reports)
+    return nodes
 
 
-def links(folder: Path, reports: list[Path], size: int) -> Path:
-    """Create a folder with this many links to the reports, in turn."""
+def links(folder: Path, nodes: list[list[Path]], size: int) -> Path:
+    """Create a folder with a link to a report for each rank."""
     made = folder / f"of_{size}"
     made.mkdir()
     for number in range(size):
-        (made / f"rank{number:04}.sqlite").symlink_to(reports[number % len(reports)])
+        slow, *usual = nodes[number // RANKS_OF_A_NODE % NODES]
+        is_slow = number % RANKS_FOR_A_SLOW_ONE == RANKS_FOR_A_SLOW_ONE // 2
+        (made / f"rank{number:04}.sqlite").symlink_to(slow if is_slow else usual[number % len(usual)])
     return made
 
 
@@ -70,13 +85,12 @@ def peak_mb(process: int) -> int:
     return 0
 
 
-def processor_time(processes: list[int]) -> float:
-    """Return the processor time of running processes in seconds."""
+def processor_time(root: int | None) -> float:
+    """Return the processor time in seconds of a process, its descendants, and those that ended; 0 for None."""
     ticks = 0
-    for process in processes:
+    for process in [] if root is None else [root, *below(root)]:
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(map(int, Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -90,92 +104,70 @@ def below(process: int) -> list[int]:
     return paths
 
 
-def measured(folder: Path, arguments: list[str], workers: list[int] | None = None) -> Run:
-    """Run the command over a folder; `workers` are processes that run already."""
+def measured(folder: Path, arguments: list[str], cluster: int | None = None) -> Run:
+    """Run the command over a folder; `cluster` is the process whose children are its workers."""
     out = folder.parent / "out.json"
     page = folder.parent / "out.html"
-    command = [sys.executable, "-m", "traceview", "fleet", str(folder), "--json", str(out), "--html", str(page), "-q"]
-    standing = [process for root in workers or [] for process in (root, *below(root))]
-    used = processor_time(standing) + ended_children()
+    command = [sys.executable, "-m", "traceview", "fleet", str(folder), "--json", str(out), "--html", str(page)]
+    used = processor_time(cluster)
     begin = time.monotonic()
-    process = subprocess.Popen([*command, *arguments], env=ENVIRONMENT, cwd=folder.parent)
-    peaks = {"first": 0, "worker": 0}
+    process = subprocess.Popen(
+        [*command, *arguments], env=ENVIRONMENT, cwd=folder.parent, stdout=subprocess.PIPE, text=True
+    )
+    peaks = {"first": 0, "worker": 0, "used": 0}
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.1):
             peaks["first"] = max(peaks["first"], peak_mb(process.pid))
-            peaks["worker"] = max([peaks["worker"], *map(peak_mb, standing or below(process.pid))])
+            peaks["used"] = max(peaks["used"], processor_time(process.pid))
+            peaks["worker"] = max([peaks["worker"], *map(peak_mb, below(cluster or process.pid))])
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    code = process.wait()
+    text, _ = process.communicate()
+    code = process.returncode
     seconds = time.monotonic() - begin
-    used = processor_time(standing) + ended_children() - used
+    used = processor_time(cluster) - used + peaks["used"]
     done.set()
     watcher.join()
     if code:
         raise SystemExit(f"traceview fleet ended with {code}")
     digest = hashlib.sha256(out.read_bytes() + page.read_bytes()).hexdigest()
-    return Run(seconds, used, peaks["first"], peaks["worker"], digest)
-
-
-def ended_children() -> float:
-    """Return the processor time of ended child processes and their children in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return Run(seconds, used, peaks["first"], peaks["worker"], digest, text)
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Run a Dask scheduler and two single-threaded workers on this machine."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    address = f"tcp://127.0.0.1:{port}"
-    scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
-    commands = [[*scheduler, "--no-dashboard"], *[[*worker, "--local-directory", str(folder)]] * WORKERS]
-    with (folder / "dask.log").open("w") as log:
-        options = {"env": ENVIRONMENT, "stdout": log, "stderr": log, "cwd": folder}
-        started = [subprocess.Popen(command, **options) for command in commands]
-        try:
-            from distributed import Client
-
-            with Client(address, timeout="60s", set_as_default=False) as client:
-                client.wait_for_workers(WORKERS, timeout=60)
-            yield address, [process.pid for process in started[1:]]
-        finally:
-            for process in reversed(started):
-                process.terminate()
-            for process in started:
-                process.wait(timeout=30)
+def cluster(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a Dask cluster that starts workers on demand; yield its address and its process."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": ENVIRONMENT, "cwd": folder}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], **options) as process:
+        yield process.stdout.readline().strip(), process.pid
+        process.communicate("\n", timeout=60)
 
 
 def main() -> None:
     """Measure all sizes both ways and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
-    parser.add_argument(
-        "--reports", type=Path, nargs="+", default=sorted((ROOT / "samples" / "ranks").glob("slowhost*"))
-    )
     parser.add_argument("--only", choices=("local", "dask"))
     options = parser.parse_args()
     print(f"{'reports':>8}{'read by':>18}{'wall':>9}{'CPU':>9}{'each':>9}{'first':>9}{'worker':>9}  same bytes")
     with tempfile.TemporaryDirectory() as name:
-        reports = unpacked(Path(name), options.reports)
+        nodes = reports_of_nodes(Path(name))
         for size in options.sizes:
-            folder = links(Path(name), reports, size)
+            folder = links(Path(name), nodes, size)
             runs: dict[str, Run] = {}
             if options.only != "dask":
                 runs["2 local workers"] = measured(folder, ["--workers", str(WORKERS)])
             if options.only != "local":
-                with cluster(Path(name)) as (address, workers):
-                    runs["2 Dask workers"] = measured(folder, ["--scheduler", address], workers)
+                with cluster(Path(name)) as (address, process):
+                    runs["2 Dask workers"] = measured(folder, ["--scheduler", address], process)
             same = "yes" if len({run.digest for run in runs.values()}) == 1 and len(runs) > 1 else "-"
             for how, run in runs.items():
                 times = f"{run.seconds:>7.1f} s{run.processor:>7.1f} s{1000 * run.processor / size:>6.0f} ms"
                 print(f"{size:>8,}{how:>18}{times}{run.first_mb:>6} MB{run.worker_mb:>6} MB  {same}", flush=True)
+            print(next(iter(runs.values())).text)
 
 
 if __name__ == "__main__":
