@@ -167,4 +167,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from fleet_merge import main as run  # workers import what they call by the name of its module
+
+    run()

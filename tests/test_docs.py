@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -31,6 +32,18 @@ def test_column_reference_has_every_table() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists() and link not in GENERATED] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_parse(page: Path) -> None:
+    """Some need a cluster or a GPU, so that nothing runs them here."""
+    text = page.read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        ast.parse(code)
+    for script in re.findall(r"^    #!/bin/bash\n(?:    .*\n)+", text, re.MULTILINE):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    for document in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        assert pytest.importorskip("yaml").safe_load(document)
 
 
 def test_sources_name_pages_and_sections_that_exist() -> None:

@@ -143,6 +143,17 @@ def test_urls_are_read_through_fsspec(folder: Path) -> None:
         pass
 
 
+def test_urls_of_a_store_that_is_no_file_system() -> None:
+    files = pytest.importorskip("fsspec").filesystem("memory")
+    for name in ("runs/rank10.sqlite", "runs/rank2.sqlite.xz", "runs/notes.txt"):
+        files.pipe(f"/bucket/{name}", name.encode())
+    urls = find_fleet(["memory://bucket/runs"])
+    assert report_names(urls) == ("rank2.sqlite.xz", "rank10.sqlite")
+    assert find_fleet(["memory://bucket/runs/rank*.sqlite"]) == urls[1:]
+    with local_copy(str(urls[1])) as copy:
+        assert (copy.name, copy.read_text()) == ("rank10.sqlite", "runs/rank10.sqlite")
+
+
 def test_fleet_of_urls_equals_that_of_files() -> None:
     pytest.importorskip("fsspec")
     paths = ranks_of("slowhost")[:2]

@@ -348,6 +348,8 @@ export interface Rank {
   label: string;
   file: string;
   device: string;
+  /** The number of its host; null if unknown. */
+  node: number | null;
   gpu: string;
   set: number;
   straggler: boolean;

@@ -43,6 +43,7 @@ export function showTables() {
       { field: "straggler", value: (rank) => (rank.straggler ? 1 : 0) },
       ...(content.sets > 1 ? [countColumn("set", (rank) => rank.set + 1)] : []),
       { field: "file", value: (rank) => rank.file },
+      ...(content.ranks.some((rank) => rank.node !== null) ? [countColumn("node", (rank) => rank.node)] : []),
       { field: "device", value: (rank) => rank.device },
       textColumn("GPU", (rank) => rank.gpu),
       ...["wall", "own"].map((key) => durationColumn(key, (rank) => rank[key])),
@@ -101,7 +102,6 @@ export function showTables() {
       { field: "uncertainty_ns", value: (clock) => clock.uncertainty ?? "" },
     ],
     content.clocks,
-    "wide",
   );
   add(
     "Reports that could not be read",

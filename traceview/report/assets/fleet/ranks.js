@@ -124,8 +124,8 @@ function paintNames(pen, first, last, top, height) {
   const weight = (row) => (row === map.row ? 3 : rank(row).straggler ? 2 : row % every === 0 ? 1 : 0);
   const taken = [];
   for (const row of wanted.filter(weight).sort((a, b) => weight(b) - weight(a) || a - b)) {
-    const y = AXIS - top + (row + 0.5) * height;
-    if (taken.some((other) => Math.abs(other - y) < 13) || y < AXIS + 5) continue;
+    const y = Math.max(AXIS - top + (row + 0.5) * height, AXIS + 6);
+    if (taken.some((other) => Math.abs(other - y) < 13)) continue;
     taken.push(y);
     pen.fillStyle = cssColour(rank(row).straggler ? "--high" : row === map.row ? "--link" : "--ink");
     pen.fillText(fitted(pen, (rank(row).straggler ? "! " : "") + rank(row).label, NAMES - 16), 8, y);

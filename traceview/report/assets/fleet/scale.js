@@ -33,7 +33,8 @@ function heatValue(rank, column) {
   return heat[map.figure]?.[rank * heat.columns + column] ?? -1;
 }
 
-// The 2nd to 98th percentile of all values, so that one outlier does not make all others look alike.
+// The 2nd to 98th percentile of all values, so that one outlier does not make all others look alike; at least a
+// twentieth of the median, so that noise does not look like a straggler.
 export function colourScale(figure) {
   if (!heat.scale[figure]) {
     const known = Array.from(heat[figure])
@@ -41,7 +42,7 @@ export function colourScale(figure) {
       .sort((a, b) => a - b);
     const at = (share) => known[Math.round(share * (known.length - 1))] ?? 0;
     const low = figure === "wait" ? 0 : at(0.02);
-    heat.scale[figure] = [low, Math.max(at(0.98), low + 1)];
+    heat.scale[figure] = [low, Math.max(at(0.98), at(0.5) * 1.05, low + 1)];
   }
   return heat.scale[figure];
 }

@@ -11,7 +11,7 @@ export function cellText(row, column) {
   const rank = content.ranks[map.order[row]],
     lag =
       rank.lag === null ? "" : `, ${rank.lag < 0 ? "−" : "+"}${duration(Math.abs(rank.lag))} compared to the others`;
-  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${duration(rank.own)}${lag}, waits ${duration(rank.wait)}, arrived last in ${percent(rank.last_count, rank.matched)} of its collectives`;
+  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}${rank.node === null ? "" : ` on node ${rank.node}`}: own ${duration(rank.own)}${lag}, waits ${duration(rank.wait)}, arrived last in ${percent(rank.last_count, rank.matched)} of its collectives`;
   const idle = content.causes
     .map((cause, place) => ({ cause, ns: rank.causes[place] }))
     .filter(({ ns }) => ns)
