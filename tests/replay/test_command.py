@@ -35,7 +35,7 @@ def test_tables_and_json(traceview: Command, tmp_path: Path) -> None:
 def test_brief_names_the_limit_and_the_changes(traceview: Command) -> None:
     out = traceview("whatif", SERIAL).out
     assert len(out.splitlines()) <= MAX_LINES and max(map(len, out.splitlines())) <= 100
-    assert "  Critical path: copies " in out and "  Pin host memory" in out
+    assert "  Critical path, as measured: copies " in out and "  Pin host memory" in out
     assert "Not applicable" not in out and "assumes" not in out and "More with -v: what each prediction" in out
 
 

@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -289,12 +289,17 @@ def _unpack(kind: str, raw: bytes, at: int) -> int:
 
 
 EXPORT_AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
+EXPORT_SQLITE = "export it as SQLite, which may have any text: nsys export --type sqlite REPORT.nsys-rep"
 END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end of an Arrow stream
 MAX_ROWS_PER_BYTE, MIN_SUSPICIOUS_ROWS = 16, 100_000  # real tables stay far below
 STDERR = 2
 
 # Opens a table. Also returns the least number of bytes that each column decodes to; key None for all columns together.
 OpenTable = Callable[[Path, DecodedSize], tuple[pl.LazyFrame, dict[str | None, int]]]
+
+
+class NotUtf8Error(DamagedExportError):
+    """A table has text in the encoding of a Windows in another language, as the name of its time zone."""
 
 
 class TableFolderReader:
@@ -361,7 +366,8 @@ def _all_tables(folder: Path) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield all tables of an export with all their columns, unchanged."""
     size = DecodedSize(display_name(folder))
     for path in sorted(folder.glob(f"*{table_suffix(folder)}")):
-        yield path.stem, _read_columns(path, _read_columns(path, None, size).columns, size)
+        with suppress(NotUtf8Error) if path.stem in META_TABLES else nullcontext():
+            yield path.stem, _read_columns(path, _read_columns(path, None, size).columns, size)
 
 
 def _read_table(
@@ -406,7 +412,9 @@ def _read_columns(path: Path, columns: list[str] | None, size: DecodedSize) -> p
         if error.errno is None:
             raise DamagedExportError(f"{name} is cut off or damaged; {EXPORT_AGAIN}") from None
         raise ReportError(f"{name} cannot be read ({error.strerror}); check its permissions") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, EOFError):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, EOFError) as error:
+        if "UTF-8" in str(error):
+            raise NotUtf8Error(f"{name} has text that is not UTF-8; {EXPORT_SQLITE}") from None
         raise DamagedExportError(f"{name} is cut off or damaged; {EXPORT_AGAIN}") from None
 
 
@@ -450,8 +458,10 @@ def _stated_versions(folder: Path, suffix: str | None, size: DecodedSize) -> tup
     for table in META_TABLES:
         path = folder / f"{table}{suffix}"
         if path.is_file() and {"name", "value"} <= set(_read_columns(path, None, size).columns):
-            stated = dict(_read_columns(path, ["name", "value"], size).rows())
-            return version_text(stated.get("EXPORT_PRODUCT_VERSION")), version_text(stated.get("EXPORT_SCHEMA_VERSION"))
+            with suppress(NotUtf8Error):
+                stated = dict(_read_columns(path, ["name", "value"], size).rows())
+                product, schema = (stated.get(f"EXPORT_{name}_VERSION") for name in ("PRODUCT", "SCHEMA"))
+                return version_text(product), version_text(schema)
     return None, None
 
 

@@ -60,7 +60,10 @@ def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
     path = sorted(result.path.items(), key=lambda pair: -pair[1])[:MAX_PATH]
     limits = ", ".join(f"{PATH_WORDS[kind]} {share(ns, result.replayed_ns)}" for kind, ns in path if ns)
     first = wrap(f"{plain(result.info.file, 60)} · {_time(result)}", columns=screen.columns)
-    basis = (f"Percentages are of {duration(result.base_ns)}{_source_of_base(result)}", f"Critical path: {limits}")
+    basis = (
+        f"Percentages are of {duration(result.base_ns)}{_source_of_base(result)}",
+        f"Critical path, as measured: {limits}",
+    )
     parts = (
         [*first, *(line for text in basis for line in wrap(text, "  ", "    ", screen.columns))],
         _changes(ALONE, result, result.predictions, screen.columns, MAX_CHANGES, with_notes=False),

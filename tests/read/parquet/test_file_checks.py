@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from traceview.errors import DamagedExportError
 from traceview.read import parquet
-from traceview.read.parquet import check_pages
+from traceview.read.parquet import TableFolderReader, check_pages
 from traceview.read.source import DecodedSize
 
 ROWS = 261
@@ -71,3 +71,20 @@ def test_random_damage(data: st.DataObject, tmp_path_factory: pytest.TempPathFac
         check_pages(path)
     except (ValueError, EOFError):
         return
+
+
+def test_text_of_another_language(tmp_path: Path) -> None:
+    """On Windows in Chinese, nsys writes the name of the time zone in GBK."""
+    zone = "中国标准时间".encode("gbk")
+    for table, columns in (("META_DATA_EXPORT", ("name", "value")), ("StringIds", ("id", "value"))):
+        path = tmp_path / f"{table}.parquet"
+        frame = pl.DataFrame({columns[0]: [0] if table == "StringIds" else ["ZONE"], "value": ["Q" * len(zone)]})
+        frame.write_parquet(path, compression="uncompressed", statistics=False)
+        path.write_bytes(path.read_bytes().replace(b"Q" * len(zone), zone))
+    reader = TableFolderReader()
+    with pytest.raises(DamagedExportError, match=r"StringIds\.parquet has text that is not UTF-8; .*--type sqlite"):
+        reader.read(tmp_path)
+    pl.DataFrame({"id": [0], "value": ["a"]}).write_parquet(tmp_path / "StringIds.parquet")
+    assert reader.read(tmp_path).nsys_version is None
+    with reader.as_sqlite(tmp_path) as export:
+        assert export.is_file()
