@@ -6,6 +6,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import runpy
 import shlex
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def bench(tmp_path: Path) -> ModuleType:
             "round": 1,
             "sha256": hashlib.sha256(data if name != "b.sqlite" else b"other").hexdigest(),
             "causes": ["pageable", "exposed_copies"],
+            "why": "1 ms of 2 ms",
         }
         for name, data in files.items()
     ]
@@ -77,6 +79,20 @@ def test_captures_are_fetched_and_tools_scored(
     page = capsys.readouterr().out
     assert "3 public captures of 1 repositories" in page and "the 2 captures of rounds (1) that" in page
     assert "| mine | 1 | 0 | 1 | 100% | 50% | 1 | 50% |" in page and "| broken | 2 | 2 | 0 | 0% | 0% | 0 | 0% |" in page
+
+
+def test_labels_are_complete(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = runpy.run_path(str(PROGRAM))["labels"]()
+    assert len(labels) > 300 and [label["name"] for label in labels if bench.problem(label)] == []
+    first, second, third = bench.labels()
+    first.update(why="copies take long"), second.update(causes=["slowness"]), third.pop("sha256")
+    act(bench, monkeypatch, "fetch", tmp_path, "--only", "a.sqlite", "--only", "b.sqlite")
+    wrong, unknown = capsys.readouterr().out.splitlines()
+    assert wrong == "a.sqlite: `why` has no figure" and "b.sqlite: slowness is not a cause; choose from after_" in unknown
+    act(bench, monkeypatch, "fetch", tmp_path, "--only", "c.json")
+    assert capsys.readouterr().out == "c.json: lacks sha256\n"
 
 
 def test_page_is_that_of_the_kept_answers() -> None:
