@@ -13,7 +13,6 @@ from typing import Literal
 
 from traceview.engine.measure import Extents
 from traceview.engine.memory import check_fits
-from traceview.engine.other_profilers import with_limiters, with_torch_trace
 from traceview.engine.part import PartRunner, TraceInMemory
 from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.measure.activity import window_of_range
@@ -24,7 +23,6 @@ from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.read.formats import named_capture
-from traceview.read.ncu import read_ncu
 from traceview.read.source import display_name
 from traceview.workers import return_freed_memory
 
@@ -93,6 +91,11 @@ def analyze(
 
 def with_other_profilers(trace: Trace, others: Sequence[str | Path], options: AnalysisOptions) -> Trace:
     """Return a trace with what other profilers recorded of the same program. Raises TraceviewError."""
+    if not others:
+        return trace
+    from traceview.engine.other_profilers import with_limiters, with_torch_trace
+    from traceview.read.ncu import read_ncu
+
     for path in map(Path, others):
         if path.suffix == ".csv":
             trace = with_limiters(trace, read_ncu(path), display_name(path))

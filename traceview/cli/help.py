@@ -14,7 +14,7 @@ from traceview.cli.outputs import check_outputs, print_out, write_document
 from traceview.errors import RequestError
 
 if TYPE_CHECKING:
-    from traceview.rules.catalogue import ExplainedRule
+    from traceview.cli.catalogue import ExplainedRule
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -77,7 +77,7 @@ def _completion(shell: str) -> None:
 
 def _rules(names: tuple[str, ...], json_path: Path | None) -> None:
     """List the rules, or explain those with a name. Rules and measures of other packages have the package's name."""
-    from traceview.rules.catalogue import OWN, Catalogue, explained_rules, listed_measures
+    from traceview.cli.catalogue import OWN, Catalogue, explained_rules, listed_measures
 
     every, measures = explained_rules(), listed_measures()
     chosen = [rule for rule in every if rule.name in names or not names]

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from traceview.captures.info import CaptureContents
 from traceview.captures.record import Checks
 from traceview.captures.redact import Redacted
+from traceview.cli.catalogue import Catalogue
 from traceview.exporters import Written
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
@@ -40,7 +41,6 @@ from traceview.report.json import (
     written_fields,
 )
 from traceview.report.ledger import GainLedger
-from traceview.rules.catalogue import Catalogue
 
 Schema = dict[str, Any]
 

@@ -50,8 +50,7 @@ class AmountClaim(KernelClaim):
         return self.amounts
 
 
-@dataclass(slots=True)
-class WholeLedger:
+class WholeLedger(NamedTuple):
     """The accounts of a device in a part, with the claims of each draft: an entry for each member.
 
     `steady_gaps` begin in the steady part, whose window is `steady`.
@@ -67,8 +66,7 @@ class WholeLedger:
         return GrantSums(grant.total, grant.gaps, grant.total_inside(self.steady_gaps, self.steady), grant.causes)
 
 
-@dataclass(slots=True)
-class CompactLedger:
+class CompactLedger(NamedTuple):
     """A ledger with an entry for each group of members that all claims treat alike.
 
     `weights` is the number of gaps of each group, `steady` marks groups of gaps in the steady part, and

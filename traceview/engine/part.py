@@ -10,7 +10,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
@@ -43,8 +43,7 @@ Result = TypeVar("Result")
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """What one pass over parts leaves for later passes, by name: small results that take long to compute.
 
     It is in files beside `file`, that of the part's trace, where no other user can write. Without a file nothing is

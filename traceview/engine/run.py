@@ -11,7 +11,7 @@ speed of the host are those of the part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
@@ -169,8 +169,7 @@ def model_capture(
     return Modelled(analysis, changes_of_run(part, work))
 
 
-@dataclass(frozen=True)
-class AnalyzedCapture:
+class AnalyzedCapture(NamedTuple):
     """An analysis, and the parts that it comes from, which a page needs (engine/page.py).
 
     `changes` are those of its model. `pages` has what each part measured for a page; it is empty for a capture in

@@ -8,7 +8,7 @@ tracks. Field numbers are from protos/perfetto/trace/gpu, gpu_track_event.proto 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -192,7 +192,7 @@ def counter_series(contents: ExportContents) -> Iterator[CounterSeries]:
             kept = np.flatnonzero((following > window.start) & (counter.start < window.end))
             if len(kept):
                 start = np.append(np.maximum(counter.start[kept], window.start), window.end)
-                yield replace(counter, start=start, value=np.append(counter.value[kept], counter.value[kept[-1]]))
+                yield counter._replace(start=start, value=np.append(counter.value[kept], counter.value[kept[-1]]))
 
 
 def counter_packets(counter: CounterSeries, number: int, gpu: int) -> tuple[bytes, Times, list[Part]]:

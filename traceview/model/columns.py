@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,7 @@ METADATA_KEY = "traceview.column"
 KEY_UNITS: tuple[Unit, ...] = ("text", "code", "id", "flag", "size")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means.
 
     `merge` is None for a number that does not declare how it merges.

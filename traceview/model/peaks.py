@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from traceview.model.catalogue import read_toml
 
@@ -18,8 +18,7 @@ TERA = 10**12
 VENDOR = re.compile(r"NVIDIA |Tesla |GeForce ")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPeaks:
+class GpuPeaks(NamedTuple):
     """Peak rates of a GPU in TFLOP/s by precision; None if the GPU does not support it or no source states it.
 
     Attributes:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, NamedTuple
 
 from traceview.errors import is_out_of_memory
 
 RULE_GROUP, MEASURE_GROUP = "traceview.rules", "traceview.measures"
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(NamedTuple):
     """An entry point: its name, the name and version of its package, and `module:attribute`."""
 
     group: str

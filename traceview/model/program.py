@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from traceview.model.catalogue import read_toml
 
@@ -80,8 +81,7 @@ def program_words(program: Program) -> str:
     return f"{words} with MPI" if "mpi" in program.frameworks else words
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureAdvice:
+class CaptureAdvice(NamedTuple):
     """Texts on how to capture GPU work (in one line), CUDA API calls and ranges.
 
     `no_ranges` and `no_iterations` say why figures are missing without them, and how to get them. `newer` and `less`

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -111,8 +111,7 @@ GPU_METRICS: Mapping[str, PolarsDataType] = {  # by device and start
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSeries:
+class CounterSeries(NamedTuple):
     """A quantity over time. `value[i]` holds from `start[i]` (ns on the capture's clock, ascending) to the next start.
 
     `unit` is "bytes", "%", "W", "" or another short word. `device` is a row of Trace.devices; None is the machine.
@@ -125,8 +124,7 @@ class CounterSeries:
     device: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSteps:
+class CounterSteps(NamedTuple):
     """A counter from `start` to `end` (ns): its time-weighted mean, lowest and highest value in each step."""
 
     start: Times

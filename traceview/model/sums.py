@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,8 +52,7 @@ class Counts(NamedTuple):
         return (int(self.values[low]) + int(self.values[high])) / 2
 
 
-@dataclass(frozen=True)
-class KeyedSums:
+class KeyedSums(NamedTuple):
     """Sums by key: rows of `frame` that have equal `keys` are one row, and the other columns add up.
 
     Rows keep the order in which their keys first occur.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from traceview.model.plugins import RULE_GROUP, Plugin, is_fault, plugins
@@ -20,8 +19,7 @@ class UnfitRuleError(TypeError):
     """A rule or its result does not fit pricing/base.py. The text contains no data of the capture."""
 
 
-@dataclass(frozen=True)
-class PackageRule:
+class PackageRule(NamedTuple):
     """A rule that an entry point names. It is imported when it runs."""
 
     plugin: Plugin

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -143,7 +143,7 @@ def texts_for(
         f"{source}.{name}": text
         for source, own in (
             ("shared", read_entry("shared") or {}),
-            ("capture", asdict(capture_advice(profiler, program))),
+            ("capture", capture_advice(profiler, program)._asdict()),
         )
         for name, text in own.items()
     }

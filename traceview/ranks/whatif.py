@@ -7,7 +7,7 @@ long as its shortest kernel: the one of the rank that waits for none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -372,8 +372,7 @@ def _on_clock(graph: DependencyGraph, to_common: Callable[[Times], Times], itera
     """Return a graph on another clock, whose iterations are numbered from `iterations` on."""
     calls, ops = graph.calls, graph.operations
     return graph._replace(
-        calls=replace(
-            calls,
+        calls=calls._replace(
             start=to_common(calls.start),
             end=to_common(calls.end),
             iteration=np.where(calls.iteration < 0, calls.iteration, calls.iteration - iterations),
@@ -398,12 +397,7 @@ def _join(graphs: Sequence[DependencyGraph], shared: Sequence[Codes], transfer: 
     first_call = np.cumsum([0, *(len(graph.calls.row) for graph in graphs)]).tolist()
     first_operation = np.cumsum([0, *(len(graph.operations.row) for graph in graphs)]).tolist()
     base = 2 * first_call[-1]
-    calls = GraphCalls(
-        **{
-            each.name: np.concatenate([getattr(graph.calls, each.name) for graph in graphs])
-            for each in fields(GraphCalls)
-        }
-    )
+    calls = GraphCalls(*map(np.concatenate, zip(*(graph.calls for graph in graphs), strict=True)))
     moved = [
         graph.operations._replace(call=np.where(graph.operations.call < 0, -1, graph.operations.call + offset))
         for graph, offset in zip(graphs, first_call, strict=False)

@@ -9,7 +9,6 @@ The host's edges are calls on threads, hand-overs between threads, and waits for
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +91,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     kernels = trace.api["start"][low:high].to_numpy()[launched.kernels]
     named = covered_length(_loading_ranges(trace, selection, begin, end, kernels), np.minimum(returned, start), start)
     before = _time_before_batches(trace, launched.copied[:, calls.row - low], selection, calls, returned)
-    return replace(calls, loading=np.maximum(named, before))
+    return calls._replace(loading=np.maximum(named, before))
 
 
 def _time_before_batches(

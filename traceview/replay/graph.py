@@ -13,7 +13,6 @@ iterations (at most select.MAX_OPERATIONS operations), not the full capture.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +41,7 @@ KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "
 FAMILIES = ("other", "shared", "fused", "matrix")  # kinds of kernels, by name (storms.name_families)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphCalls:
+class GraphCalls(NamedTuple):
     """API calls that launch, wait, block or allocate. Each array has one entry for each call, sorted by start.
 
     `row` is the row of Trace.api. `sync` marks explicit synchronizations, `blocking` copies that block their thread.
@@ -62,8 +60,8 @@ class GraphCalls:
     blocking: Mask
     loading: Times
     backward: Mask
-    memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
-    waiting_memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    memory: Mask = np.zeros(0, np.bool_)
+    waiting_memory: Mask = np.zeros(0, np.bool_)
 
 
 class Operations(NamedTuple):
