@@ -310,7 +310,13 @@ def parts_in_queries(members: Intervals, start: Times, end: Times) -> QueryParts
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what two unions have in common."""
     few, many = (left, right) if len(left.start) <= len(right.start) else (right, left)
-    if len(few.start) == 0:
+    parts = [_intersect_block(Intervals(few.start[rows], few.end[rows]), many) for rows in blocks(len(few.start))]
+    return parts[0] if len(parts) == 1 else Intervals(*map(np.concatenate, zip(EMPTY, *parts, strict=True)))
+
+
+def _intersect_block(few: Intervals, many: Intervals) -> Intervals:
+    many = clip(many, int(few.start[0]), int(few.end[-1]))  # what the searches need stays in the processor's cache
+    if len(many.start) == 0:
         return EMPTY
     first = np.searchsorted(many.end, few.start, side="right")
     # Often few members overlap any other: search the last overlap for these only.

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Rows, Times, blocks
+from traceview.intervals import BLOCK, Rows, Times, adjoining, blocks, rows_where
 from traceview.model.trace import EVERYTHING, Trace
 from traceview.workers import ThisProcess
 
@@ -73,7 +73,7 @@ class LaunchQueue(NamedTuple):
         A part of a capture has all work that is in the queue at a moment of its window.
         """
         launch, (call, returned) = launch_rows(trace.operations), (trace.api[name].to_numpy() for name in TIMES)
-        rows = np.flatnonzero((trace.operations["device"].to_numpy() == device) & (launch >= 0))
+        rows = adjoining(rows_where((trace.operations["device"].to_numpy() == device) & (launch >= 0)))
         start, launch = trace.operations["start"].to_numpy()[rows], launch[rows]
         order = np.argsort(call[launch], kind="stable").astype(np.int32)  # fast, because they nearly ascend
         launch = launch[order]
@@ -83,14 +83,18 @@ class LaunchQueue(NamedTuple):
         for block in blocks(stop - first):
             own = slice(first + block.start, first + block.stop)
             late = start[order[own]] - returned[launch[own]]
-            length = np.searchsorted(moment, moment[own]) - np.searchsorted(start, moment[own], side="right")
+            here = moment[own]
+            begun = np.searchsorted(here, here) + own.start
+            begun[here == here[0]] = np.searchsorted(moment, here[0])  # equal moments may lie in the block before
+            low, high = np.searchsorted(start, here[[0, -1]], side="right").tolist()
+            length = begun - low - np.searchsorted(start[low:high], here, side="right")
             ahead[block] = np.clip(length, 0, MAX_LENGTH)
             delay[block] = np.searchsorted(DELAY_EDGES, np.maximum(late, 0), side="right") - 1
         return cls(moment[first:stop], ahead, delay)
 
 
 THREADS = 2  # more share the same memory bus
-FEW_ROWS = 1 << 15
+FEW_ROWS = BLOCK
 
 
 def measuring_threads(rows: int) -> Executor:

@@ -5,6 +5,7 @@ The idle gaps of a stream lie between its first and last operation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from traceview.intervals import Coverage, Intervals, Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.gaps import IdleGaps, ThreadStates, attribute
-from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.columns import Table
 from traceview.model.rows import StreamUse
@@ -61,52 +61,54 @@ def _stream_gaps(
     memset).
     """
     same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
-    gaps, operation = _gaps_between(device, members, same_stream, extent and extent.within(device.window))
-    idle, place = context.idle.gaps, context.gap_ended_by[operation]
-    # A gap that equals one of the device has its causes.
-    same = place >= 0
-    if len(idle.start):
-        same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
-    is_device_gap = np.zeros(len(idle.start), np.bool_)
-    is_device_gap[place[same]] = True
-    rest = np.flatnonzero(~same)
-    start, end, operation = gaps.start[rest], gaps.end[rest], operation[rest]
-    causes = np.zeros(len(CAUSES), np.int64)
-    for block in intervals.blocks(len(rest)):
-        causes += attribute(trace, context.threads, start[block], end[block], operation[block]).sum(axis=1)
-    compute, communication = (
-        int(union.length_between(start, end).sum()) for union in (context.compute, context.communication)
-    )
-    # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
-    busy = int((end - start).sum()) - int(causes.sum())
-    others = (compute, communication, busy - compute - communication)
+    idle, is_device_gap = context.idle.gaps, np.zeros(len(context.idle.gaps.start), np.bool_)
+    causes, others, count, total = np.zeros(len(CAUSES), np.int64), np.zeros(len(OTHERS), np.int64), 0, 0
+    for gaps, operation in _gaps_between(device, members, same_stream, extent and extent.within(device.window)):
+        count, total = count + len(operation), total + intervals.length(gaps)
+        place = context.gap_ended_by[operation]
+        # A gap that equals one of the device has its causes.
+        same = place >= 0
+        if len(idle.start):
+            same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
+        is_device_gap[place[same]] = True
+        rest = np.flatnonzero(~same)
+        start, end = gaps.start[rest], gaps.end[rest]
+        in_idle = attribute(trace, context.threads, start, end, operation[rest]).sum(axis=1)
+        works = context.compute, context.communication
+        compute, communication = (int(work.length_between(start, end).sum()) for work in works)
+        # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
+        busy = int((end - start).sum()) - int(in_idle.sum())
+        causes += in_idle
+        others += (compute, communication, busy - compute - communication)
     causes += _sum_causes(context.idle.causes, is_device_gap)
-    count, sums = len(gaps.start), dict(zip((*OTHERS, *CAUSES), (*others, *causes.tolist()), strict=True))
+    sums = dict(zip((*OTHERS, *CAUSES), (*others.tolist(), *causes.tolist()), strict=True))
     if extent is not None:
         reach = int(device.end[members].max(initial=extent.start))
         count -= device.gap_continues(reach, extent, same_stream)
-    return Gaps(count, intervals.length(gaps), sums, pl.DataFrame())
+    return Gaps(count, total, sums, pl.DataFrame())
 
 
 def _gaps_between(
     device: Activity, members: Rows, same_stream: NDArray[np.bool_], window: Window | None
-) -> tuple[Intervals, Rows]:
-    """Return a stream's gaps, and the operation (row of Trace.operations, -1 for none) that ends each.
+) -> Iterator[tuple[Intervals, Rows]]:
+    """Yield blocks of a stream's gaps, and the operation (row of Trace.operations, -1 for none) that ends each.
 
     Gaps outside the stream's operations reach to the edges of `window`.
     """
-    some = members[device.end[members] > device.start[members]]  # work without length neither splits nor ends a gap
-    start, end = device.start[some], device.end[some]
-    first = window.start if window else int(device.start[members[0]])
-    last = int(device.end[members].max(initial=window.end if window else first))
-    reach = np.maximum.accumulate(np.append(first, end))
-    at = np.flatnonzero(start > reach[:-1])
-    gaps, operation = Intervals(reach[at], start[at]), device.rows[some[at]]
-    if last <= reach[-1]:
-        return gaps, operation
-    after = device.next_operation(np.array([last], np.int64), same_stream)
-    edges = Intervals(np.append(gaps.start, reach[-1]), np.append(gaps.end, last))
-    return edges, np.append(operation, after)
+    reach = window.start if window else int(device.start[members[0]])
+    last = window.end if window else reach
+    for block in intervals.blocks(len(members)):
+        some = members[block].astype(np.intp)  # arrays are indexed by this type without a copy of it
+        start, end = device.start[some], device.end[some]
+        last = max(last, int(end.max()))
+        if not (has_length := end > start).all():  # work without length neither splits nor ends a gap
+            some, start, end = some[has_length], start[has_length], end[has_length]
+        until = np.maximum.accumulate(np.append(reach, end))
+        at, reach = np.flatnonzero(start > until[:-1]), int(until[-1])
+        yield Intervals(until[at], start[at]), device.rows[some[at]]
+    if last > reach:
+        edge = Intervals(np.array([reach], np.int64), np.array([last], np.int64))
+        yield edge, device.next_operation(edge.end, same_stream)
 
 
 def _sum_causes(causes: NDArray[np.int64], chosen: NDArray[np.bool_]) -> list[int]:
@@ -132,9 +134,8 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
         members = intervals.rows_where(stream == index)
         return _measure_stream(trace, device, context, index, members, is_kernel, extents.get(index))
 
-    with measuring_threads(len(stream)) as pool:  # NumPy releases the interpreter lock
-        uses = pool.map(measure, _streams_with_work_or_gaps(trace, given, stream))
-        return tuple(sorted(uses, key=STREAM_ORDER))
+    # One stream after another: other measures run beside them, and each takes as much memory.
+    return tuple(sorted(map(measure, _streams_with_work_or_gaps(trace, given, stream)), key=STREAM_ORDER))
 
 
 def _streams_with_work_or_gaps(trace: Trace, given: DeviceInput, stream: NDArray[np.int16]) -> list[int]:
