@@ -78,7 +78,7 @@ class Extents(NamedTuple):
         for work in active_devices(trace, device):
             devices[work.device] = work.window
             own = stream[work.rows]
-            for row in np.unique(own).tolist():
+            for row in np.flatnonzero(np.bincount(own)).tolist():
                 members = np.flatnonzero(own == row)
                 streams[row] = Window(int(work.start[members[0]]), int(work.end[members].max()))
         return cls(devices, streams, trace.span)

@@ -29,7 +29,8 @@ SCHEMA = {"kind": pl.String, "name": pl.String, "ns": pl.Int64}
 LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
 SLICES = 20  # parts of a device's window
-FIGURE_SIZE = max(MAX_LENGTH + 1, len(DELAY_EDGES))
+FIGURES = {"length": np.arange(MAX_LENGTH + 1), "delay": DELAY_EDGES}  # what a value of launch_totals stands for
+FIGURE_SIZE = max(map(len, FIGURES.values()))
 MERGE: Mapping[str, Merge] = {"offset_ns": "key", "value": "key", "count": "sum"}
 MAX_ROWS = 20
 WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
@@ -168,13 +169,13 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
 def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     """Return how many launches have each queue length and delay, by the slice of the device's window they begin in.
 
-    Columns: offset_ns (of the slice, from the start of the window), figure ("length" or "delay"), value (a number, or a
-    place in DELAY_EDGES), count.
+    Columns: offset_ns (of the slice, from the start of the window), figure ("length" or "delay"), value (a place in
+    FIGURES), count.
     """
     queue, window = given.queue, given.whole_window
     place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
     frames = []
-    for figure, value in (("length", queue.ahead), ("delay", queue.delay)):
+    for figure, value in zip(FIGURES, (queue.ahead, queue.delay), strict=True):
         counts = np.bincount(place * FIGURE_SIZE + value)
         rows = np.flatnonzero(counts)
         offset = rows // FIGURE_SIZE * window.length // slices
@@ -187,31 +188,36 @@ def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _quantile(totals: pl.DataFrame, figure: str, fraction: float) -> int:
-    """Return a quantile of a figure; 0 without launches."""
-    own = totals.filter(pl.col("figure") == figure).sort("value")
-    until = np.cumsum(own["count"].to_numpy())
-    if not len(until):
-        return 0
-    value = int(own["value"][int(np.searchsorted(until, fraction * until[-1]))])
-    return value if figure == "length" else int(DELAY_EDGES[value])
+def _quantiles(parts: Mapping[Any, pl.DataFrame], part: tuple[Any, ...], *fractions: float) -> list[int]:
+    """Return quantiles of the part with this key, whose last item is the figure; 0 without launches."""
+    if part not in parts:
+        return [0] * len(fractions)
+    value, until = (parts[part][name].to_numpy() for name in ("value", "until"))
+    quantiles: list[int] = FIGURES[str(part[-1])][
+        value[np.searchsorted(until, np.multiply(fractions, until[-1]))]
+    ].tolist()
+    return quantiles
+
+
+def _parts(totals: pl.DataFrame, *keys: str) -> dict[tuple[Any, ...], pl.DataFrame]:
+    """Return launch_totals by these columns, with the number of launches up to each value."""
+    until = pl.col("count").cum_sum().over(keys).alias("until")
+    return totals.sort("offset_ns", "value").with_columns(until).partition_by(keys, as_dict=True)
 
 
 def _queue_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueLength, ...]:
-    quantiles = (_quantile(totals, figure, part) for figure in ("length", "delay") for part in (0.5, 0.95))
-    return (QueueLength(*quantiles),)
+    parts = _parts(totals, "figure")
+    return (QueueLength(*(each for figure in FIGURES for each in _quantiles(parts, (figure,), 0.5, 0.95))),)
 
 
 def _slice_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueSlice, ...]:
     """Return the medians of each slice that has launches, in the order of time."""
+    parts = _parts(totals, "offset_ns", "figure")
+    medians = {key: _quantiles(parts, key, 0.5) for key in parts}
     return tuple(
-        QueueSlice(
-            int(own["offset_ns"][0]),
-            int(own.filter(pl.col("figure") == "length")["count"].sum()),
-            _quantile(own, "length", 0.5),
-            _quantile(own, "delay", 0.5),
-        )
-        for own in totals.sort("offset_ns").partition_by("offset_ns", maintain_order=True)
+        QueueSlice(offset, own["until"][-1], *medians[offset, "length"], *medians[offset, "delay"])
+        for (offset, figure), own in parts.items()
+        if figure == "length"
     )
 
 

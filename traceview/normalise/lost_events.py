@@ -64,8 +64,10 @@ class CallPart(NamedTuple):
         has_work, is_own = _have_work(api, operations), np.zeros(len(api), np.bool_)
         is_own[own] = True
         rows, working = np.flatnonzero(is_own & ~has_work & (kinds > 0)), np.flatnonzero(is_own & has_work)
-        calls = api[rows].select("start", "process", "correlation", kind=pl.Series(kinds[rows]), row=pl.Series(rows))
-        worked = api[working].select("process", kind=pl.Series(kinds[working]), row=pl.Series(working))
+        calls = api.select("start", "process", "correlation")[rows]
+        calls = calls.with_columns(kind=pl.Series(kinds[rows]), row=pl.Series(rows))
+        # A copy of all columns of every launch would be large.
+        worked = api.select("process")[working].with_columns(kind=pl.Series(kinds[working]), row=pl.Series(working))
         if len(calls):
             first = (links or Links.from_api(api)).rows(calls)  # old exports list a call under two names
             calls = calls.filter((first == calls["row"]).fill_null(False))

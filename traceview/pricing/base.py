@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Rows, Times, index_ranges
+from traceview.intervals import Intervals, Rows, Times, index_ranges, sorted_unique
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
@@ -211,7 +211,7 @@ class CapturePart(NamedTuple):
             own = np.flatnonzero(thread == row)
             known = [nesting.edges[each] for each in {row, int(self.annotating[row])} if each in nesting.edges]
             sides = [side[first:last] for first, last in known for side in (nesting.start, nesting.end)]
-            edges = np.unique(np.concatenate(sides)) if sides else times.start[:0]
+            edges = sorted_unique(np.concatenate(sides)) if sides else times.start[:0]
             low = np.searchsorted(edges, times.start[own], side="right")
             inside = np.maximum(np.searchsorted(edges, times.end[own]) - low, 0)
             index.append(np.repeat(own, inside))

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times, largest_positions
-from traceview.measure.activity import COMMUNICATION, COPY
+from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL
+from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.rows import StreamUse
@@ -126,13 +127,19 @@ def _switching_gaps(trace: Trace, device: DevicePart, stream: int) -> Times:
 
 
 def _kernels_by_thread(trace: Trace, device: DevicePart) -> pl.DataFrame:
-    """Return the thread and the stream of each compute kernel with a launch."""
-    columns = trace.operations.select("source", "class", "launch", "stream")  # a copy of all would be large
-    work = columns[device.activity.rows].filter(
-        (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
-    )
-    thread = trace.api["thread"].gather(work["launch"]).cast(pl.Int64).alias("thread")
-    return work.select(thread, pl.col("stream").cast(pl.Int64), count=pl.lit(1, pl.Int64))
+    """Return how many compute kernels each thread launches on each stream, in the order of the first of them."""
+    work, operations = device.activity, trace.operations
+    source, launch = operations["source"].to_physical().to_numpy(), launch_rows(operations)
+    launched = (work.select(source) == KERNEL) & (work.codes == COMPUTE) & (work.select(launch) >= 0)
+    rows = work.rows[launched].astype(np.intp)
+    key = trace.api["thread"].to_numpy()[launch[rows]].astype(np.int64) * len(trace.streams)
+    key += operations["stream"].to_numpy()[rows]
+    counts, first = np.bincount(key), np.zeros(int(key.max(initial=0)) + 1, np.int64)
+    first[key[::-1]] = np.arange(len(key))[::-1]  # the first of each is written last
+    used = np.flatnonzero(counts)
+    used = used[np.argsort(first[used])]
+    thread, stream = np.divmod(used, max(len(trace.streams), 1))
+    return pl.DataFrame({"thread": thread, "stream": stream, "count": counts[used]})
 
 
 def _events_without_work(trace: Trace, device: int) -> dict[str, int]:

@@ -360,10 +360,12 @@ class LaunchIntervals(NamedTuple):
 
 def _name_hashes(names: pl.Series) -> Times:
     """Return a hash of each name, the same in every process."""
-    used, place = np.unique(names.to_physical().to_numpy(), return_inverse=True)
+    codes = names.to_physical().to_numpy()
+    hashes, used = np.zeros(int(codes.max(initial=0)) + 1, np.int64), np.flatnonzero(np.bincount(codes))
     texts = enum_texts(names).gather(used).to_list() if len(used) else []
-    digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, np.int64)[place]
+    hashes[used] = np.frombuffer(b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts), np.int64)
+    of_rows: Times = hashes[codes]
+    return of_rows
 
 
 def spread(values: Times) -> Spread:

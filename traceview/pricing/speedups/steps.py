@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where
+from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where, runs
 from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.catalogue import read_toml
 from traceview.model.sums import Counts
@@ -99,8 +99,7 @@ class KernelSequence(NamedTuple):
     def runs(self, members: Mask) -> tuple[Times, Times]:
         """Return the first and one past the last index of each run of members that follow each other on a stream."""
         breaks = np.flatnonzero(np.diff(self.stream)) + 1
-        edges = np.diff(np.concatenate([[False], members, [False]]).astype(np.int8))
-        first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+        first, last = runs(members)
         inner = breaks[members[breaks] & members[breaks - 1]]
         return np.sort(np.concatenate([first, inner])), np.sort(np.concatenate([last, inner]))
 
