@@ -418,7 +418,8 @@ class Coverage(NamedTuple):
         if len(self.starts) == 0 or len(others.start) == 0:
             return EMPTY
         first = np.maximum(self.member_at(others.start), 0)
-        some = sorted_unique(index_ranges(first, self.member_at(others.end) + 1 - first))
+        near = index_ranges(first, self.member_at(others.end) + 1 - first)
+        some = near[np.flatnonzero(np.diff(near, prepend=-1))]  # they ascend, and repeat where two others are near one
         return Intervals(self.starts[some], self.starts[some] + self.running[some + 1] - self.running[some])
 
     def overlapping_rows(self, start: Times, end: Times) -> Times:

@@ -173,7 +173,9 @@ def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
     FIGURES), count.
     """
     queue, window = given.queue, given.whole_window
-    place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
+    place = np.zeros(1, np.int64)
+    if slices > 1:
+        place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
     frames = []
     for figure, value in zip(FIGURES, (queue.ahead, queue.delay), strict=True):
         counts = np.bincount(place * FIGURE_SIZE + value)

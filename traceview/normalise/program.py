@@ -15,7 +15,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.model.catalogue import read_toml
-from traceview.model.names import communicates
+from traceview.model.names import communicates, with_ascii_classes
 from traceview.model.program import ARRAYS, KINDS, Program
 from traceview.normalise.codes import SHORT_NAME, categories, short_names, texts_of
 from traceview.normalise.threads import process_of, without_path
@@ -121,7 +121,11 @@ OPENACC_KERNELS, JAX_RANGES = "kernels of OpenACC", "ranges of JAX"  # evidence 
 @cache
 def framework_marks() -> tuple[Mark, ...]:
     """Return the marks of all frameworks."""
-    return tuple(Mark(framework, *fields) for framework, marks in read_toml(MARKS).items() for fields in marks)
+    return tuple(
+        Mark(framework, names, with_ascii_classes(pattern), *rest)
+        for framework, marks in read_toml(MARKS).items()
+        for names, pattern, *rest in marks
+    )
 
 
 PYTHON_MARKS = (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from traceview.measure.shared_work import once_per_frame
 from traceview.model.catalogue import read_toml
-from traceview.model.names import communicates
+from traceview.model.names import communicates, with_ascii_classes
 
 MAX_KEPT = 1 << 14  # names whose kinds are kept
 SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further
@@ -128,15 +128,8 @@ def _occurs(pattern: str, not_before: str = "") -> pl.Expr:
     """Return whether a pattern occurs in `text` without the other one behind it in the same word."""
     text = pl.col("text")
     if not_before:
-        text = text.str.replace_all(_ascii(rf"(?:{pattern})\w*(?:{not_before})"), " ")
-    return text.str.contains(_ascii(pattern))
-
-
-def _ascii(pattern: str) -> str:
-    """Return a pattern whose classes hold ASCII alone: those of Unicode take most of the time of a search."""
-    for sign, own in ((r"\w", "[0-9A-Za-z_]"), (r"\d", "[0-9]"), (r"\b", r"(?-u:\b)")):
-        pattern = pattern.replace(sign, own)
-    return pattern
+        text = text.str.replace_all(with_ascii_classes(rf"(?:{pattern})\w*(?:{not_before})"), " ")
+    return text.str.contains(with_ascii_classes(pattern))
 
 
 def _without_parameters(full: pl.Series) -> pl.Series:
