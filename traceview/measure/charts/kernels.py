@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import BEFORE_ALL, Times, distinct_rows, rows_where
+from traceview.intervals import BEFORE_ALL, Times, distinct_rows, integer_type, rows_where
 from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places import PLACE, Places
@@ -59,20 +59,24 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
     steady_length = np.minimum(end, steady.end) - np.maximum(start, steady.start)
     is_steady = overlaps_window(start, end, steady, last) & (steady.length > 0)
     crosses = np.flatnonzero(is_steady & (steady_length != length))
-    part = np.where(is_steady, IN_BOTH, IN_WINDOW)
+    part = np.where(is_steady, np.int8(IN_BOTH), np.int8(IN_WINDOW))
     part[crosses] = IN_WINDOW
     distinct, (number,) = distinct_rows([places.table.select(PLACE)])
-    pair = operations["shape"].to_numpy()[rows] * np.int64(len(distinct)) + number[places.code[rows]]
+    most = max(int(length.max(initial=0)), 3 * len(trace.shapes) * len(distinct))
+    narrow = integer_type(most)  # grouping takes as much more memory as its columns are wider
+    pair = operations["shape"].to_numpy()[rows].astype(narrow) * narrow(len(distinct))
+    pair += number.astype(narrow)[places.code[rows]]
     row = np.arange(len(rows), dtype=np.int32)
     if len(crosses):
         row, pair = np.append(row, row[crosses]), np.append(pair, pair[crosses])
         part = np.append(part, np.full(len(crosses), IN_STEADY))
         length = np.append(length, steady_length[crosses])
     sums = (
-        pl.DataFrame({"key": pair * 3 + part, "ns": length, "row": row})
+        pl.DataFrame({"key": pair * narrow(3) + part, "ns": length.astype(narrow), "row": row})
         .group_by("key", "ns")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("row").min())
         .sort("row", "key")
+        .cast({"ns": pl.Int64})
     )
     pair, part = np.divmod(sums["key"].to_numpy(), 3)
     shape, place = np.divmod(pair, max(len(distinct), 1))

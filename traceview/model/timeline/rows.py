@@ -234,7 +234,7 @@ class NamePlaces(NamedTuple):
         order = np.argsort(marks.name.astype(smallest, copy=False), kind="stable")
         name, start = marks.name[order], marks.start[order]
         width = np.full(names, ALL_EVENTS)
-        kept = _first_of_bins(name, start - zero, width, MAX_PLACES_OF_NAME if most is None else most)
+        kept = _first_of_bins(name, start, zero, width, MAX_PLACES_OF_NAME if most is None else most)
         rows = order[kept]
         start = start[kept]
         number = np.full(len(rows), row, np.int64)
@@ -254,7 +254,7 @@ class NamePlaces(NamedTuple):
     def limited(self, zero: int, most: int) -> NamePlaces:
         """Return at most `most` places of each name."""
         width = self.width.copy()
-        kept = _first_of_bins(self.name, self.start - zero, width, most)
+        kept = _first_of_bins(self.name, self.start, zero, width, most)
         return NamePlaces(self.name[kept], self.row[kept], self.start[kept], self.length[kept], width)
 
     def take(self, rows: Numbers | slice) -> NamePlaces:
@@ -262,28 +262,29 @@ class NamePlaces(NamedTuple):
         return NamePlaces(self.name[rows], self.row[rows], self.start[rows], self.length[rows], self.width)
 
 
-def _first_of_bins(name: Numbers, start: Times, width: Times, most: int) -> Times:
+def _first_of_bins(name: Numbers, start: Times, zero: int, width: Times, most: int) -> Times:
     """Return the rows that are the first of their name in their bin; rows are in order of name and start.
 
-    `width` is the least width of each name's bins; names with more than `most` such rows get wider bins in `width`.
+    Bins begin at `zero`. `width` is the least width of each name's bins; names with more than `most` such rows get
+    wider bins in `width`.
     """
-    if len(name) == 0:
-        return np.empty(0, np.int64)
-    # In bins of 2^width ns, an event is the first if it differs from the one before in bit `width` or a higher one.
-    bits = np.full(len(name), MAX_BITS)
-    same = np.minimum(significant_bits(start[1:] ^ start[:-1]), MAX_BITS - 1)
-    bits[1:] = np.where(name[1:] != name[:-1], MAX_BITS, same)
     frequent = np.flatnonzero(counted(name, len(width)) > most)
+    place = np.full(len(width), len(frequent), np.int32)  # the last place is that of all rare names
+    place[frequent] = np.arange(len(frequent))
+    # In bins of 2^width ns, an event is the first if it differs from the one before in bit `width` or a higher one.
+    bits = np.full(len(name), MAX_BITS, np.int8)
+    firsts = np.zeros((len(frequent) + 1) * (MAX_BITS + 1), np.int64)
+    for block in blocks(len(name)):
+        now = slice(max(block.start, 1), block.stop)
+        before = slice(now.start - 1, now.stop - 1)
+        same = np.minimum(significant_bits((start[now] - zero) ^ (start[before] - zero)), MAX_BITS - 1)
+        bits[now] = np.where(name[now] != name[before], MAX_BITS, same)
+        firsts += np.bincount(place[name[block]] * (MAX_BITS + 1) + bits[block], minlength=len(firsts))
     if len(frequent):
-        place = np.full(len(width), -1)
-        place[frequent] = np.arange(len(frequent))
-        rows = np.flatnonzero(place[name] >= 0)
-        cell = place[name[rows]] * (MAX_BITS + 1) + bits[rows]
-        firsts = np.bincount(cell, minlength=len(frequent) * (MAX_BITS + 1)).reshape(-1, MAX_BITS + 1)
         # The number of rows with more bits than each width, from ALL_EVENTS on.
-        more = np.cumsum(firsts[:, ::-1], axis=1)[:, ::-1]
+        more = np.cumsum(firsts.reshape(-1, MAX_BITS + 1)[:-1, ::-1], axis=1)[:, ::-1]
         width[frequent] = np.maximum(width[frequent], np.argmax(more <= most, axis=1) + ALL_EVENTS)
-    return np.flatnonzero(bits > width[name])
+    return np.flatnonzero(bits > width.astype(np.int8)[name])
 
 
 @dataclass(frozen=True, slots=True)
