@@ -90,7 +90,9 @@ def test_labels_are_complete(
     first.update(why="copies take long"), second.update(causes=["slowness"]), third.pop("sha256")
     act(bench, monkeypatch, "fetch", tmp_path, "--only", "a.sqlite", "--only", "b.sqlite")
     wrong, unknown = capsys.readouterr().out.splitlines()
-    assert wrong == "a.sqlite: `why` has no figure" and "b.sqlite: slowness is not a cause; choose from after_" in unknown
+    assert (
+        wrong == "a.sqlite: `why` has no figure" and "b.sqlite: slowness is not a cause; choose from after_" in unknown
+    )
     act(bench, monkeypatch, "fetch", tmp_path, "--only", "c.json")
     assert capsys.readouterr().out == "c.json: lacks sha256\n"
 

@@ -24,6 +24,7 @@ LIMIT, MEMORY = "50MB", 3 << 30
 ARGUMENTS: dict[str, Sequence[str]] = {
     "analyze": ("BOMB", "--no-html"),
     "compare": ("BOMB", "BOMB"),
+    "doctor": ("BOMB",),
     "export": ("BOMB", "--format", "csv"),
     "fleet": ("BOMB", "--no-html", "--workers", "1"),
     "info": ("BOMB",),
@@ -31,7 +32,7 @@ ARGUMENTS: dict[str, Sequence[str]] = {
     "whatif": ("BOMB",),
 }
 # These read what they record themselves; the test of `mcp` is below.
-OTHER_CAPTURES = {"doctor", "mcp", "optimize", "record"}
+OTHER_CAPTURES = {"mcp", "optimize", "record"}
 
 
 def leaf_commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:

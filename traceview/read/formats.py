@@ -258,7 +258,11 @@ def capture_in(folder: Path) -> tuple[Path, str]:
 
 def named_capture(path: Path) -> Path:
     """Return a file, or the capture that a folder stands for, with a warning that it is one rank of several."""
-    if not path.is_dir() or not captures_in(path):  # readers say what is wrong
+    try:
+        stands_for_another = path.is_dir() and captures_in(path)
+    except OSError:
+        stands_for_another = False
+    if not stands_for_another:  # readers say what is wrong
         return path
     path, note = capture_in(path)
     if note:

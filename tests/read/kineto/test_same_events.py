@@ -33,7 +33,7 @@ def figures(path: Path, zero: int = 0) -> Any:
     actual = moved(document(analyze(path, costs=None)), zero)
     del actual["report"], actual["notes"]
     del actual["program"]["evidence"]  # the profiler itself is evidence of PyTorch
-    for use in actual["nvtx"]:
+    for use in (*actual["nvtx"], *actual["nvtx_phases"]):
         del use["domain"]
     for use in actual["speed_of_light"]:
         del use["unknown_because"]  # says what to do with the profiler
@@ -42,6 +42,7 @@ def figures(path: Path, zero: int = 0) -> Any:
     for device in actual["devices"]:
         for place in (*device["kernel_places"], *device["steady"]["kernel_places"]):
             del place["op"], place["inner_op"]  # as_kineto adds an op
+        del device["modules"], device["steady"]["modules"]
     return actual
 
 
