@@ -70,6 +70,11 @@ def names(*attributes: str) -> dict[str, str]:
     return {name: name for name in attributes}
 
 
+def values_of(source: object, *attributes: str) -> dict[str, Any]:
+    """Return the values of attributes by their names."""
+    return {name: getattr(source, name) for name in attributes}
+
+
 def ns(*attributes: str) -> dict[str, str]:
     """Return keys for attributes whose names leave out their unit, which is ns."""
     return {f"{name}_ns": name for name in attributes}

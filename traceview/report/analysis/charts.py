@@ -27,6 +27,7 @@ from traceview.model.timeline.groups import SampleStacks
 from traceview.model.timeline.rows import COPY_CLASSES
 from traceview.model.units import plain
 from traceview.report.analysis.answer import covered
+from traceview.report.json import values_of
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
@@ -108,7 +109,7 @@ def _shape(shape: LaunchShape) -> list[Any]:
 
 def _stack(node: StackNode) -> Json:
     return {
-        **{name: getattr(node, name) for name in ("library", "parent", "calls")},
+        **values_of(node, "library", "parent", "calls"),
         **{name: plain(getattr(node, name), MAX_PLACE_NAME) for name in ("function", "place", "inner")},
         "idle": [node.idle_ns, node.idle_samples],
         "thread": [node.thread_ns, node.thread_samples],
@@ -132,11 +133,9 @@ def _gaps(bucket: GapLengths, zero: int) -> Json:
 
 def _copies(group: CopyGroup, stream: str, zero: int) -> Json:
     return {
-        "kind": group.kind,
-        "memory": group.memory,
+        **values_of(group, "kind", "memory"),
         "look": COPY_CLASSES.get(group.kind, "copy"),
-        "count": group.count,
-        "bytes": group.bytes,
+        **values_of(group, "count", "bytes"),
         "ns": group.duration_ns,
         "stream": stream,
         "row": f"s:{group.stream}",
@@ -216,7 +215,7 @@ def _kernels(analysis: Analysis, device: DeviceUse, groupings: tuple[KernelGroup
     return {
         "device": device.id,
         "covers": covered(analysis, device),
-        "columns": [_column(declared[name]) for name in (*figures, *KERNEL_SHAPE)],
+        "columns": [values_of(declared[name], "name", "title", "unit") for name in (*figures, *KERNEL_SHAPE)],
         "figures": len(figures),
         "groupings": [{"by": grouping.by, "rows": rows(grouping)} for grouping in groupings],
         "places": [
@@ -241,10 +240,6 @@ def _iteration_count(analysis: Analysis) -> int | None:
     if isinstance(iterations, NotMeasured):
         return None
     return iterations.count if analysis.whole else iterations.count - iterations.skipped
-
-
-def _column(column: Column) -> Json:
-    return {"name": column.name, "title": column.title, "unit": column.unit}
 
 
 def _instance(instance: KernelInstance, zero: int) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines,
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
-from traceview.report.json import plain_values
+from traceview.report.json import plain_values, values_of
 from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
 from traceview.report.whatif import PATH_WORDS
 
@@ -117,8 +117,7 @@ def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, Cl
     if device.steady.window != device.window:
         views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED, on))
     return {
-        "id": device.id,
-        "name": device.name,
+        **values_of(device, "id", "name"),
         "processes": device.process_ids,
         "kernel_count": device.kernel_count,
         "views": views,
@@ -211,7 +210,7 @@ def _table(table: Table, device: str = "") -> Json:
         "title": f"{table.title} on {device}" if device else table.title,
         "note": table.note,
         "not_measured": table.not_measured,
-        "columns": [{"name": column.name, "title": column.title, "unit": column.unit} for column in columns],
+        "columns": [values_of(column, "name", "title", "unit") for column in columns],
         "rows": [[getattr(row, column.name) for column in columns] for row in rows[:MAX_TABLE_ROWS]],
         "row_count": len(rows),
     }
@@ -251,19 +250,14 @@ def _path(path: Mapping[str, int]) -> list[Json]:
 
 def _finding(finding: Finding, zero: int) -> Json:
     return {
-        "id": finding.id,
-        "severity": finding.severity,
-        "title": finding.title,
-        "cost_ns": finding.cost_ns,
+        **values_of(finding, "id", "severity", "title", "cost_ns"),
         "gain": {
             **plain_values(finding.gain),
             "fraction": finding.gain.fraction,
             "change": finding.change,
         },
         "per_iteration_ns": finding.cost_per_iteration_ns,
-        "remedy": finding.remedy,
-        "advice": finding.advice,
-        "code": finding.code,
+        **values_of(finding, "remedy", "advice", "code"),
         "device": finding.device_words,
         "unsure_because": finding.unsure_because,
         "host": plain_values(finding.host),
@@ -289,16 +283,13 @@ def _iterations(iterations: Iterations | NotMeasured, bars: Sequence[IterationBa
     if isinstance(iterations, NotMeasured):
         return {"not_measured": iterations.reason}
     return {
-        "range": iterations.range,
-        "source": iterations.source,
+        **values_of(iterations, "range", "source"),
         "confidence": confidence_word(iterations.confidence),
         "time_ns": iterations.time_ns,
         "unprofiled": unprofiled_words(iterations.unprofiled),
         "candidates": plain_values(iterations.candidates),
         "process": iterations.process_id,
-        "count": iterations.count,
-        "skipped": iterations.skipped,
-        "skipped_why": iterations.skipped_why,
+        **values_of(iterations, "count", "skipped", "skipped_why"),
         "spreads": plain_values(iterations.spreads),
         "kinds": [{"words": kind.words, "median_ns": kind.time_ns.median} for kind in iterations.kinds],
         "bars": [_bar(iterations.per_iteration[bar.slowest], bar, zero) for bar in bars],

@@ -31,6 +31,7 @@ from traceview.model.timeline.sums import (
     tally_bins,
 )
 from traceview.report.assets import pack
+from traceview.report.json import values_of
 
 MAX_UNFOLDED_ROWS = 16  # rows of a group
 MARKS_PER_BYTE = 0.105  # marks of all levels per byte of the file; a mark takes 4 to 15 bytes
@@ -135,14 +136,9 @@ def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
         "note": group.note,
         "rows": [
             {
-                "kind": row.kind,
-                "id": row.id,
-                "label": row.label,
-                "note": row.note,
+                **values_of(row, "kind", "id", "label", "note"),
                 "more": row.more or place >= MAX_UNFOLDED_ROWS,
-                "process": row.process,
-                "part": row.part,
-                "events": row.events,
+                **values_of(row, "process", "part", "events"),
                 "lanes": places[row.id],
                 **({} if row.counter is None else {"counter": row.counter}),
             }

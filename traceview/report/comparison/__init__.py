@@ -19,16 +19,7 @@ from traceview.report.comparison.tables import (
     tables,
     unprofiled_words,
 )
-from traceview.report.json import (
-    ByName,
-    Document,
-    Keys,
-    Shapes,
-    Variants,
-    names,
-    ns,
-    rounded,
-)
+from traceview.report.json import ByName, Document, Keys, Shapes, Variants, names, ns, rounded, values_of
 
 FIGURES = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
 COUNT = names(*FIGURES, "verdict")
@@ -139,12 +130,9 @@ def _timeline(name: str, timeline: IterationTimeline) -> dict[str, object]:
     place = {look: index for index, look in enumerate(looks)}
     return {
         "file": name,
-        "lanes": timeline.lanes,
-        "names": timeline.names,
+        **values_of(timeline, "lanes", "names"),
         "looks": looks,
         "events": [[lane, start, length, place[look], text] for lane, start, length, look, text in timeline.events],
-        "iterations": timeline.iterations,
-        "first": timeline.first,
-        "middle": timeline.middle,
+        **values_of(timeline, "iterations", "first", "middle"),
         "leftOut": timeline.left_out,
     }
