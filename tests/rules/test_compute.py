@@ -97,7 +97,7 @@ def test_gpu_without_tf32_gains_by_fp16() -> None:
     trace = trace_of_kernels("volta_sgemm_128x64_nn")
     (finding,) = findings(replace(trace, devices=trace.devices.with_columns(name=pl.lit("Tesla T4"))), slow_kernels)
     assert finding.id == "fp32_matrix"
-    assert "FP16" in finding.title
+    assert "FP16" in finding.remedy
     assert "GradScaler" in finding.code
 
 

@@ -46,7 +46,7 @@ FRACTIONS = {
         for part in ("", "steady.")
         for name in ("share", "blocks_per_sm", "waves", "occupancy")
     ),
-    *(f".devices[].{part}kernel_places[].share" for part in ("", "steady.")),
+    *(f".devices[].{part}{rows}[].share" for part in ("", "steady.") for rows in ("kernel_places", "modules")),
     *(f".devices[].{part}matrix_precisions[].{name}" for part in ("", "steady.") for name in ("share", "of_peak")),
     *(f".devices[].{part}collectives[].bus_factor" for part in ("", "steady.")),
     ".speed_of_light[].mfu",
@@ -167,7 +167,7 @@ def test_text_has_one_row_per_line() -> None:
     assert json.loads(text) == document(analysis)
     assert list(json.loads(text)) == list(document(analysis))
     rows = [line for line in text.splitlines() if line.startswith('  {"name": "range ')]
-    assert len(rows) == len(analysis.nvtx) == 12
+    assert len(rows) == 2 * len(analysis.nvtx) == 24  # and the phases, which equal the ranges here
 
 
 @pytest.mark.parametrize("name", ALL)
