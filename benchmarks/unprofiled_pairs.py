@@ -3,11 +3,11 @@
 
     python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...] [--all] [--list FILE]
 
-FOLDER has PROGRAM.before.nsys.N.sqlite, captures, and PROGRAM.VARIANT.plain.N.json with `ms_per_step`, runs without
+FOLDER has PROGRAM.VARIANT.nsys.N.sqlite, captures, and PROGRAM.VARIANT.plain.N.json with `ms_per_step`, runs without
 the profiler before and after the changes that benchmarks/unprofiled_pairs.txt or FILE names. A program is a hit if the
-prediction is within 10% of the median of the runs, or between the fastest and the slowest. Predictions use captures of
-`before` alone: for each program the one whose time is nearest the median of its runs with nsys
-(PROGRAM.before.nsys.N.json), or with --all each. Prints Markdown tables.
+prediction is within 10% of the median of the runs, or between the fastest and the slowest. Predictions of changes use
+captures of `before` alone: for each program the one whose time is nearest the median of its runs with nsys
+(PROGRAM.before.nsys.N.json), or with --all each. Prints Markdown tables, and sums for each class of the list.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -27,11 +29,23 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.read.calibration import read_calibration
 from traceview.replay.prediction import predict
 
-TOLERANCE = 0.1
-HEAD = """| program | with nsys, ms | without, runs | predicted | range | error | hit |
-| --- | ---: | ---: | ---: | ---: | ---: | --- |"""
-CHANGE_HEAD = """| program | change | with nsys before, ms | without after, runs | predicted | range | error | hit |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"""
+TOLERANCE, REPEATS = 0.1, 0.05
+HEAD = """| program | with nsys, ms | without, runs | predicted | range | error | hit | in range |
+| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"""
+CHANGE_HEAD = """| program | change | with nsys, ms | without, runs | predicted | range | error | hit | in range |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"""
+ENERGY_HEAD = """| program | J a step, runs | spread |
+| --- | ---: | ---: |"""
+
+
+class Row(NamedTuple):
+    """A row of a table: a width of the range and a hit are None where there is no prediction."""
+
+    text: str
+    hit: bool = False
+    inside: bool = False
+    width: float | None = None
+    kind: str = ""
 
 
 def main() -> None:
@@ -45,40 +59,57 @@ def main() -> None:
     options = parser.parse_args()
     costs = read_calibration(options.calibration) if options.calibration else "auto"
     lines = options.list.read_text().splitlines()
-    changes = dict(line.split()[:2] for line in lines if line and not line.startswith("#"))
-    rows, changed, widths = [], [], []
-    for name in options.programs or sorted(
-        {path.name.split(".")[0] for path in options.folder.glob("*.nsys.*.sqlite")}
-    ):
-        before = runs(options.folder, name, "before")
-        for capture in captures(options.folder, name, every=options.all):
+    listed = {line.split()[0]: line.split()[1:3] for line in lines if line and not line.startswith("#")}
+    rows: list[Row] = []
+    changed: list[Row] = []
+    joules: list[Row] = []
+    found = sorted({path.name.split(".")[0] for path in options.folder.glob("*.nsys.*.sqlite")})
+    for name, variant in product(options.programs or found, ("before", "after")):
+        plain = runs(options.folder, name, variant)
+        changes, kind = (*listed.get(name, []), "", "")[:2]
+        title = name if variant == "before" else f"{name}, after"
+        joules += energy(title, runs(options.folder, name, variant, "joules_per_step"))
+        for capture in captures(options.folder, name, variant, every=options.all) if plain else ():
             analysis = analyze(capture, costs=costs)
             iterations = analysis.iterations
-            if not isinstance(iterations, Iterations) or iterations.unprofiled is None or not before:
-                rows.append((None, f"| {name} | - | {times(before)} | none: no iterations | | | |"))
+            if not isinstance(iterations, Iterations) or iterations.unprofiled is None:
+                rows.append(Row(f"| {title} | - | {times(plain)} | none: no iterations | | | | |", kind=kind))
                 continue
             time = iterations.unprofiled
-            widths.append((time.high_ns - time.low_ns) / time.mean_ns)
-            rows.append(
-                row(
-                    f"{name} | {iterations.time_ns / 1e6:.2f}",
-                    before,
-                    *(ns / 1e6 for ns in (time.mean_ns, time.low_ns, time.high_ns)),
-                )
-            )
-            changed += list(change_rows(options.folder, name, changes.get(name), analysis))
+            middle = [ns / 1e6 for ns in (time.mean_ns, time.low_ns, time.high_ns)]
+            rows.append(row(f"{title} | {iterations.time_ns / 1e6:.2f}", plain, middle, kind))
+            if variant == "before" and changes:
+                changed += change_rows(options.folder, name, changes, analysis, kind)
     for head, some in ((HEAD, rows), (CHANGE_HEAD, changed)):
-        print(head, *(text for _, text in some), sep="\n")
-        hits = [hit for hit, _ in some if hit is not None]
-        print(f"\n{sum(hits)} of {len(hits)}\n")
-    if widths:
-        print(f"median width of the range: {median(widths):.0%}")
+        print(head, *(own.text for own in some), sep="\n")
+        print(f"\n{summary(some)}")
+        for kind in sorted({own.kind for own in some} - {""}):
+            print(f"{kind}: {summary([own for own in some if own.kind == kind])}")
+        print()
+    if joules:
+        print(ENERGY_HEAD, *(own.text for own in joules), sep="\n")
+        print(f"\n{sum(own.hit for own in joules)} of {len(joules)} repeat within {REPEATS:.0%}")
 
 
-def captures(folder: Path, name: str, *, every: bool) -> list[Path]:
-    """Return the captures of a program before the change: all, or the one nearest the median of its runs."""
-    paths = sorted(folder.glob(f"{name}.before.nsys.*.sqlite"))
-    times = [step_time(path.with_suffix(".json")) for path in folder.glob(f"{name}.before.nsys.*.json")]
+def summary(rows: Sequence[Row]) -> str:
+    """Return how many rows are hits, how many medians are in the range, and how wide that is."""
+    widths = [own.width for own in rows if own.width is not None]
+    width = f", median width of the range {median(widths):.0%}" if widths else ""
+    hits, inside = sum(own.hit for own in rows), sum(own.inside for own in rows)
+    return f"{hits} of {len(rows)} hits, {inside} in the range{width}"
+
+
+def energy(title: str, joules: Sequence[float]) -> Iterator[Row]:
+    """Yield the row of the joules a step, a hit if the runs differ by at most REPEATS."""
+    if len(joules) > 1:
+        spread = (joules[-1] - joules[0]) / median(joules)
+        yield Row(f"| {title} | {times(joules)} | {spread:.1%} |", spread <= REPEATS)
+
+
+def captures(folder: Path, name: str, variant: str, *, every: bool) -> list[Path]:
+    """Return the captures of a program before or after the change: all, or the one nearest the median of its runs."""
+    paths = sorted(folder.glob(f"{name}.{variant}.nsys.*.sqlite"))
+    times = [step_time(path.with_suffix(".json")) for path in folder.glob(f"{name}.{variant}.nsys.*.json")]
     known = [ms for ms in times if ms is not None]
     timed = {path: ms for path in paths if (ms := step_time(path.with_suffix(".json"))) is not None}
     if every or not timed:
@@ -86,43 +117,46 @@ def captures(folder: Path, name: str, *, every: bool) -> list[Path]:
     return [min(timed, key=lambda path: abs(timed[path] - median(known)))]
 
 
-def step_time(path: Path) -> float | None:
-    """Return the ms a step of a run, None if it did not end."""
+def step_time(path: Path, figure: str = "ms_per_step") -> float | None:
+    """Return a figure of a run, None if it did not end or has no such figure."""
     text = path.read_text() if path.is_file() else ""
-    return json.loads(text)["ms_per_step"] if text.strip() else None
+    return json.loads(text).get(figure) if text.strip() else None
 
 
-def runs(folder: Path, name: str, variant: str) -> list[float]:
-    """Return the ms a step of the runs without the profiler, sorted."""
-    times = (step_time(path) for path in folder.glob(f"{name}.{variant}.plain.*.json"))
+def runs(folder: Path, name: str, variant: str, figure: str = "ms_per_step") -> list[float]:
+    """Return a figure of the runs without the profiler, sorted."""
+    times = (step_time(path, figure) for path in folder.glob(f"{name}.{variant}.plain.*.json"))
     return sorted(ms for ms in times if ms is not None)
 
 
-def change_rows(folder: Path, name: str, changes: str | None, analysis: Analysis) -> Iterator[tuple[bool | None, str]]:
+def change_rows(folder: Path, name: str, changes: str, analysis: Analysis, kind: str) -> Iterator[Row]:
     """Yield the row of the change of a program, if there are runs after it."""
     after = runs(folder, name, "after")
-    if not after or changes is None:
+    if not after:
         return
     assert isinstance(analysis.iterations, Iterations)
     measured = analysis.iterations.time_ns / 1e6
     try:
         result = predict(analysis, changes.split(","))
     except RequestError as error:
-        yield None, f"| {name} | {changes} | {measured:.2f} | {times(after)} | none: {error} | | | |"
+        yield Row(f"| {name} | {changes} | {measured:.2f} | {times(after)} | none: {error} | | | | |", kind=kind)
         return
-    middle = (result.iteration_ns / 1e6, result.low_ns / 1e6, result.high_ns / 1e6)
-    yield row(f"{name} | {changes} | {measured:.2f}", after, *middle)
+    middle = [ns / 1e6 for ns in (result.iteration_ns, result.low_ns, result.high_ns)]
+    yield row(f"{name} | {changes} | {measured:.2f}", after, middle, kind)
 
 
-def row(head: str, truth: list[float], middle: float, low: float, high: float) -> tuple[bool, str]:
-    """Return whether a prediction hits, and its row."""
+def row(head: str, truth: list[float], predicted: Sequence[float], kind: str) -> Row:
+    """Return the row of a prediction with its range."""
+    middle, low, high = predicted
     error = middle / median(truth) - 1
     hit = abs(error) <= TOLERANCE or truth[0] <= middle <= truth[-1]
-    between, word = f"{low:.2f} to {high:.2f}", "yes" if hit else "no"
-    return hit, f"| {head} | {times(truth)} | {middle:.2f} | {between} | {error:+.1%} | {word} |"
+    inside = low <= median(truth) <= high
+    words = f"{error:+.1%} | {'yes' if hit else 'no'} | {'yes' if inside else 'no'}"
+    text = f"| {head} | {times(truth)} | {middle:.2f} | {low:.2f} to {high:.2f} | {words} |"
+    return Row(text, hit, inside, (high - low) / middle, kind)
 
 
-def times(values: list[float]) -> str:
+def times(values: Sequence[float]) -> str:
     """Return the median of runs, and the fastest and slowest."""
     return f"{median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})" if values else "-"
 

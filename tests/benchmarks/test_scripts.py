@@ -25,7 +25,7 @@ RUNS = {
     "serve_windows.py": ("{report} --windows 2 --rows 2", "median"),
     "sliced.py": ("{report} --only scan --only default", "default"),
     "start_calls": ("{report}", "traceview"),
-    "unprofiled_pairs.py": ("{folder}", "0 of 0"),
+    "unprofiled_pairs.py": ("{folder}", "0 of 0 hits, 0 in the range"),
     "whatif_pairs.py": ("{report} {report} pin,prefetch", "pin"),
 }
 NOT_RUN = {
