@@ -16,7 +16,7 @@ from instrument.config.sections import AUTO_BATCH, Precision
 from instrument.config.settings import did_you_mean
 from instrument.config.strategies import STRATEGIES
 from instrument.data import PREFETCH_FACTOR, Loader, Position
-from instrument.distributed.world import World, select_device
+from instrument.distributed.world import World, select_device, torchrun_ranks
 from instrument.errors import ConfigError, InstrumentError
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
@@ -80,10 +80,16 @@ class StageContext:
             make_workload: returns what a configuration with its device trains.
 
         Raises:
-            ConfigError: the device or the data do not exist, or the model does not support the device.
+            ConfigError: the device or the data do not exist, the model does not support the device, or torchrun
+                started several processes.
         """
         if config.data.batch == AUTO_BATCH:
             raise ConfigError("--batch auto is for instrument.train; give the diagnosis the size that it prints")
+        if torchrun_ranks()[2] > 1:  # the processes would share a GPU, and disturb each other's times
+            raise ConfigError(
+                "a diagnosis measures one process: run it without torchrun; for what ranks wait for, record each with "
+                "torchrun ... --no-python traceview record, and read them with traceview fleet"
+            )
         single = World()
         device = select_device(config, single)
         if device.type == "cuda":

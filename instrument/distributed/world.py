@@ -58,7 +58,7 @@ def process_group(device_setting: str) -> Iterator[World]:
     Raises:
         ConfigError: the device does not exist, or "cuda:N" is used with torchrun.
     """
-    rank, local_rank, size = _torchrun_ranks()
+    rank, local_rank, size = torchrun_ranks()
     device = _device(device_setting, local_rank, size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -90,7 +90,7 @@ def select_device(config: Config, world: World) -> torch.device:
     return _device(config.training.device, world.local_rank, world.size)
 
 
-def _torchrun_ranks() -> tuple[int, int, int]:
+def torchrun_ranks() -> tuple[int, int, int]:
     """Return rank, local rank and size from torchrun; 0, 0, 1 without it."""
     if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
         return 0, 0, 1

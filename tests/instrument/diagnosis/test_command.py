@@ -375,6 +375,15 @@ def test_runs_as_a_module(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_processes_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert refusal().startswith("a diagnosis measures one process: run it without torchrun")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert setting().device == torch.device("cpu")
+
+
 @pytest.mark.parametrize(
     ("raised", "code"), [(ConfigError("x"), 2), (click.exceptions.Exit(0), 0), (click.Abort(), 130)]
 )
