@@ -155,7 +155,7 @@ def test_no_cost_without_collectives() -> None:
     fleet = merged([sample("dual.sqlite"), sample("cudagraph.sqlite")])
     assert [straggler.cost for straggler in fleet.stragglers] == [0]
     assert "Cost to the other ranks unknown: no collective was matched" in render(fleet)
-    assert "loses at least" not in render(fleet)
+    assert "waits at least" not in render(fleet)
 
 
 def test_rooted_collectives_are_left_out(two_in_one: Fleet) -> None:

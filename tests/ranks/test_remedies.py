@@ -20,7 +20,7 @@ from traceview.pipeline import analyze
 from traceview.ranks.iterations import iteration_numbers
 from traceview.ranks.measure_report import measure_report
 from traceview.ranks.merge import merge
-from traceview.ranks.rank_figures import remedies
+from traceview.ranks.rank_figures import build_advice, remedies
 from traceview.report.fleet.terminal import headline, price, render
 
 MPI_PROGRAM = Program("cuda", ("cuda", "mpi"))
@@ -73,6 +73,17 @@ def test_mpi_ranks_get_mpi_advice() -> None:
     assert not any("MPI" in note.text for note in fleet(Program()).notes)
 
 
+def test_host_that_launches_more_has_more_work() -> None:
+    late = fleet(Program("pytorch"))
+    (straggler,) = late.stragglers
+    assert (straggler.part, straggler.share) == ("host", 1.0)  # 20 ms where the others take 10
+    ranks = [replace(row, kernels=100 + (row.label == late.ranks[straggler.rank].label) * 60) for row in late.ranks]
+    programs = [Program("pytorch")] * 4
+    for more, expected in ((60, "more_kernels"), (50, "host"), (3, "host")):
+        (advice,) = build_advice(ranks, [replace(straggler, more_kernels=more)], programs)
+        assert advice.text.startswith(PYTORCH[expected])
+
+
 def test_names_of_ranks_stay_distinct() -> None:
     lines = render(fleet(MPI_PROGRAM)).partition("slowest first")[2].splitlines()[2:6]
     assert len({line[2:24] for line in lines}) == 4
@@ -84,8 +95,8 @@ def test_price_for_one_rank_and_for_several() -> None:
     grouped = replace(two, groups=(None,))  # type: ignore[arg-type]
     assert price(grouped, replace(advice, cost=0)) == "No other rank was seen to wait for it in a collective"
     advice = replace(advice, cost=6, each=2)
-    assert price(grouped, replace(advice, waiting=1)).startswith("The other rank loses at least")
-    assert price(grouped, replace(advice, waiting=3)).startswith("Each of 3 ranks loses at least")
+    assert price(grouped, replace(advice, waiting=1)).startswith("The other rank waits at least")
+    assert price(grouped, replace(advice, waiting=3)).startswith("Each of 3 ranks waits at least")
 
 
 def test_iteration_time_equals_that_of_analyze() -> None:

@@ -268,6 +268,7 @@ class RankTable:
 REMEDIES = Path(__file__).with_name("remedies.toml")
 KERNELS = "kernels"
 EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work
+EXPLAINED = 0.5  # share of a lag: as large a share of extra kernels explains a host that is late
 MIN_WAIT_FRACTION = 0.03  # part of the ranks' time; a shorter wait gives no advice
 
 
@@ -348,7 +349,9 @@ def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler], pr
     part = first.part
     where = {"compute": "compute", "copies": "exposed copies"}.get(part, f"idle ({part})")
     kernels = ranks[first.rank].kernels
-    has_extra = part == "compute" and first.more_kernels * EXTRA_KERNEL_SHARE > kernels
+    # A host that is late because it launches as many more is not slow.
+    share_explained = {"compute": 0.0, "host": EXPLAINED, "launch": EXPLAINED}.get(part, np.inf) * first.share
+    has_extra = first.more_kernels > max(kernels / EXTRA_KERNEL_SHARE, share_explained * (kernels - first.more_kernels))
     extra = f" It runs {first.more_kernels:,} more kernels per iteration than the others, of {kernels:,}."
     cost = sum(straggler.cost for straggler in stragglers)
     together = [rank for rank in ranks if rank.set == ranks[first.rank].set and rank.matched]

@@ -1,6 +1,7 @@
 """Communication is not hidden behind compute.
 
 Symptom: NCCL kernels run while nothing computes. Waits for another rank are `communication_wait`.
+With one rank alone, its waits for others are part of it: only the others' captures show when they arrive.
 Cause: gradients are reduced after the backward pass instead of during it, or in buckets that are too large to start
 early or too small to be efficient.
 Remedy: tune the bucket size, overlap with backward, send fewer bytes. In a pipeline, whose stages wait for each other's
@@ -27,8 +28,12 @@ PIPELINE = re.compile(
 )
 
 
+OTHERS = "Whether it waits for a late rank, traceview fleet says from the reports of all. "
+
+
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
     """Yield one finding for each device with exposed communication."""
+    alone = sum(device.use.communication.count > 0 for device in facts.devices) < 2
     for device in facts.devices:
         communication = device.use.communication
         if communication.count:
@@ -37,6 +42,8 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
                 "count": quantity(communication.count, "communication kernel"),
                 "hidden": share(communication.overlapped_ns, communication.busy_ns),
                 "total": duration(communication.busy_ns),
+                "waits": "included" if alone else "excluded",
+                "others": OTHERS if alone else "",
             }
             case = "pipeline" if waits_for_stages(facts, device) else "sharded" if is_sharded else ""
             yield FindingDraft("exposed_communication", device, (ExposedClaim((COMMUNICATION,)),), values, case)

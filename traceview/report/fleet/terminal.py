@@ -99,7 +99,7 @@ def price(fleet: Fleet, advice: Advice) -> str:
         return "No other rank was seen to wait for it in a collective"
     ranks = "The other rank" if advice.waiting == 1 else f"Each of {advice.waiting:,} ranks"
     return (
-        f"{ranks} loses at least {duration(advice.each)} of {whole} of "
+        f"{ranks} waits at least {duration(advice.each)} of {whole} of "
         f"{duration(advice.wall)} ({share(advice.each, advice.wall)}); {duration(advice.cost)} in total"
     )
 
