@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.captures import SAMPLES, analyzed, sample
 from tests.made_trace import made_trace
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.trace import Trace
+from traceview.model.trace import MEMORIES, Trace
 from traceview.model.unprofiled import ESTIMATE, RANGE_EVENT, Bounds, ProfilerCosts, UnprofiledTime
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
+from traceview.replay.build import build
+from traceview.replay.constants import CAPTURE_NOISE
+from traceview.replay.graph import RUN
 from traceview.replay.prediction import predict, whatif
+from traceview.replay.profiler_costs import traced_events, without_profiler
+from traceview.replay.select import select
+from traceview.replay.unprofiled import HOST_SPREAD, LOADER_SPREAD
 
 US = 1000
 FREE = ESTIMATE.scaled(0)
@@ -89,7 +96,7 @@ def test_each_rank_of_a_capture_loses_its_own_share() -> None:
 
 
 def test_calls_without_cost_change_nothing() -> None:
-    analysis = analyze(sample("dual.sqlite"), costs=FREE)
+    analysis = analyze(sample("trainer/pinned.sqlite"), costs=FREE)
     assert isinstance(analysis.iterations, Iterations)
     time = unprofiled(analysis)
     assert time.low_ns < time.mean_ns == analysis.iterations.time_ns < time.high_ns
@@ -137,6 +144,40 @@ def test_range_is_wider_if_nsys_recorded_more() -> None:
     assert (more.mean_ns, more.high_ns) == (less.mean_ns, less.high_ns) and more.low_ns < less.low_ns
     notes = [[note.text for note in analysis.notes if note.id == "unprofiled_range"] for analysis in analyses]
     assert notes[0] == [] and notes[1][0].startswith("nsys recorded more than CUDA calls and ranges")
+
+
+def test_range_is_wider_where_a_loader_works() -> None:
+    trace = loop(kernel=1, pause=20)
+    named = trace.threads.with_columns(pl.lit("pt_data_pin").alias("name"))
+    usual, loader = (
+        unprofiled(analysis)
+        for analysis in (analyze(trace, costs=costs(1)), analyze(replace(trace, threads=named), costs=costs(1)))
+    )
+    assert loader.mean_ns == usual.mean_ns
+    for spread, time in ((HOST_SPREAD, usual), (LOADER_SPREAD, loader)):
+        assert time.low_ns == pytest.approx(time.mean_ns / spread * (1 - CAPTURE_NOISE), rel=0.02)
+        assert time.high_ns == pytest.approx(time.mean_ns * spread * (1 + CAPTURE_NOISE), rel=0.02)
+    notes = analyze(replace(trace, threads=named), costs=costs(1)).notes
+    assert [note.text for note in notes if note.id == "unprofiled_range"] == [
+        "What a DataLoader's processes give differs more from run to run than one run shows, so the range of the time "
+        "without the profiler is wider."
+    ]
+
+
+def test_host_fills_the_buffer_of_pageable_copies() -> None:
+    """On a slow host copies from pageable memory take longer, from pinned memory they do not."""
+    analysis = analyze(sample("trainer/serial.sqlite"))
+    selection = select(analysis)
+    assert not isinstance(selection, str)
+    graph = build(analysis.trace, selection)
+    run = graph.edges.kind == RUN
+    slow = traced_events(analysis.trace, graph, 1.5)
+    times = graph.edges.weight[run], without_profiler(analysis.trace, graph, slow, FREE).edges.weight[run]
+    memory = graph.operations.memory[graph.operations_at(graph.edges.target)[run]]
+    pageable = memory == MEMORIES.index("pageable")
+    assert pageable.any() and not pageable.all()
+    assert times[1][pageable] == pytest.approx(times[0][pageable] / 1.5, abs=1)
+    assert (times[1][~pageable] == times[0][~pageable]).all()
 
 
 def test_predictions_are_for_runs_without_the_profiler() -> None:

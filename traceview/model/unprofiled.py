@@ -29,34 +29,22 @@ class Bounds(NamedTuple):
         return Bounds(*(value * factor for value in self))
 
 
-SLOW_HOST = Bounds(0.35, 0.7, 1.0)
-
-
 @dataclass(frozen=True, slots=True)
 class ProfilerCosts:
     """What the profiler adds on a machine.
 
     `scale` is a factor of the constants above, 1 on the reference machine (captures/calibrate.py), and `kernel_gap` the
-    ns between two kernels of a GPU that is behind.
-    A host that runs slower than at its best in the capture takes slowdown ** `slow_host` of its time longer than in
-    other runs. `source` is "estimate" for another machine's figures and "calibration" for those of `traceview
-    calibrate`.
+    ns between two kernels of a GPU that is behind. `source` is "estimate" for another machine's figures and
+    "calibration" for those of `traceview calibrate`.
     """
 
     source: str
     scale: Bounds
     kernel_gap: Bounds
-    slow_host: Bounds = SLOW_HOST
-
-    @property
-    def alone(self) -> ProfilerCosts:
-        """The costs without those of a slow host, which are not the profiler's."""
-        return replace(self, slow_host=Bounds(0, 0, 0))
 
     def scaled(self, factor: float) -> ProfilerCosts:
         """Return the costs times a factor."""
-        scale, gap, slow = (bounds.times(factor) for bounds in (self.scale, self.kernel_gap, self.slow_host))
-        return replace(self, scale=scale, kernel_gap=gap, slow_host=slow)
+        return replace(self, scale=self.scale.times(factor), kernel_gap=self.kernel_gap.times(factor))
 
 
 GAP_SPREAD = Bounds(0.7, 1.0, 1.4)
@@ -69,7 +57,8 @@ class UnprofiledTime:
     """The time of an iteration without the profiler, and the profiler's part of each device's idle time.
 
     `source` is that of ProfilerCosts, or "given" for a measured time, which the `costs` are scaled to. `shares` has for
-    each device (row of Trace.devices) and cause the fraction of the idle time that is the profiler's.
+    each device (row of Trace.devices) and cause the fraction of the idle time that is the profiler's. `slowdown` is how
+    much slower the host ran than usually, 1 for a measured time.
     """
 
     mean_ns: int
@@ -78,6 +67,7 @@ class UnprofiledTime:
     source: str
     costs: ProfilerCosts
     shares: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    slowdown: float = 1.0
 
     @property
     def times(self) -> dict[str, int]:

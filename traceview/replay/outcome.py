@@ -72,7 +72,7 @@ class RunModel:
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler. Raises UnfitGraphError."""
         bounds = range(len(Bounds._fields))
-        events = traced_events(trace, self.graph, self.selection.work.slowdown())
+        events = traced_events(trace, self.graph, time.slowdown)
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
         middle = graphs[MIDDLE.profiler]
         return RunModel(middle, replay(middle, self.base), self.selection._replace(measured_ns=time.mean_ns), graphs)

@@ -15,10 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times, covered_length, union
-from traceview.model.trace import Trace
+from traceview.model.trace import MEMORIES, Trace
 from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
-from traceview.normalise.codes import categories
-from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
+from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, RUN, STREAM, WAIT, Codes, DependencyGraph
 
 Floats = NDArray[np.float64]
 MIN_HOST = 0.15  # share of the host time between two calls that stays, whatever the calls cost
@@ -26,18 +25,18 @@ MIN_CALL = 0.3  # share of a call that stays
 INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
 MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
 MIN_GAP = 400  # ns between two kernels
-USUAL_SLOWDOWN, MAX_SLOWDOWN = 1.15, 1.8  # median call over first decile, on a host at full speed and at most
-MIN_SAME, MIN_CALLS = 10, 100  # calls of nsys before the same kernel, and in all, that show the slowdown
-MAX_CALLS = 100_000  # calls that are looked at
-LOADER_THREADS = "^pt_data"  # names that PyTorch's DataLoader gives
+# The median launch call under nsys on a host of these GPUs at full speed, in ns; on others, that many first deciles.
+USUAL_LAUNCH, REFERENCE_GPUS, DECILES = 5_400, "H100|H200", 1.25
+MIN_CALLS, MAX_DECILES, MAX_SLOWDOWN = 100, 3, 1.5  # launches that show a slowdown; a longer one waits for room
 LOW, MIDDLE, HIGH = range(3)
+PAGEABLE = MEMORIES.index("pageable")
 
 
 class TracedEvents(NamedTuple):
     """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 
     `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
-    ranges. `ns` is what the profiler adds to the event. `slowdown` is that of the host (host_slowdown).
+    ranges. `ns` is what the profiler adds to the event. The host's time is divided by `slowdown`.
     """
 
     thread: Codes
@@ -83,32 +82,19 @@ def _from_to(frame: pl.DataFrame, begin: int, end: int, process: int) -> pl.Data
 
 
 def host_slowdown(trace: Trace, process: int) -> float:
-    """Return how much slower than at its best the host ran, relative to a usual capture; at least 1.
+    """Return how much slower than usually the host ran, from its launch calls; at least 1.
 
-    A call of nsys itself, which never waits, is compared with calls before the same kernel: code and caches are the
-    same. Cores of a shared host switch between two speeds for seconds. Where PyTorch's DataLoader runs, other processes
-    of the program slow the host down without the profiler too.
+    Cores of a shared host switch between two speeds, for seconds or for a whole capture. Where caches are cold, calls
+    and what nsys adds to them take longer too.
     """
-    names = trace.threads.filter(pl.col("process") == process)["name"].fill_null("")
-    if OWN_CALL not in categories(trace.api["name"]) or names.str.contains(LOADER_THREADS).any():
+    calls = trace.api.filter(pl.col("process") == process, pl.col("name").cast(pl.String).str.contains("LaunchKernel"))
+    length = calls["end"] - calls["start"]
+    if len(length) < MIN_CALLS:
         return 1.0
-    rows = trace.api.lazy().with_row_index("row").filter(pl.col("process") == process).head(MAX_CALLS)
-    kernels = trace.operations.lazy().select("launch", "shape", kernel="name").filter(pl.col("launch") < 2 * MAX_CALLS)
-    same = ["kernel", "shape"]
-    calls = (
-        rows.join(kernels.unique("launch").cast({"launch": pl.UInt32}), left_on="row", right_on="launch", how="left")
-        .sort("row")
-        .with_columns(pl.col(same).shift(-1).over("thread"))
-        .filter(pl.col("name") == OWN_CALL, pl.col("kernel").is_not_null())
-        .select(*same, ns=pl.col("end") - pl.col("start"))
-        .filter(pl.len().over(same) >= MIN_SAME)
-        .select(pl.col("ns") / pl.col("ns").quantile(0.1).over(same))
-        .collect()["ns"]
-    )
-    slowdown = calls.median()
-    if len(calls) < MIN_CALLS or not isinstance(slowdown, float):
-        return 1.0
-    return min(max(slowdown / USUAL_SLOWDOWN, 1.0), MAX_SLOWDOWN)
+    decile = length.quantile(0.1) or 0.0
+    median = length.filter(length <= MAX_DECILES * decile).median()
+    usual = USUAL_LAUNCH if trace.devices["name"].str.contains(REFERENCE_GPUS).any() else DECILES * decile
+    return min(max(float(median) / usual, 1.0), MAX_SLOWDOWN) if isinstance(median, float) else 1.0
 
 
 def without_profiler(
@@ -117,7 +103,8 @@ def without_profiler(
     """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
     faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
     weight = faster.edges.weight.astype(np.float64)
-    weight[np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown ** costs.slow_host[bound]
+    staged = faster.operation_edges(RUN, faster.operations.memory == PAGEABLE)  # the host fills the driver's buffer
+    weight[staged | np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown
     return faster.with_weight(weight.astype(np.int64))
 
 

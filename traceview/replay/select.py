@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +12,6 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Analysis, Iteration, Iterations, IterationSummary, NotMeasured, Spread
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.replay.graph import Codes
-from traceview.replay.profiler_costs import host_slowdown
 
 WHOLE_RUN = "run"  # IterationSummary.source of a run without iterations, which is modelled as one
 MAX_RUN = 40_000  # operations of such a run
@@ -30,7 +27,6 @@ class LaunchedWork(NamedTuple):
 
     `iteration` is that of the launch of each row of Trace.operations, -1 before the first one and for another process.
     `finish`, `start` and `counts` are the last end, the first start and the number of operations of each iteration.
-    `slowdown` returns that of the host (host_slowdown), which only the time without the profiler needs.
     """
 
     process: int
@@ -39,7 +35,6 @@ class LaunchedWork(NamedTuple):
     finish: Times
     start: Times
     counts: Times
-    slowdown: Callable[[], float]
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, other_process: int | None = None) -> LaunchedWork | None:
@@ -51,7 +46,7 @@ class LaunchedWork(NamedTuple):
         edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
         iteration = _iteration_of_operations(analysis.trace, process, edges)
         times = _iteration_times(analysis.trace, iteration, iterations.count)
-        return cls(process, edges, iteration, *times, cache(lambda: host_slowdown(analysis.trace, process)))
+        return cls(process, edges, iteration, *times)
 
 
 class Selection(NamedTuple):

@@ -20,7 +20,15 @@ from traceview.read import raw
 from traceview.replay.build import build
 from traceview.replay.constants import CAPTURE_NOISE
 from traceview.replay.graph import Codes, DependencyGraph, Replay, UnfitGraphError, replay
-from traceview.replay.profiler_costs import HIGH, LOW, MIDDLE, TracedEvents, traced_events, without_profiler
+from traceview.replay.profiler_costs import (
+    HIGH,
+    LOW,
+    MIDDLE,
+    TracedEvents,
+    host_slowdown,
+    traced_events,
+    without_profiler,
+)
 from traceview.replay.select import LaunchedWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
@@ -30,6 +38,8 @@ STEPS = 12  # steps of the search for that scale
 # Events that nsys records besides CUDA and NVTX. Its costs are known without these, so its calls may cost more.
 OTHER_EVENTS = (raw.SYSTEM_CALLS, raw.CPU_SAMPLES, raw.SCHEDULING, raw.CUDA_STACKS)
 OTHER_FACTOR = 2.0  # factor of the upper bound of the costs where these are recorded
+# Factor by which the host's time differs between runs, and where PyTorch's DataLoader has threads of these names.
+HOST_SPREAD, LOADER_SPREAD, LOADER_THREADS = 1.05, 1.15, "^pt_data"
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
 HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queued", "unknown"))
 QUEUED = CAUSES.index("queued")
@@ -53,52 +63,72 @@ def with_unprofiled_time(
     others = any(analysis.info.tables.get(table) for table in OTHER_EVENTS)
     if others:
         costs = replace(costs, scale=costs.scale._replace(high=OTHER_FACTOR * costs.scale.high))
-    time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns, work)
+    loader = analysis.trace.threads["name"].str.contains(LOADER_THREADS).any()
+    spread = LOADER_SPREAD if loader else HOST_SPREAD
+    time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns, work, spread)
     if time is None:
         return analysis
-    note = Note(
-        "unprofiled_range",
-        "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks). How much "
-        "this slows calls down is unknown, so the range of the time without the profiler is wider.",
-        affects=("iterations.unprofiled",),
-    )
+    reasons = (
+        (others, "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks). How "
+        "much this slows calls down is unknown"),
+        (loader, "What a DataLoader's processes give differs more from run to run than one run shows"),
+    )  # fmt: skip
+    notes = [
+        Note(
+            "unprofiled_range",
+            f"{reason}, so the range of the time without the profiler is wider.",
+            affects=("iterations.unprofiled",),
+        )
+        for holds, reason in reasons
+        if holds and given_ns is None
+    ]
     return replace(
         analysis,
-        notes=(*analysis.notes, note) if others and given_ns is None else analysis.notes,
+        notes=(*analysis.notes, *notes),
         iterations=replace(iterations, unprofiled=time),
         devices=tuple(with_profiler_part(device, time.shares.get(device.device)) for device in analysis.devices),
     )
 
 
 def _unprofiled_time(
-    analysis: Analysis, measured_ns: int, costs: ProfilerCosts, given_ns: int | None, work: LaunchedWork | None
+    analysis: Analysis,
+    measured_ns: int,
+    costs: ProfilerCosts,
+    given_ns: int | None,
+    work: LaunchedWork | None,
+    spread: float,
 ) -> UnprofiledTime | None:
     selection = select(analysis, MAX_OPERATIONS, work)
     if isinstance(selection, str):
         return None
     trace = analysis.trace
     graph = build(trace, selection)
-    events = traced_events(trace, graph, selection.work.slowdown())
+    events, slowdown = traced_events(trace, graph, 1.0), host_slowdown(trace, selection.work.process)
     try:
         base = replay(graph)
         # Shorter iterations stand for the run too: the rest of the mean is host time, for example a checkpoint.
         if base.per_iteration > (1 + MAX_ERROR) * selection.measured_ns:
             return None
         if given_ns is not None:
-            costs = _scaled_to(trace, graph, events, base, costs.alone, measured_ns - given_ns)
-        replays = [replay(without_profiler(trace, graph, events, costs, bound), base) for bound in (LOW, MIDDLE, HIGH)]
-        full_speed = events.slowdown == 1
-        alone = replays[MIDDLE] if full_speed else replay(without_profiler(trace, graph, events, costs.alone), base)
+            costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
+        alone = replay(without_profiler(trace, graph, events, costs), base)
+        hosts = ((LOW, slowdown / spread), (MIDDLE, slowdown), (HIGH, slowdown * spread))
+        high, middle, low = (
+            measured_ns
+            + replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound), base).per_iteration
+            - base.per_iteration
+            for bound, host in hosts
+        )
     except UnfitGraphError:
         return None
     threads = ThreadStates.from_trace(trace)
     shares = _shares_of_others(analysis, threads, selection, costs)
     shares |= _shares_of_process(analysis, threads, graph, base, alone)
-    high, middle, low = (max(measured_ns - max(base.per_iteration - run.per_iteration, 0), 1) for run in replays)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
-    low, high = int(min(low, middle) * (1 - CAPTURE_NOISE)), int(max(high, middle) * (1 + CAPTURE_NOISE))
-    return UnprofiledTime(middle, low, high, costs.source, costs, shares)
+    middle = max(min(middle, measured_ns), 1)
+    low, high = max(int(min(low, middle) * (1 - CAPTURE_NOISE)), 1), int(max(high, middle) * (1 + CAPTURE_NOISE))
+    return UnprofiledTime(middle, low, high, costs.source, costs, shares, slowdown)
 
 
 def _shares_of_process(
@@ -121,10 +151,10 @@ def _shares_of_others(
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
-        events = traced_events(analysis.trace, graph, other.work.slowdown())
+        events = traced_events(analysis.trace, graph, 1.0)
         try:
             base = replay(graph)
-            run = replay(without_profiler(analysis.trace, graph, events, costs.alone), base)
+            run = replay(without_profiler(analysis.trace, graph, events, costs), base)
         except UnfitGraphError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
