@@ -136,6 +136,26 @@ def test_layers_do_not_win_over_tokens(layers: int) -> None:
     assert len(period.first) == 24
 
 
+@pytest.mark.parametrize("head", [[1, 2, 3, 30, 31], [1, 2, 3, 4, 5, 6, 7, 8, 30]])
+def test_head_that_looks_like_a_shorter_layer_does_not_hide_the_token(head: list[int]) -> None:
+    period = period_of([*list(range(1, 18)) * 24, *head] * 30)
+    assert period is not None
+    assert len(period.first) == 30
+
+
+def test_halves_of_a_step_do_not_win_over_the_step() -> None:
+    products = [1, 2] * 40
+    period = period_of([20, *products, 21, 22, 20, *products, 23, 24, 25, 26, 27, 28] * 30)
+    assert period is not None
+    assert len(period.first) == 30
+
+
+def test_equal_halves_are_iterations() -> None:
+    period = period_of([20, *[1, 2] * 40, 21, 22] * 60)
+    assert period is not None
+    assert len(period.first) == 60
+
+
 def test_epochs_do_not_win_over_steps_that_talk_to_the_host() -> None:
     step = layered_step(2)
     epoch = [*step * 20, *[1, 2, 3, 4, 5, 6] * 5]

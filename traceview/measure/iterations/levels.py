@@ -343,7 +343,7 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
         return None
     best = max(level.worth for level in levels)
     chosen = next(level for level in levels if level.worth >= best - NEARLY_BEST)
-    chosen = next((outer for outer in levels if _is_wrapped_by(outer, chosen)), chosen)
+    chosen = next((outer for outer in levels if _is_wrapped_by(outer, chosen) or _is_pair_of(outer, chosen)), chosen)
     nested = [level for level in levels if _is_step_of(level, chosen)]
     return nested[-1] if nested else chosen
 
@@ -375,4 +375,15 @@ def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:
     # A step with a few launches more, every N steps, logs something and waits for it.
     if MIN_EXTRA <= inner.extra <= inner.length // STRICT:
         return longer and once_each and outer.talking == 0 and outer.score > inner.score - NEARLY_BEST
-    return longer and once_each and inner.extra >= MIN_EXTRA and outer.score > inner.score
+    # What follows the last layer may look like a shorter layer.
+    return longer and once_each and abs(inner.extra) >= MIN_EXTRA and outer.score > inner.score
+
+
+def _is_pair_of(outer: PeriodLevel, inner: PeriodLevel) -> bool:
+    """Return whether each repetition of `outer` is two of `inner`, whose lengths alternate: halves of a step."""
+    if len(inner.places) < 2 * MIN_REPEATS:
+        return False
+    lengths = np.diff(inner.places)
+    first, second = (float(np.median(lengths[half::2])) for half in range(2))
+    even = np.mean(np.abs(lengths - np.where(np.arange(len(lengths)) % 2, second, first)) < MIN_EXTRA)
+    return bool(abs(first + second - outer.length) < MIN_EXTRA <= abs(first - second) and even >= MIN_EVEN)
