@@ -26,6 +26,7 @@ SOFTMAX_BACKWARD = "void at::native::<unnamed>::softmax_warp_backward<float, flo
 COPY = "void at::native::elementwise_kernel<(int)2, at::native::direct_copy_kernel_cuda(at::I &)>(int)"
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align1>(T1::Params)"
 FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(P)"
+GATHER = "void at::native::vectorized_gather_kernel<(int)16, long>(char *)"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
 
 
@@ -111,6 +112,17 @@ def test_softmax_between_products_of_one_batch_is_no_attention() -> None:
     """A classifier or a policy has one product before its softmax; attention has one for each head and sample."""
     kernels = sequence([BF16_GEMM, SOFTMAX, BF16_GEMM])
     assert "no softmax" in str(SDPA.estimate(kernels._replace(is_flat=np.ones(2, np.bool_))))
+
+
+def test_attention_whose_grids_hide_the_batch_shows_in_the_softmax() -> None:
+    """Each kernel of a persistent product has a flat grid; attention's softmax passes over what the product writes."""
+
+    def found(inner: str, softmax_ns: int) -> bool:
+        kernels = sequence([BF16_GEMM, inner, SOFTMAX, BF16_GEMM], [10_000, 10_000, softmax_ns, 10_000])
+        return not isinstance(SDPA.estimate(kernels._replace(is_flat=np.ones(3, np.bool_))), str)
+
+    assert found(ADD, 30_000)
+    assert not found(ADD, 9_000) and not found(GATHER, 30_000)
 
 
 def test_softmax_where_attention_is_fused_selects_experts() -> None:

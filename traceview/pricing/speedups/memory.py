@@ -37,6 +37,7 @@ FILL = r"FillFunctor<(float|c10::BFloat16|c10::Half|double)>"
 EMBEDDING_GRADIENT = r"compute_grad_weight|krn_partial|sum_and_scatter|embedding_backward_feature"
 # Softmax of a loss over classes. The fifth parameter of softmax_warp_* says whether the logarithm is taken.
 LOSS = r"LogSoftMax|nll_loss|cross_entropy|softmax_warp_\w+<(?:[\w:]+, ){3}(?:\(int\))?\d+, (?:true|\(bool\)1)"
+ATTENTION_FAMILIES = ("softmax", "elementwise", "copy", "random")
 CAST = r"bfloat16_copy|float16_copy|unrolled_elementwise_kernel<.*direct_copy"
 CONCATENATION = r"CatArrayBatchedCopy"
 STRIDED = r"::elementwise_kernel<.*direct_copy"
@@ -163,10 +164,16 @@ def _attention(kernels: KernelSequence) -> Members:
     first, last = kernels.runs(~product)
     has_softmax, has_loss = (per_run(members, first, last, np.maximum) > 0 for members in (softmax, loss))
     # Attention multiplies once for each head and sample: at least one of the two products is batched, neither is split.
+    # The grid of cuBLAS's kernels for Hopper does not show that. Then only kernels of attention lie between, and the
+    # softmax, which passes over what the product writes, takes longer; that of a classifier takes little.
     batched = product & ~kernels.is_flat[kernels.shape]
+    persistent = np.where(product & kernels.matches("^nvjet"), kernels.ns, np.iinfo(np.int64).max)
+    foreign = per_run(~kernels.in_families(*ATTENTION_FAMILIES), first, last, np.maximum) > 0
+    longest = per_run(np.where(softmax, kernels.ns, 0), first, last, np.maximum)
+    shows = ~foreign & (longest > np.maximum(persistent[first - 1], persistent[last % count]))
     is_split = per_run(kernels.matches("(?i)split_?k"), first, last, np.maximum) > 0
     chosen = (first > 0) & (last < count) & has_softmax & ~has_loss & ~is_split
-    chosen &= batched[first - 1] | batched[last % count]
+    chosen &= batched[first - 1] | batched[last % count] | shows
     first, last = first[chosen], last[chosen]
     if len(first) == 0:
         return Members(fused)
