@@ -26,6 +26,7 @@ SOFTMAX_BACKWARD = "void at::native::<unnamed>::softmax_warp_backward<float, flo
 COPY = "void at::native::elementwise_kernel<(int)2, at::native::direct_copy_kernel_cuda(at::I &)>(int)"
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align1>(T1::Params)"
 FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(P)"
+SPLIT_SUM = "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float>(P)"
 GATHER = "void at::native::vectorized_gather_kernel<(int)16, long>(char *)"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
 
@@ -196,6 +197,16 @@ def test_equal_small_products(count: int, applies: bool) -> None:
     assert isinstance(estimate, str) is not applies
     if not isinstance(estimate, str):
         assert int(estimate.gone.sum()) == count - 1
+
+
+def test_small_products_by_turns() -> None:
+    """A backward pass has two products for each of the forward pass, one of them split, with a sum after it."""
+    rounds = sequence([BF16_GEMM, SPLIT_SUM, ODD] * 5 + [ADD])
+    estimate = BATCH.estimate(rounds)
+    assert not isinstance(estimate, str)
+    assert estimate.rows.tolist() == list(range(15))
+    assert estimate.gone.tolist() == [False] * 3 + [True] * 12
+    assert isinstance(BATCH.estimate(sequence([BF16_GEMM, ADD, ODD] * 5)), str)
 
 
 def test_no_kernels() -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traceview.intervals import index_ranges, runs
 from traceview.measure.kernels.families import MATRIX, KernelKind
 from traceview.model.peaks import peak_flops
 from traceview.pricing.speedups.steps import (
@@ -40,7 +41,7 @@ FILL_BLOCK = 1024  # elements that a block of PyTorch's fill kernel sets
 MIN_ROWS = 2_048  # rows of a loss from which FILL_BLOCK determines the number of columns
 SMALL = 1.0  # blocks per SM
 BATCHED_LEFT = (0.05, 0.12, 0.5)  # share left of products that each leave SMs idle and take a few µs, mostly latency
-MIN_EQUAL = 4
+MIN_EQUAL, MAX_CYCLE = 4, 3  # rounds, and kernels of a round
 
 
 def _layouts(kernels: KernelSequence) -> Members:
@@ -118,19 +119,32 @@ def has_unpadded_vocabulary(totals: Totals) -> bool:
 
 
 def _small_products(kernels: KernelSequence) -> Members:
-    """Choose equal small products that follow each other; a batched product leaves a fraction that depends on them."""
+    """Choose equal small products that follow each other; a batched product leaves a fraction that depends on them.
+
+    A backward pass has two products for each one of the forward pass, by turns; a split product has a sum after it.
+    """
     few_blocks = kernels.blocks < SMALL * kernels.sms
-    small = np.flatnonzero(kernels.in_families("gemm") & few_blocks[kernels.shape])
+    small = np.flatnonzero(
+        (kernels.in_families("gemm") & few_blocks[kernels.shape]) | kernels.matches("splitKreduce_kernel")
+    )
     shape, stream = kernels.shape[small], kernels.stream[small]
-    same = (np.diff(small) == 1) & (shape[1:] == shape[:-1]) & (stream[1:] == stream[:-1])
-    edges = np.concatenate([[0], np.flatnonzero(~same) + 1, [len(small)]])
-    length = np.repeat(np.diff(edges), np.diff(edges))
-    equal = length >= MIN_EQUAL
-    first, later = np.zeros((2, len(kernels.ns)), np.bool_)
-    later[small[equal]] = np.concatenate([[False], same])[: len(small)][equal]
-    first[small[equal]] = ~later[small[equal]]
-    left = np.maximum(np.array(BATCHED_LEFT)[:, None], 1 / length[equal])
-    return Members({"first": first, "later": later}, left)
+    rounds = np.zeros(len(small), np.int64)
+    later = np.zeros(len(small), np.bool_)
+    for cycle in range(MAX_CYCLE, 0, -1):  # the shortest cycle counts
+        same = np.zeros(len(small), np.bool_)
+        same[cycle:] = (small[cycle:] - small[:-cycle] == cycle) & (shape[cycle:] == shape[:-cycle])
+        same[cycle:] &= stream[cycle:] == stream[:-cycle]
+        first, last = runs(same)
+        count = (last - first) // cycle + 1
+        first, last, count = (each[count >= MIN_EQUAL] for each in (first, last, count))
+        places = index_ranges(first - cycle, last - first + cycle)
+        rounds[places], later[places] = np.repeat(count, last - first + cycle), same[places]
+    equal = rounds >= MIN_EQUAL
+    members = np.zeros((2, len(kernels.ns)), np.bool_)
+    for member, chosen in zip(members, (equal & ~later, equal & later), strict=True):
+        member[small[chosen]] = True
+    left = np.maximum(np.array(BATCHED_LEFT)[:, None], 1 / rounds[equal])
+    return Members({"first": members[0], "later": members[1]}, left)
 
 
 def _decide_batch(totals: Totals) -> SpeedupDecision | str:
