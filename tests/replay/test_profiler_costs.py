@@ -50,5 +50,16 @@ def test_host_whose_usual_launch_is_unknown_is_compared_with_itself() -> None:
     assert host_slowdown(mixed, PROCESS) == pytest.approx(9_000 / 6_000 / DECILES)
 
 
+def test_processes_that_launch_at_once_are_compared_with_themselves() -> None:
+    trace = launches([7_500] * 400)
+    both = trace.api.with_columns(process=pl.Series([PROCESS, PROCESS + 1] * 200, dtype=trace.api["process"].dtype))
+    assert host_slowdown(trace, PROCESS) == pytest.approx(7_500 / USUAL_LAUNCH)
+    assert host_slowdown(replace(trace, api=both), PROCESS) == 1
+
+
+def test_calls_of_no_length_show_nothing() -> None:
+    assert host_slowdown(launches([0] * 200), PROCESS) == 1
+
+
 def test_capture_without_launch_calls() -> None:
     assert host_slowdown(made_trace([(5, 9, "compute", 0, 0)], [(0, 4, "api", 0)]), PROCESS) == 1

@@ -25,7 +25,7 @@ MIN_CALL = 0.3  # share of a call that stays
 INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
 MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
 MIN_GAP = 400  # ns between two kernels
-# The median launch call under nsys on a host of these GPUs at full speed, in ns; on others, that many first deciles.
+# The median launch call under nsys on a host of these GPUs at full speed, in ns; elsewhere, that many first deciles.
 USUAL_LAUNCH, REFERENCE_GPUS, DECILES = 5_400, "H100|H200", 1.25
 MIN_CALLS, MAX_DECILES, MAX_SLOWDOWN = 100, 3, 1.5  # launches that show a slowdown; a longer one waits for room
 LOW, MIDDLE, HIGH = range(3)
@@ -87,13 +87,15 @@ def host_slowdown(trace: Trace, process: int) -> float:
     Cores of a shared host switch between two speeds, for seconds or for a whole capture. Where caches are cold, calls
     and what nsys adds to them take longer too.
     """
-    calls = trace.api.filter(pl.col("process") == process, pl.col("name").cast(pl.String).str.contains("LaunchKernel"))
-    length = calls["end"] - calls["start"]
-    if len(length) < MIN_CALLS:
+    calls = trace.api.filter(pl.col("name").cast(pl.String).str.contains("LaunchKernel"))
+    is_alone = calls["process"].n_unique() == 1  # processes that launch at once delay each other without nsys too
+    length = calls.filter(pl.col("process") == process).select(pl.col("end") - pl.col("start"))["end"]
+    decile = length.quantile(0.1)
+    if len(length) < MIN_CALLS or not decile:
         return 1.0
-    decile = length.quantile(0.1) or 0.0
     median = length.filter(length <= MAX_DECILES * decile).median()
-    usual = USUAL_LAUNCH if trace.devices["name"].str.contains(REFERENCE_GPUS).any() else DECILES * decile
+    is_known = is_alone and trace.devices["name"].str.contains(REFERENCE_GPUS).any()
+    usual = USUAL_LAUNCH if is_known else DECILES * decile
     return min(max(float(median) / usual, 1.0), MAX_SLOWDOWN) if isinstance(median, float) else 1.0
 
 
