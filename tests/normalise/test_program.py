@@ -13,6 +13,7 @@ from tests.captures import sample, shared
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.pipeline import open_trace
+from traceview.pricing.texts import texts_for
 
 # Captures, and the kind, training and Python that their sources say.
 CAPTURES = {
@@ -210,3 +211,15 @@ def test_evidence_holds_no_text_of_the_program() -> None:
         "julia: a process of Julia",
         "training: ranges of a backward pass or an optimizer",
     )
+
+
+def test_advice_for_gpus_of_amd_names_no_tool_of_nvidia() -> None:
+    nothing = ProgramNames(**{field: pl.Series([], dtype=pl.String) for field in FIELDS})
+    operations = pl.DataFrame(schema={"name": pl.String, "start": pl.Int64, "end": pl.Int64})
+    amd = find_program(nothing, operations, True, ["AMD Instinct MI300X"])
+    nvidia = find_program(nothing, operations, True, ["NVIDIA H100"])
+    text = "Compute nothing twice. Nsight Compute shows how close it is."
+    entry = {"title": "", "cuda": {"fix": text, "command": "ncu COMMAND"}}
+    texts = {program.nvidia: texts_for(entry, "", program, {}) for program in (amd, nvidia)}
+    shown = {key: (each["advice"], each.code) for key, each in texts.items() if each is not None}
+    assert shown == {False: ("Compute nothing twice.", ""), True: (text, "ncu COMMAND")}

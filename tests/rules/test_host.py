@@ -85,8 +85,10 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     (held,) = findings(late_work(1 * MS, calls=15), queued_work)
     assert (held.id, held.cost_ns) == ("late_start", 18 * MS)
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
-    (waiting,) = findings(late_work(1 * MS, calls=15, role="sync"), queued_work)
-    assert "does not show why" in waiting.title
+    assert long.gain.reason == "the capture does not show what the GPU waits for" and not held.gain.reason
+    for role in ("sync", "blocking_copy"):
+        (waiting,) = findings(late_work(1 * MS, calls=15, role=role), queued_work)
+        assert "does not show why" in waiting.title
     monkeypatch.setattr(sys.modules[queued_work.decide.__module__], "is_shared", lambda use: True)
     (shared,) = findings(late_work(1 * MS), queued_work)
     assert "while another program uses the GPU" in shared.title and shared.remedy == "Capture alone on the GPU."

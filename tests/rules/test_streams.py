@@ -133,6 +133,8 @@ def test_stages_of_a_pipeline_need_more_micro_batches() -> None:
     """A receive from another stage cannot be hidden; an all-to-all exchange, with the same kernel, can be."""
     work = [(0, MS, "compute", 0, None), (MS, 2 * MS, "communication", 1, None), (2 * MS, 3 * MS, "compute", 0, None)]
     names = ["gemm", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "gemm"]
+    (alone,) = findings(with_names(made_trace([(0, MS, "communication", 0, None)]), names[1:2]), exposed_communication)
+    assert alone.remedy == "Send fewer and larger messages, or find the rank that is late."
     advice = {}
     for name in ("stage 1 forward 3", "experts"):
         trace = in_training(with_names(made_trace(work, ranges=[(0, 3 * MS, name, 0)]), names))

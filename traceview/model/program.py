@@ -49,6 +49,7 @@ class Program:
         python: Whether Python runs the program.
         communicates: Whether several GPUs or ranks exchange data; None if that is unknown.
         attention: Whether a kernel or range is named after attention; None if that is unknown.
+        nvidia: Whether the tools of NVIDIA fit its GPUs.
         evidence: One line for each framework and for training. It contains no name, path or text of the program.
     """
 
@@ -59,6 +60,7 @@ class Program:
     evidence: tuple[str, ...] = ()
     communicates: bool | None = None
     attention: bool | None = None
+    nvidia: bool = True
 
     @property
     def has_model(self) -> bool:

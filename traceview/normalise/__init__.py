@@ -179,7 +179,7 @@ def _without_events(
         ProgramNames.from_tables(tables, names, kernels, ranges),
         kernels,
         info.profiler == raw.TORCH_PROFILER,
-        len(located.devices.frame),
+        located.devices.frame["name"].to_list(),
     )
     return Trace(
         info=info,

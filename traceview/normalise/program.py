@@ -6,7 +6,7 @@ and of modules in stack samples. No text of the program leaves this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -152,8 +152,10 @@ MODELS = ("pytorch", "tensorrt", "onnx", "jax", "tensorflow")
 IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", *ARRAYS)
 
 
-def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool, devices: int = 1) -> Program:
-    """Return the kind of the program that made a capture of this number of GPUs."""
+def find_program(
+    names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool, devices: Sequence[str | None] = ("",)
+) -> Program:
+    """Return the kind of the program that made a capture of GPUs with these names."""
     signs, weak = {"pytorch": TORCH_TRACE} if is_torch_trace else {}, set[str]()
     for mark in framework_marks():
         if (mark.framework not in signs or mark.framework in weak) and names.matching(mark).len():
@@ -182,8 +184,9 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
         or any(names.matching(mark).len() for mark in PYTHON_MARKS)
         or (is_nameless and kind in IN_PYTHON),
         evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
-        communicates="mpi" in signs or devices > 1 or bool(communicates(names.kernels, names.kernels).any()),
+        communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
         attention=any(part.str.contains(ATTENTION).any() for part in (names.kernels, names.ranges)),
+        nvidia=not any("AMD" in (name or "") for name in devices),
     )
 
 

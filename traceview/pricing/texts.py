@@ -13,7 +13,7 @@ The entry of a finding is the file traceview/rules/texts/ID.toml, or a mapping o
     known, known_remedy     The advice, without code, if the capture shows where the host was, and the same in one line.
 
 A sentence or code with a word of NEEDS is for programs that have what it speaks of. `training`, `communicates`,
-`attention` and `cupy` are properties of a program.
+`attention`, `cupy` and `nvidia` are properties of a program.
 
 A table with the name of a kind of program (KINDS) has the texts for programs of this kind. The closest table gives
 fix, code and known. If no table fits the program, it gets no such finding. Other tables are cases that a rule
@@ -69,6 +69,7 @@ NEEDS: Mapping[str, re.Pattern[str]] = {
     ),
     "attention": re.compile(r"(?i)attention|flash|keys and values|\bcache\["),
     "cupy": re.compile(r"(?i)cupy"),
+    "nvidia": re.compile(r"Nsight Compute|\bncu\b"),
 }
 PRICED = ("cost", "share", "gaps")  # values that follow from the price
 Entry: TypeAlias = Mapping[str, Any]

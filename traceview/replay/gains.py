@@ -142,6 +142,7 @@ def _rank(
         limits = finding.claims == "compute" and finding.device in computing and finding.device not in faster
         limit = HIGH_SHARE if limits or finding.decisive_fraction >= NEARLY_ALL else MEDIUM_SHARE
         own = min(limit, finding.decisive_fraction) * BEHIND if behind else gain.fraction
+        own *= BEHIND if gain.source == "none" and finding.claims != "compute" else 1
         own = MOST_FIRST if finding.once and not behind else own
         joined = gain.source == "predicted" or behind
         whole[key] = max(whole.get(key, 0.0), own) if joined else whole.get(key, 0.0) + own

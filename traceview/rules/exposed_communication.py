@@ -5,7 +5,7 @@ With one rank alone, its waits for others are part of it: only the others' captu
 Cause: gradients are reduced after the backward pass instead of during it, or in buckets that are too large to start
 early or too small to be efficient.
 Remedy: tune the bucket size, overlap with backward, send fewer bytes. In a pipeline, whose stages wait for each other's
-micro-batches, more micro-batches or an interleaved schedule.
+micro-batches, more micro-batches or an interleaved schedule. Where nothing computes, fewer messages or a late rank.
 
 Claims the exposed communication that is left.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from traceview.model.analysis import NotMeasured
 from traceview.model.units import duration, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft, Rule
+from traceview.pricing.base import MEDIUM_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule
 from traceview.pricing.claims import ExposedClaim
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
@@ -46,6 +46,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
                 "others": OTHERS if alone else "",
             }
             case = "pipeline" if waits_for_stages(facts, device) else "sharded" if is_sharded else ""
+            case = "alone" if facts.analysis.compute_share(device.use) < MEDIUM_SHARE else case
             yield FindingDraft("exposed_communication", device, (ExposedClaim((COMMUNICATION,)),), values, case)
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times, rows_where
+from traceview.measure.run import WORKING_ROLES
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.model.units import duration, quantity, share
@@ -95,11 +96,11 @@ def _reasons(trace: Trace, device: DevicePart, gaps: Rows, queued: Times) -> Cod
 def _time_in_calls(trace: Trace, device: DevicePart, idle: Intervals) -> dict[str, int]:
     """Return the ns of the idle time in which a thread is in a long CUDA call, by the call's name.
 
-    Synchronizations do not count: they wait for the GPU, not the GPU for them.
+    Synchronizations and blocking copies do not count: they wait for the GPU, not the GPU for them.
     """
     long = trace.api.filter(
         (pl.col("end") - pl.col("start") > MAX_HARDWARE_GAP)
-        & (pl.col("role") != "sync")
+        & pl.col("role").is_in(WORKING_ROLES)
         & (pl.col("start") < device.window.end)
         & (pl.col("end") > device.window.start)
         & pl.col("process").is_in(list(device.process_ids))

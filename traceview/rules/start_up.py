@@ -243,7 +243,7 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _StartUpSums]) -> Iterator[F
         if analysis.covers_run and host > with_host:
             place = Place("the host prepares the first work", analysis.run.start, work.start, device.use.id)
             left = host - with_host
-            yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=left, evidence=(place,))
+            yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=left, evidence=(place,), once=True)
         if analysis.covers_run:
             yield _end(facts, device, own.after, work.end)
 
