@@ -43,7 +43,7 @@ MIN_PAUSE = 1000  # ns
 MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and share of groups of the typical size
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
 MAX_TALKING_LAYERS = 0.1
-MIN_LOOP = 0.2  # share of the launches or of their GPU time
+MIN_LOOP = 0.2  # share of the GPU time
 # Shares of the GPU time of a training program: kernels that each step has, and how far kernels reach through the steps.
 MIN_STEP_KERNELS, MIN_REACH = 0.8, 0.9
 
@@ -66,7 +66,7 @@ class Period(NamedTuple):
 def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
     """Return the iterations of all loops that follow each other, and the other levels that repeat (see find_periods).
 
-    A loop beside the first one counts where it has MIN_LOOP of the launches or of their GPU time.
+    A loop beside the first one counts where it has MIN_LOOP of the GPU time.
     """
     period, levels = find_periods(sequence, training)
     if period is None:
@@ -76,7 +76,7 @@ def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[
     while parts:
         begin, stop = parts.pop()
         part = sequence.part(begin, stop)
-        if max((stop - begin) / count, int(part.gpu_ns.sum()) / max(gpu_ns, 1)) < MIN_LOOP:
+        if int(part.gpu_ns.sum()) <= MIN_LOOP * gpu_ns:
             continue
         loop, _ = find_periods(part, training)
         if loop is not None:
