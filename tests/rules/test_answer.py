@@ -64,6 +64,12 @@ def test_answer_without_a_replay(serial: Analysis, gain: Gain, words: str) -> No
     assert words in answer(replace(serial, findings=(replace(serial.findings[0], gain=gain),)))
 
 
+def test_remedy_of_a_case_has_not_the_effect_of_the_entry(serial: Analysis) -> None:
+    gain = Gain(30 * MS, 0, 30 * MS, "bound", "no model", 300 * MS)
+    small = replace(serial.findings[0], gain=gain, change="", remedy="Gather small copies.")
+    assert answer(replace(serial, findings=(small,))).endswith("A change would save at most 10%: gather small copies.")
+
+
 def test_without_iterations_the_run_is_the_base(serial: Analysis) -> None:
     text = answer(replace(serial, iterations=NotMeasured("nothing repeats")))
     assert text.startswith("PyTorch training, 601 ms: ") and " would take the run to " in text

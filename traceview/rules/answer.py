@@ -103,8 +103,10 @@ def _best_change(analysis: Analysis) -> str:
     first = analysis.findings[0]
     gain, remedy = first.gain, first.remedy or first.advice
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
-    effect = _entry(first.id).get("effect", "")
-    effect = f"{effect[:1].upper()}{effect[1:]}{where}"
+    entry = _entry(first.id)
+    # A case without the change of its entry has another remedy, which the entry's effect does not describe.
+    effect = "" if entry.get("change") and not first.change else entry.get("effect", "")
+    words = f"{effect[:1].upper()}{effect[1:]}{where}" if effect else f"{first.title}{where}. A change"
     if gain.source == "none":
         return f"{first.title}{where}. {remedy}"
     if gain.is_little:
@@ -112,8 +114,8 @@ def _best_change(analysis: Analysis) -> str:
     if gain.source == "bound" or not effect:
         whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
         saved = f"{share_of_gain(first)}{whole}"
-        return f"{effect or first.title} would save at most {saved}: {remedy[:1].lower()}{remedy[1:]}"
-    return f"{effect} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
+        return f"{words} would save at most {saved}: {remedy[:1].lower()}{remedy[1:]}"
+    return f"{words} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
 
 
 def share_of_gain(finding: Finding) -> str:
