@@ -127,17 +127,17 @@ def _decide(facts: CaptureFacts, sums: Mapping[int, _Graphs]) -> Iterator[Findin
     for device in facts.devices:
         chosen, graphs = costliest(device.use), sums[device.row]
         if sum(graphs.ns.values()) >= HIGH_SHARE * device.use.window.length:
-            yield _draft_of_graphs(device, graphs)
+            yield _draft_of_graphs(facts, device, graphs)
         if chosen is not None and chosen.ns >= HIGH_SHARE * device.use.window.length:
             yield _draft(facts, device, chosen)
 
 
-def _draft_of_graphs(device: DeviceFacts, graphs: _Graphs) -> FindingDraft:
+def _draft_of_graphs(facts: CaptureFacts, device: DeviceFacts, graphs: _Graphs) -> FindingDraft:
     length, ns, count = device.use.window.length, sum(graphs.ns.values()), sum(graphs.launches.values())
     name = max(graphs.ns, key=graphs.ns.__getitem__)
     values = {
         "what": f"{name} takes" if len(graphs.ns) == 1 else f"{len(graphs.ns):,} CUDA graphs take",
-        "part": share(min(ns, length), length),
+        "part": f"{share(min(ns, length), length)} of {_covered(facts)}",
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(ns / count),
         "limits": metric_sentence(device.use).strip(),
@@ -159,7 +159,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
     )
     values = {
         "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
-        "part": share(min(chosen.ns, use.window.length), use.window.length),
+        "part": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(facts)}",
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(chosen.ns / count),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
@@ -170,6 +170,11 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
     }
     claim = ComputeClaim(GROUP, labels=frozenset(_name(row.family, row.label) for row in chosen.rows))
     return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, kind, gpu))
+
+
+def _covered(facts: CaptureFacts) -> str:
+    """Return the time that a share is of. Gains of a whole run are of the run, which is longer."""
+    return "the time from first to last GPU work" if facts.analysis.covers_run else "the time"
 
 
 def _case(row: KernelUse, kind: KernelKind, gpu: Mapping[str, object]) -> str:
