@@ -42,7 +42,7 @@ def test_answer_states_the_run_and_the_best_change(serial: Analysis) -> None:
     first = serial.findings[0]
     assert first.id == "pageable_copies" and first.gain.source == "predicted"
     text = serial.answer.text
-    assert text.startswith("PyTorch training, 30.1 ms a step (about 24.")
+    assert text.startswith("PyTorch training, 30.1 ms a step (about 25.")
     assert "60% is pageable copies and a quarter compute. Pinned host memory would take a step to " in text
     low, high = first.gain.after_ns
     assert text.endswith(f"to {time_range(low, high)}.")

@@ -15,20 +15,12 @@ from traceview.measure.activity import Activity, device_activity
 from traceview.measure.gaps import ThreadStates, attribute
 from traceview.model.analysis import CAUSES, Analysis, DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import Note, Trace
-from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
+from traceview.model.unprofiled import Bounds, ProfilerCosts, UnprofiledTime
 from traceview.read import raw
 from traceview.replay.build import build
 from traceview.replay.constants import CAPTURE_NOISE
 from traceview.replay.graph import Codes, DependencyGraph, Replay, UnfitGraphError, replay
-from traceview.replay.profiler_costs import (
-    HIGH,
-    LOW,
-    MIDDLE,
-    TracedEvents,
-    host_slowdown,
-    traced_events,
-    without_profiler,
-)
+from traceview.replay.profiler_costs import MIDDLE, TracedEvents, host_slowdown, traced_events, without_profiler
 from traceview.replay.select import LaunchedWork, Selection, select
 
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
@@ -38,6 +30,8 @@ STEPS = 12  # steps of the search for that scale
 # Events that nsys records besides CUDA and NVTX. Its costs are known without these, so its calls may cost more.
 OTHER_EVENTS = (raw.SYSTEM_CALLS, raw.CPU_SAMPLES, raw.SCHEDULING, raw.CUDA_STACKS)
 OTHER_FACTOR = 2.0  # factor of the upper bound of the costs where these are recorded
+# How much of the slowdown other runs lack, as exponents: a third of it, most, all.
+SLOW_HOST = Bounds(0.35, 0.7, 1.0)
 # Factor by which the host's time differs between runs, and where PyTorch's DataLoader has threads of these names.
 HOST_SPREAD, LOADER_SPREAD, LOADER_THREADS = 1.05, 1.15, "^pt_data"
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
@@ -112,12 +106,12 @@ def _unprofiled_time(
         if given_ns is not None:
             costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
         alone = replay(without_profiler(trace, graph, events, costs), base)
-        hosts = ((LOW, slowdown / spread), (MIDDLE, slowdown), (HIGH, slowdown * spread))
+        hosts = [slowdown**part * factor for part, factor in zip(SLOW_HOST, (1 / spread, 1, spread), strict=True)]
         high, middle, low = (
             measured_ns
             + replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound), base).per_iteration
             - base.per_iteration
-            for bound, host in hosts
+            for bound, host in enumerate(hosts)
         )
     except UnfitGraphError:
         return None
@@ -128,7 +122,7 @@ def _unprofiled_time(
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
     middle = max(min(middle, measured_ns), 1)
     low, high = max(int(min(low, middle) * (1 - CAPTURE_NOISE)), 1), int(max(high, middle) * (1 + CAPTURE_NOISE))
-    return UnprofiledTime(middle, low, high, costs.source, costs, shares, slowdown)
+    return UnprofiledTime(middle, low, high, costs.source, costs, shares, hosts[MIDDLE])
 
 
 def _shares_of_process(
