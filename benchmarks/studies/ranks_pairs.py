@@ -7,6 +7,7 @@ r"""Small DDP programs on two GPUs before and after a change: pairs for `tracevi
         python benchmarks/studies/ranks_pairs.py capture NAME'
     python benchmarks/studies/ranks_pairs.py neighbour 1         while shared_gpu is captured, with NEIGHBOUR_RUNS=1
     python benchmarks/studies/ranks_pairs.py table FOLDER        the exports NAME_rank0.sqlite and the rounds
+    python benchmarks/studies/ranks_pairs.py unprofiled FOLDER   each rank's time without the profiler, and the rounds
 
 `time` runs all programs in one process group; each round begins with another one. `table` predicts from the captures of
 the first program of each pair alone, with `traceview whatif`, and compares with the second one. The pairs, and what was
@@ -257,6 +258,27 @@ def table(folder: Path) -> None:
         print(f"| {before} → {after} | {change} | {' | '.join((now, *cells, then, error, *shares))} |")
 
 
+def unprofiled(folder: Path) -> None:
+    """Print each rank's time without the profiler beside the runs, and how many are right."""
+    sys.path.insert(0, str(ROOT))
+    from traceview import analyze
+
+    rounds = [json.loads(file.read_text()) for file in sorted(folder.glob("round*.json"))]
+    inside, hits, count = 0, 0, 0
+    print("| capture | without, runs | predicted | range |", "| --- | ---: | ---: | ---: |", sep="\n")
+    for file in sorted(folder.glob("*_rank*.sqlite")):
+        runs = sorted(each[name] for each in rounds if (name := file.stem.rpartition("_")[0]) in each)
+        time = getattr(analyze(file).iterations, "unprofiled", None)
+        if time is None or not runs:
+            continue
+        middle, low, high = (ns / 1e6 for ns in (time.mean_ns, time.low_ns, time.high_ns))
+        count += 1
+        inside += low <= median(runs) <= high
+        hits += abs(middle / median(runs) - 1) <= 0.1 or runs[0] <= middle <= runs[-1]
+        print(f"| {file.stem} | {text(runs)} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+    print(f"\n{hits} of {count} hits, {inside} in the range")
+
+
 def named(change: str) -> str:
     """Return the name of a change with "slow" for the slow rank, whose label is a file's name."""
     head, mark, rank = change.partition("without:") if change.startswith("without:") else change.partition("@")
@@ -285,12 +307,12 @@ def answer(folder: Path, name: str) -> dict[str, Any] | None:
 def main() -> None:
     """Run what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("time", "capture", "neighbour", "table"))
+    parser.add_argument("what", choices=("time", "capture", "neighbour", "table", "unprofiled"))
     parser.add_argument("name", help="a program, the file of a round, a GPU, or the folder of the captures")
     parser.add_argument("--round", type=int, default=0)
     options = parser.parse_args()
-    if options.what == "table":
-        table(Path(options.name).resolve())
+    if options.what in ("table", "unprofiled"):
+        (table if options.what == "table" else unprofiled)(Path(options.name).resolve())
         return
     if options.what == "neighbour":
         multiply(int(options.name))
