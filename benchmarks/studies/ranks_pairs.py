@@ -259,7 +259,7 @@ def table(folder: Path) -> None:
 
 
 def unprofiled(folder: Path) -> None:
-    """Print each rank's time without the profiler beside the runs, and how many are right."""
+    """Print the predicted time of each rank without the profiler and the measured runs, and count the hits."""
     sys.path.insert(0, str(ROOT))
     from traceview import analyze
 

@@ -134,7 +134,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
         members = intervals.rows_where(stream == index)
         return _measure_stream(trace, device, context, index, members, is_kernel, extents.get(index))
 
-    # One stream after another: other measures run beside them, and each takes as much memory.
+    # Streams are measured one at a time: in parallel, each would need as much memory.
     return tuple(sorted(map(measure, _streams_with_work_or_gaps(trace, given, stream)), key=STREAM_ORDER))
 
 

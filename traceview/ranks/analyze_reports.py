@@ -212,8 +212,8 @@ def find_fleet(arguments: Sequence[str]) -> tuple[Path | str, ...]:
 def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
     """Return each report once, in the order of the numbers in its name. Raises NotFoundError if an argument has none.
 
-    Folders and patterns leave out a .nsys-rep whose .sqlite export is beside it. A folder's torch.profiler
-    traces count only if it has no nsys report. They are in the order of their ranks if all ranks differ.
+    Folders and patterns leave out a .nsys-rep whose .sqlite export is in the same folder. If a folder has a report of
+    nsys, its traces of torch.profiler are left out. Traces are sorted by rank if each has a different rank.
 
     Raises RequestError if such a folder has several traces of a rank, or nothing is named.
     """

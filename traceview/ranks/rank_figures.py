@@ -405,4 +405,5 @@ def remedies(program: Program) -> Mapping[str, str]:
 @cache
 def _remedies(kind: str) -> Mapping[str, str]:
     catalogue = read_toml(REMEDIES)
-    return {name: " ".join(text.split()) for name, text in (catalogue["cuda"] | catalogue[kind]).items()}
+    texts = {name: " ".join(text.split()) for name, text in (catalogue["cuda"] | catalogue[kind]).items()}
+    return {name: text.replace("{others}", catalogue["shared"]["others"]) for name, text in texts.items()}

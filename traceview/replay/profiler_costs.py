@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, covered_length, union
 from traceview.model.trace import MEMORIES, Trace
 from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
+from traceview.normalise.codes import categories
 from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, RUN, STREAM, WAIT, Codes, DependencyGraph
 
 Floats = NDArray[np.float64]
@@ -87,7 +88,8 @@ def host_slowdown(trace: Trace, process: int) -> float:
     Cores of a shared host switch between two speeds, for seconds or for a whole capture. Where caches are cold, calls
     and what nsys adds to them take longer too.
     """
-    calls = trace.api.filter(pl.col("name").cast(pl.String).str.contains("LaunchKernel"))
+    launches = [name for name in categories(trace.api["name"]) if "LaunchKernel" in name]
+    calls = trace.api.filter(pl.col("name").is_in(launches))
     is_alone = calls["process"].n_unique() == 1  # processes that launch at once delay each other without nsys too
     length = calls.filter(pl.col("process") == process).select(pl.col("end") - pl.col("start"))["end"]
     decile = length.quantile(0.1)

@@ -107,12 +107,12 @@ def _unprofiled_time(
             costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
         alone = replay(without_profiler(trace, graph, events, costs), base)
         hosts = [slowdown**part * factor for part, factor in zip(SLOW_HOST, (1 / spread, 1, spread), strict=True)]
-        high, middle, low = (
-            measured_ns
-            + replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound), base).per_iteration
-            - base.per_iteration
-            for bound, host in enumerate(hosts)
-        )
+        replays = [
+            replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound), base)
+            if (bound, host) != (MIDDLE, 1)
+            else alone
+            for bound, host in enumerate(hosts if given_ns is None else ())
+        ]
     except UnfitGraphError:
         return None
     threads = ThreadStates.from_trace(trace)
@@ -120,6 +120,7 @@ def _unprofiled_time(
     shares |= _shares_of_process(analysis, threads, graph, base, alone)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
+    high, middle, low = (measured_ns + run.per_iteration - base.per_iteration for run in replays)
     middle = max(min(middle, measured_ns), 1)
     low, high = max(int(min(low, middle) * (1 - CAPTURE_NOISE)), 1), int(max(high, middle) * (1 + CAPTURE_NOISE))
     return UnprofiledTime(middle, low, high, costs.source, costs, shares, hosts[MIDDLE])

@@ -118,12 +118,12 @@ def test_softmax_between_products_of_one_batch_is_no_attention() -> None:
 def test_attention_whose_grids_hide_the_batch_shows_in_the_softmax() -> None:
     """Each kernel of a persistent product has a flat grid; attention's softmax passes over what the product writes."""
 
-    def found(inner: str, softmax_ns: int) -> bool:
+    def finds_attention(inner: str, softmax_ns: int) -> bool:
         kernels = sequence([BF16_GEMM, inner, SOFTMAX, BF16_GEMM], [10_000, 10_000, softmax_ns, 10_000])
         return not isinstance(SDPA.estimate(kernels._replace(is_flat=np.ones(3, np.bool_))), str)
 
-    assert found(ADD, 30_000)
-    assert not found(ADD, 9_000) and not found(GATHER, 30_000)
+    assert finds_attention(ADD, 30_000)
+    assert not finds_attention(ADD, 9_000) and not finds_attention(GATHER, 30_000)
 
 
 def test_softmax_where_attention_is_fused_selects_experts() -> None:

@@ -66,7 +66,7 @@ class Period(NamedTuple):
 def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
     """Return the iterations of all loops that follow each other, and the other levels that repeat (see find_periods).
 
-    A loop beside the first one counts where it has MIN_LOOP of the GPU time.
+    Another loop counts if it takes more than MIN_LOOP of the GPU time.
     """
     period, levels = find_periods(sequence, training)
     if period is None:

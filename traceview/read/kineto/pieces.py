@@ -291,7 +291,7 @@ def _gpus(listed: object) -> Iterator[TraceGpu]:
 
 
 def _distributed(info: object) -> DistributedInfo | None:
-    """Return the ranks of a run, of which any value may be missing; None for a process alone."""
+    """Return rank, world size and process groups; None without `info`. A trace may lack each of the values."""
     if not isinstance(info, dict):
         return None
     listed = info.get("pg_config")
