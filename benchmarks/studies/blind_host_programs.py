@@ -371,9 +371,16 @@ def twotower(job: Job) -> Step:
         sides = ((torch.randn(batch, width), torch.randint(rows, (batch, 20))) for _ in range(2))
         return tuple(itertools.chain(*sides))
 
-    def loss(net: Any, *parts: Tensor) -> Tensor:
-        likeness = net[0](*parts[:2]) @ net[1](*parts[2:]).T * 20
-        return F.cross_entropy(likeness, torch.arange(batch, device=job.device))
+    class Towers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users, self.items = Tower(), Tower()
 
-    model = job.model(lambda: nn.ModuleList([Tower(), Tower()]))
+        def forward(self, *parts: Tensor) -> Tensor:
+            return self.users(*parts[:2]) @ self.items(*parts[2:]).T * 20
+
+    def loss(net: Any, *parts: Tensor) -> Tensor:
+        return F.cross_entropy(net(*parts), torch.arange(batch, device=job.device))
+
+    model = job.model(Towers)
     return training(job, model, loss, make, host="pageable", every=1, kind=torch.optim.SGD)
