@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from traceview import __version__
+from traceview.cli.removed import refuse_command, refuse_option
 from traceview.cli.settings import CAPTURES, default_map, said_defaults
 from traceview.errors import ReportError, is_out_of_memory
 
@@ -67,6 +68,15 @@ HELP_ALL = click.Option(
 class Command(click.Command):
     """A command whose help has its options in groups; those that few need are in --help-all alone."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option of an earlier version says what to use instead."""
+        given = tuple(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            refuse_option(self.name or "", given, error)
+            raise
+
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, a section for each group."""
         rows = {
@@ -115,8 +125,10 @@ class _LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest `traceview analyze FILE` for the name of a file."""
+        """Suggest `traceview analyze FILE` for the name of a file, and what replaces a command of earlier versions."""
         name = args[0]
+        if name not in COMMANDS:
+            refuse_command(name)
         if name not in COMMANDS and (name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file()):
             ctx.fail(f"{name} is not a command; did you mean: traceview analyze {name}")
         return super().resolve_command(ctx, args)
