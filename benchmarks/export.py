@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 READ = "import sys; from traceview.pipeline import open_trace; open_trace(sys.argv[1])"
 WAYS = {"perfetto": ".pftrace", "perfetto, packed": ".pftrace.gz"}
-WAYS |= {"csv": "", "parquet": ""}
+WAYS |= {"parquet": ""}
 
 
 class Run(NamedTuple):

@@ -161,8 +161,8 @@ def test_export_writes_each_kind(tmp_path: Path) -> None:
     export(DUAL, tmp_path / "function.pftrace")
     written = [(tmp_path / f"{name}.pftrace").read_bytes() for name in ("command", "function", "whole")]
     assert written[0] == written[1] == written[2]
-    export(DUAL, tmp_path / "tables", format="csv")
-    assert (tmp_path / "tables" / "kernels.csv").is_file()
+    export(DUAL, tmp_path / "tables", format="parquet")
+    assert (tmp_path / "tables" / "kernels.parquet").is_file()
     with pytest.raises(RequestError, match="format='svg': choose perfetto"):
         export(DUAL, tmp_path / "x", format="svg")  # type: ignore[arg-type]
     copy = tmp_path / "copy.sqlite"

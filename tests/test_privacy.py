@@ -117,7 +117,10 @@ def test_no_private_path_in_any_output(make: Callable[[Path], Path], tmp_path: P
         ["info", capture],
         ["redact", capture, out / "redacted.sqlite"],
         ["redact", capture, out / "hashed.sqlite", "--names", "hash"],
-        *(["export", capture, "--format", form.name, "-o", out / f"export{form.suffix}", "-q"] for form in FORMATS),
+        *(
+            ["export", capture, "--format", name, "-o", out / f"export{suffix}", "-q"]
+            for name, suffix in FORMATS.items()
+        ),
     ]
     for command in commands:
         done = traceview(*command)

@@ -13,7 +13,7 @@ import pytest
 from tests.captures import ROOT, sample
 from traceview.cli import COMMANDS, cli
 from traceview.cli.schemas import SCHEMAS
-from traceview.exporters.tables import CSV_FILES
+from traceview.exporters.tables import FILES
 
 PAGE = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
 RULES = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "traceview" / "rules").rglob("*.py"))
@@ -69,8 +69,8 @@ def test_answers_exist(row: Row) -> None:
         )
     for text in CODE.findall(row.answer):
         path, _, finding = text.partition("=")
-        if text.endswith(".csv"):
-            assert text in CSV_FILES and "csv" in words
+        if text.endswith(".parquet"):
+            assert text in FILES and "parquet" in words
         elif text.startswith("--"):
             assert any(text in option.opts for option in command_called("analyze").params)
         elif text.removeprefix("traceview ") not in {*COMMANDS, *names(rows())}:

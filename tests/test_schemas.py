@@ -27,7 +27,7 @@ CASES = {
     "fleet of one": ("fleet", "--no-html", "--workers", "1", "ddp2.sqlite"),
     "info": ("info", "dual.sqlite"),
     "rules": ("help", "rules", "host_bound"),
-    "export": ("export", "--format", "csv", "-o", "OUT", "cudagraph.sqlite"),
+    "export": ("export", "--format", "parquet", "-o", "OUT", "cudagraph.sqlite"),
     "redact": ("redact", "cudagraph.sqlite", "OUT"),
     "baseline": ("compare", "--baselines"),
     "history": ("compare", "--history", "OUT", "--commit", "1a2b3c4", "dual.sqlite"),

@@ -13,7 +13,7 @@ import polars as pl
 
 from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
-from traceview.exporters import FORMATS, collect
+from traceview.exporters import FORMATS, check_output, collect, write
 from traceview.exporters.tables import declared_frame
 from traceview.measure.activity import window_of_range
 from traceview.model.analysis import Analysis, NotMeasured
@@ -38,7 +38,7 @@ from traceview.report.notebook import figures, html, markdown, representation
 
 __all__ = ["export", "figures", "frame", "html", "representation", "to_html", "to_json", "to_markdown", "whatif"]
 
-Format = Literal["perfetto", "speedscope", "collapsed", "collapsed-host", "csv", "parquet"]
+Format = Literal["perfetto", "parquet"]
 
 
 def whatif(
@@ -91,8 +91,8 @@ def export(
 
     Args:
         capture: A path, a Trace or an Analysis.
-        path: The file or, for "csv" and "parquet", the folder. A file that ends with .gz is compressed.
-        format: "perfetto", "speedscope", "collapsed", "collapsed-host", "csv" or "parquet".
+        path: The file or, for "parquet", the folder. A file that ends with .gz is compressed.
+        format: "perfetto" or "parquet".
         window: Export only this part of the capture, in ns on its clock.
         range_name: Export only the time of the NVTX ranges with this name.
         device: Export only this GPU, for example "GPU 0", and its processes.
@@ -100,12 +100,11 @@ def export(
     Raises:
         TraceviewError: The capture cannot be read, or the output cannot be written.
     """
-    form = next((form for form in FORMATS if form.name == format), None)
-    if form is None:
-        raise RequestError(f"format={format!r}: choose {', '.join(form.name for form in FORMATS)}")
+    if format not in FORMATS:
+        raise RequestError(f"format={format!r}: choose {', '.join(FORMATS)}")
     if isinstance(capture, (str, Path)):
         check_different([Path(capture)], [Path(path)])
-    form.check(Path(path))
+    check_output(format, Path(path))
     trace = capture.trace if isinstance(capture, Analysis) else capture
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
     window = window if range_name is None else window_of_range(trace, range_name)
@@ -113,7 +112,7 @@ def export(
     if format == "perfetto":
         analysis = capture if isinstance(capture, Analysis) and window is None and device is None else None
         contents = with_answers(contents, device, analysis)
-    form.write(contents, Path(path))
+    write(contents, format, Path(path))
 
 
 def to_json(result: Analysis | Comparison | Fleet | WhatIf) -> str:

@@ -13,14 +13,13 @@ from tests.cli.command import Command
 from tests.exporters.hostile import hostile_export
 from tests.exporters.sums import Sums, host_sums, idle_sums, operation_sums
 from tests.exporters.trace_processor import Row, query_rows
-from traceview.exporters import FORMATS, collect
+from traceview.exporters import collect, write
 from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.replay.prediction import whatif
 
-PERFETTO = FORMATS[0]
 COMPLAINTS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
 # As the UI's GPU views find a GPU: through the dimensions of its tracks.
 ON_THE_GPU = """
@@ -71,7 +70,7 @@ ANSWERS = """
 
 def exported(path: Path, folder: Path) -> Path:
     place = folder / "out"
-    PERFETTO.write(collect(open_trace(path)), place)
+    write(collect(open_trace(path)), "perfetto", place)
     return place
 
 

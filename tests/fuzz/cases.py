@@ -136,9 +136,7 @@ def _arguments(
     if command == "info":
         return ("info", *reports), ()
     if command == "export":
-        suffix, to = chance.choice(
-            ((".pftrace", "perfetto"), (".pftrace.gz", "perfetto"), ("", "csv"), ("", "parquet"))
-        )
+        suffix, to = chance.choice(((".pftrace", "perfetto"), (".pftrace.gz", "perfetto"), ("", "parquet")))
         made = folder / f"out{suffix}"
         return ("export", *reports, "--format", to, "--output", str(made), "--quiet"), (made,)
     if command == "redact":

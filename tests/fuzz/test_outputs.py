@@ -26,8 +26,8 @@ COMMANDS = (
     "compare {r} a.sqlite --markdown {o}",
     "whatif {r} --html {o} --ranks 2 --gradients 1MB",
     "export {r} --format perfetto -o {o}",
-    "export {r} --format csv -o {o}",
-    "export {r} --format csv -o tables.out --json {o}",
+    "export {r} --format parquet -o {o}",
+    "export {r} --format parquet -o tables.out --json {o}",
     "fleet runs --workers 1 --no-html --json {o}",
     "info {r} --json {o}",
     "redact {r} {o}",
@@ -40,7 +40,7 @@ DEFAULTS = {
     "analyze tables": "tables.overlap.html",
     "fleet runs --workers 1": "runs/fleet.overlap.html",
     "export a.sqlite --format perfetto": "a.pftrace",
-    "export a.sqlite --format csv": "a.csv-tables",
+    "export a.sqlite --format parquet": "a.parquet-tables",
     "doctor --calibrate": CALIBRATION,
     "record --no-html -- true": "report.nsys-rep",
     "optimize --run true": "optimize",
@@ -146,7 +146,7 @@ def test_default_name_is_never_written_through_a_link(
     link = world.folder / DEFAULTS[command]
     link.parent.mkdir(parents=True, exist_ok=True)
     target = world.outside / ("new" if is_dangling else "precious")
-    if not is_dangling and link.name in ("a.csv-tables", ".traceview", "optimize"):
+    if not is_dangling and link.name in ("a.parquet-tables", ".traceview", "optimize"):
         target = world.outside / "empty"
         target.mkdir()
     link.unlink(missing_ok=True)

@@ -127,7 +127,7 @@ def test_command(tmp_path: Path, traceview: Command) -> None:
     assert (code, out.splitlines()[0]) == (3, str(tmp_path / "all-ranks.pftrace"))
     assert "1 aligned by shared collectives" in out and "skipped rank9.sqlite" in error
     for arguments, words in (
-        (["--format", "csv"], "takes one report"),
+        (["--format", "parquet"], "takes one report"),
         (["--format", "perfetto", "--device", "0"], "narrow one report"),
     ):
         code, out, error = traceview("export", *alone, *arguments)

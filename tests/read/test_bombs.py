@@ -25,7 +25,7 @@ ARGUMENTS: dict[str, Sequence[str]] = {
     "analyze": ("BOMB", "--no-html"),
     "compare": ("BOMB", "BOMB"),
     "doctor": ("BOMB",),
-    "export": ("BOMB", "--format", "csv"),
+    "export": ("BOMB", "--format", "parquet"),
     "fleet": ("BOMB", "--no-html", "--workers", "1"),
     "info": ("BOMB",),
     "redact": ("BOMB", "out.sqlite"),

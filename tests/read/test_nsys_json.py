@@ -35,7 +35,7 @@ def test_unsupported_exports_are_refused(
     path = tmp_path / "capture.data"
     path.write_bytes(content)
     out = tmp_path / "out"
-    more = {"compare": [path], "redact": [out], "export": ["--format", "csv", "--output", out]}
+    more = {"compare": [path], "redact": [out], "export": ["--format", "parquet", "--output", out]}
     code, printed, err = traceview(command, path, *more.get(command, []))
     assert (code, printed) == (2, "")
     assert "capture.data: " in err and kind in err and AS_SQLITE in err

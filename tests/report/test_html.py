@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from tests.formulas import FORMULAS, INNER_FORMULAS, NO_FORMULAS
 from tests.pages import inputs_of
 from tests.report.browser import PATIENCE, Opened, opened
 from tests.report.hostile import IMAGE, SCRIPT, hostile_trace
@@ -35,6 +34,24 @@ WAYS_IN = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc"
     r"|\beval\b|new Function|import\(|set(?:Timeout|Interval)\(\s*[\"'`]|javascript:|XMLHttpRequest|sendBeacon"
 )
+# Texts that a spreadsheet may read as formulas, and texts that it does not.
+SIGNS = "=+-@\uff1d\uff0b\uff0d\uff20"
+FORMULAS = (
+    *(f"{blank}{sign}1+1" for sign in SIGNS for blank in ("", " ", "\v", "\f", "\xa0", "\u200b", "\ufeff")),
+    *("\ttext", "\rtext", "\ntext", "'=1", "="),
+)
+NO_FORMULAS = ("text", "a=b", " text", "1-1", "(=1)", '"=1', ".-", "é", "a;b", "a; b=1", "a\tb", "a;'b")
+# Texts in which another cell begins: after a semicolon, a tab or a line end; and how they are written.
+INNER_FORMULAS = {
+    ";=1": ";'=1",
+    "a;=1;b": "a;'=1;b",
+    "a; \u200b=1": "a; \u200b'=1",
+    "a;'=1": "a;''=1",
+    ";;+1;@x": ";;'+1;'@x",
+    "a\n=1": "a\n'=1",
+    "a;\t=1": "a;\t'=1",
+    **{f"{blank}{sign}1": f"'{blank}'{sign}1" for sign in SIGNS for blank in ("\t", "\n", "\r", "\r\n", " \n\t ")},
+}
 
 
 def hostile() -> str:
@@ -177,7 +194,7 @@ def test_text_never_runs_and_nothing_leaves_the_page(page: Opened) -> None:
         assert page.evaluate("window.owned") is None, attempt
 
 
-def test_page_and_export_escape_the_same_formulas(browser: Browser) -> None:
+def test_formulas_are_escaped(browser: Browser) -> None:
     module = resources.files("traceview.report.assets").joinpath("core/export.js").read_text(encoding="utf-8")
     script = plain_script(module)
     page = browser.new_page()

@@ -25,7 +25,7 @@ COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write or serve a page, print a summary."),
     "compare": ("traceview.cli.compare", "Show what changed between captures; store baselines."),
     "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
-    "export": ("traceview.cli.export", "Convert a capture to Perfetto, CSV or Parquet."),
+    "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -24,34 +23,30 @@ from traceview.cli.outputs import check_outputs, print_bytes, print_out, progres
 from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
-if TYPE_CHECKING:
-    from traceview.exporters import Format
-
 ALL_RANKS = "all-ranks.pftrace"
-NAMES = ("perfetto", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
+FORMATS = ("perfetto", "parquet")  # as in traceview.exporters, which this command imports later
 
 
 def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    if name not in NAMES:
-        raise click.BadParameter(f"unknown format {name[:40]!r}; choose one of {', '.join(NAMES)}")
+    if name not in FORMATS:
+        raise click.BadParameter(f"unknown format {name[:40]!r}; choose one of {', '.join(FORMATS)}")
     return name
 
 
 @command(
     "traceview export report.sqlite",
-    "traceview export report.sqlite --format csv -o tables",
-    "traceview export report.sqlite --format speedscope -o idle.json",
+    "traceview export report.sqlite --format parquet -o tables",
     "traceview export 'rank*.sqlite' --format perfetto -o all-ranks.pftrace",
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @click.option(
     "--format",
-    "format_name",
+    "form",
     default="perfetto",
     metavar="FORMAT",
     callback=_format,
-    shell_complete=lambda _context, _option, begun: [name for name in NAMES if name.startswith(begun)],
-    help="perfetto, speedscope, collapsed, collapsed-host, csv or parquet.  [default: perfetto]",
+    shell_complete=lambda _context, _option, begun: [name for name in FORMATS if name.startswith(begun)],
+    help="perfetto or parquet.  [default: perfetto]",
 )
 @click.option(
     "--output",
@@ -71,7 +66,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @SILENT
 def export(
     reports: tuple[str, ...],
-    format_name: str,
+    form: str,
     output: Path | None,
     start: str | None,
     end: str | None,
@@ -83,18 +78,16 @@ def export(
     """Convert REPORT to the format of another tool.
 
     perfetto writes a file for ui.perfetto.dev, with the findings and predictions of `analyze` and `whatif` as tracks;
-    csv and parquet write a folder of tables.
-    speedscope and collapsed write the idle time of GPUs by stack for speedscope.app and flame graph tools;
-    collapsed-host writes the time of Python threads, which speedscope has too.
+    parquet writes a folder of tables, for polars, pandas and DuckDB.
 
     Several reports, a folder or a quoted pattern become one Perfetto trace on one clock, with arrows between the ranks
     of a collective.
     """
     check_window(start, end, range_name)
-    from traceview.exporters import FORMATS, FileFormat, Written
+    from traceview.exporters import FORMATS as SUFFIXES
+    from traceview.exporters import Written
     from traceview.ranks.analyze_reports import find_reports
 
-    form = next(form for form in FORMATS if form.name == format_name)
     paths = find_reports(reports)
     if len(paths) > 1:
         if (start, end, range_name, device) != (None, None, None, None):
@@ -103,29 +96,29 @@ def export(
         return
     report = CAPTURE.convert(paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
-    target = output or report.with_name(f"{_stem(report)}{form.suffix}")
+    target = output or report.with_name(f"{_stem(report)}{SUFFIXES[form]}")
     if output is None:
         refuse_link(target, "--output")
     _check_target((report,), form, target, json_path)
     with progress(quiet) as step:
-        from traceview.exporters import collect
+        from traceview.exporters import collect, pieces
+        from traceview.exporters import write as write_export
         from traceview.pipeline import open_trace
 
         step("read", 0.0)
         trace = open_trace(report)
         step("collect", 0.3)
         contents = collect(narrowed(trace, start, end, range_name), device)
-        if form.name == "perfetto":
+        if form == "perfetto":
             from traceview.ranks.merged_trace import with_answers
 
             step("analyze", 0.4)
             contents = with_answers(contents, device)
         step("write", 0.5)
         if is_stdout(target):
-            assert isinstance(form, FileFormat), "_check_target refused a folder"
-            print_bytes(form.pieces(contents))
+            print_bytes(pieces(contents))
             return
-        form.write(contents, target)
+        write_export(contents, form, target)
     if not write_document(json_path, Written.from_output(form, target)) and not quiet:
         from traceview.model.units import plain
 
@@ -137,12 +130,10 @@ def _stem(report: Path) -> str:
     return Path(report.stem).stem if packed else report.stem
 
 
-def _export_many(
-    paths: tuple[Path, ...], form: Format, output: Path | None, json_path: Path | None, quiet: bool
-) -> None:
+def _export_many(paths: tuple[Path, ...], form: str, output: Path | None, json_path: Path | None, quiet: bool) -> None:
     """Write one Perfetto trace of several reports; exit with the code of `fleet` if some cannot be read."""
-    if form.name != "perfetto":
-        raise RequestError(f"--format {form.name} takes one report; --format perfetto takes several")
+    if form != "perfetto":
+        raise RequestError(f"--format {form} takes one report; --format perfetto takes several")
     target = output or common_folder(paths) / ALL_RANKS
     if output is None:
         refuse_link(target, "--output")
@@ -170,8 +161,8 @@ def _export_many(
         sys.exit(EXIT_SKIPPED)
 
 
-def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_path: Path | None) -> None:
-    from traceview.exporters import FolderFormat
+def _check_target(reports: tuple[Path, ...], form: str, target: Path, json_path: Path | None) -> None:
+    from traceview.exporters import check_output
     from traceview.read.formats import check_capture
 
     if len(reports) == 1:
@@ -179,10 +170,10 @@ def _check_target(reports: tuple[Path, ...], form: Format, target: Path, json_pa
     if is_stdout(target):
         if json_path is not None:
             raise OutputError("--json lists the written files, and -o - writes none")
-        if isinstance(form, FolderFormat):
-            raise OutputError(f"--format {form.name} writes a folder of tables, not standard output")
-        if form.name == "perfetto" and sys.stdout.isatty():
+        if form == "parquet":
+            raise OutputError(f"--format {form} writes a folder of tables, not standard output")
+        if form == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is binary; send it to a file or a program, not to a terminal")
         return
-    form.check(target)
+    check_output(form, target)
     check_outputs(reports, (json_path,), exported=target)

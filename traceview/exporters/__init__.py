@@ -5,72 +5,43 @@ slices.py    what is no GPU work as slices of tracks
 perfetto.py  Perfetto's native trace
 gpu_stages.py  its GPU data model: GPUs, render stages and counters
 wire.py      protobuf's wire format
-stacks.py    time by stack: speedscope's format, and collapsed stacks
-tables.py    the normalised frames and the declared tables as flat tables: CSV and Parquet
+tables.py    the normalised frames and the declared tables as flat tables in Parquet
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.exporters import perfetto, stacks, tables
 from traceview.exporters.contents import ExportContents, collect
+from traceview.exporters.perfetto import pieces
+from traceview.exporters.tables import FILES, write_tables
 from traceview.report.files import check_file, check_folder, new_folder, write_pieces
 
-__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "Written", "collect", "write_trace"]
+__all__ = ["FORMATS", "ExportContents", "Written", "check_output", "collect", "pieces", "write", "write_trace"]
 
 GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
+# The formats, and what they add to a report's name: Perfetto's is a file, Parquet's a folder of tables.
+FORMATS: Mapping[str, str] = {"perfetto": ".pftrace", "parquet": ".parquet-tables"}
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    """A format that is a file. `pieces` yields its bytes."""
-
-    name: str
-    suffix: str
-    pieces: Callable[[ExportContents], Iterator[bytes]]
-
-    def check(self, path: Path) -> None:
-        """Raise OutputError if `path` cannot be written, before any work is done."""
+def check_output(form: str, path: Path) -> None:
+    """Raise OutputError if an export in this format cannot be written to `path`, before any work is done."""
+    if form == "parquet":
+        check_folder(path, FILES)
+    else:
         check_file(path)
 
-    def write(self, contents: ExportContents, path: Path) -> None:
-        """Write the file atomically, gzip-compressed if the name ends with .gz. Raises OutputError."""
-        write_trace(path, self.pieces(contents))
 
-
-@dataclass(frozen=True, slots=True)
-class FolderFormat:
-    """A format that is a folder of tables. `fill` writes `files` into it."""
-
-    name: str
-    suffix: str
-    fill: Callable[[ExportContents, Path], None]
-    files: tuple[str, ...]
-
-    def check(self, path: Path) -> None:
-        """Raise OutputError if `path` cannot be written, before any work is done."""
-        check_folder(path, self.files)
-
-    def write(self, contents: ExportContents, path: Path) -> None:
-        """Write the folder atomically. Raises OutputError."""
+def write(contents: ExportContents, form: str, path: Path) -> None:
+    """Write the file or the folder atomically. Raises OutputError."""
+    if form == "parquet":
         with new_folder(path) as folder:
-            self.fill(contents, folder)
-
-
-Format = FileFormat | FolderFormat
-
-FORMATS: tuple[Format, ...] = (
-    FileFormat("perfetto", ".pftrace", perfetto.pieces),
-    FileFormat("speedscope", ".speedscope.json", stacks.speedscope),
-    FileFormat("collapsed", ".collapsed.txt", stacks.collapsed_idle),
-    FileFormat("collapsed-host", ".collapsed-host.txt", stacks.collapsed_host),
-    FolderFormat("csv", ".csv-tables", tables.write_csv, tables.CSV_FILES),
-    FolderFormat("parquet", ".parquet-tables", tables.write_parquet, tables.PARQUET_FILES),
-)
+            write_tables(contents, folder)
+    else:
+        write_trace(path, pieces(contents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +61,11 @@ class Written:
     files: tuple[WrittenFile, ...]
 
     @classmethod
-    def from_output(cls, form: Format, path: Path) -> Written:
+    def from_output(cls, form: str, path: Path) -> Written:
         """Return what is in the written file or folder."""
-        files = [path] if isinstance(form, FileFormat) else [path / name for name in form.files]
-        return cls(
-            form.name, path.name, tuple(WrittenFile(file.name, file.stat().st_size) for file in files if file.exists())
-        )
+        files = [path / name for name in FILES] if form == "parquet" else [path]
+        sizes = tuple(WrittenFile(file.name, file.stat().st_size) for file in files if file.exists())
+        return cls(form, path.name, sizes)
 
 
 def write_trace(path: Path, pieces: Iterable[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The normalised frames and the tables of measures as CSV (for spreadsheets) or Parquet (for pandas and polars).
+"""The normalised frames and the tables of measures as Parquet, for polars, pandas and DuckDB.
 
 Columns in ns end in `_ns`; times are on the capture's clock. The first column of a frame's table is the row number in
 the full capture. A column of the same name in another table refers to it. Tables of measures have the columns of the
@@ -25,10 +25,6 @@ from traceview.model.columns import Table, Unit, columns, field_names
 from traceview.model.rows import size_text
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
-STREAM_FIGURES = (
-    *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
-    *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
-)
 UNIT_TYPES: Mapping[Unit, type[pl.DataType] | None] = {
     **dict.fromkeys(("text", "code", "size"), pl.String),
     **dict.fromkeys(("fraction", "ratio", "bytes_per_ns", "flops", "flops_per_s"), pl.Float64),
@@ -37,11 +33,6 @@ UNIT_TYPES: Mapping[Unit, type[pl.DataType] | None] = {
 }
 # Row numbers and ids have the same type in all tables, so that any program can join them.
 COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
-# The same rule as in the page's assets/core/export.js. Spreadsheets strip leading white space and control characters.
-BLANK, SIGN = r"[\s\x00-\x1f\x{200b}\x{feff}]*", r"[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}]"
-FORMULA = rf"^(?:['\t\r\n]|{BLANK}{SIGN})"
-# Some spreadsheets begin a new cell or row here, even inside quotes.
-NEXT_CELL = rf"([;\t\r\n]{BLANK}'*)({SIGN})"
 
 
 # Builds a table from the contents and the figures of the devices.
@@ -101,18 +92,9 @@ def _gaps(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFr
     )
 
 
-def _streams(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-    uses = [(device, use) for device in devices for use in device.streams]
-    return pl.DataFrame(
-        {
-            "stream": pl.Series([use.stream for _, use in uses], dtype=pl.Int32),
-            "device": [device.id for device, _ in uses],
-            "process": pl.Series([use.process_id for _, use in uses], dtype=pl.Int32),
-            "context": [use.context_id for _, use in uses],
-            "stream_id": [use.id for _, use in uses],
-            **{name: [getattr(use, name) for _, use in uses] for name in STREAM_FIGURES},
-        }
-    )
+def _streams(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    rows = pl.Series("stream", [use.stream for device in devices for use in device.streams], dtype=pl.Int32)
+    return _device_table("streams")(contents, devices).insert_column(0, rows)
 
 
 def _devices(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
@@ -179,36 +161,11 @@ TABLES: Mapping[str, Build] = {
         if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
     },
 }
-CSV_FILES = tuple(f"{name}.csv" for name in TABLES)
-PARQUET_FILES = tuple(f"{name}.parquet" for name in TABLES)
+FILES = tuple(f"{name}.parquet" for name in TABLES)
 
 
-def write_csv(contents: ExportContents, folder: Path) -> None:
-    """Write every table into a folder as CSV that is safe to open in a spreadsheet."""
-    for name, frame in tables(contents):
-        # Spreadsheets that separate cells by semicolons keep a text in quotes in one cell.
-        escape_formulas(frame).write_csv(folder / f"{name}.csv", quote_style="non_numeric")
-
-
-def escape_formulas(frame: pl.DataFrame) -> pl.DataFrame:
-    """Put an apostrophe before each text that a spreadsheet may read as a formula.
-
-    Such a text begins with = + - @ or their full-width forms, white space before them included, or with a tab, return
-    or line feed. A text that begins with an apostrophe gets one too. Inside a text, an apostrophe precedes these signs
-    after a semicolon, a tab or a line end, where some spreadsheets begin a new cell. Removing one apostrophe from each
-    of these places restores every text. Numbers stay unchanged. NUL, which some readers reject, becomes U+FFFD.
-    """
-    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String or isinstance(dtype, pl.Enum)]
-    plain = {name: pl.col(name).cast(pl.String).str.replace_all("\0", "\ufffd", literal=True) for name in texts}
-    return frame.with_columns(
-        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + inner).otherwise(inner).alias(name)
-        for name, text in plain.items()
-        for inner in (text.str.replace_all(NEXT_CELL, "${1}'${2}"),)
-    )
-
-
-def write_parquet(contents: ExportContents, folder: Path) -> None:
-    """Write every table into a folder as Parquet. Raises OSError if the disk is full."""
+def write_tables(contents: ExportContents, folder: Path) -> None:
+    """Write every table into a folder. Raises OSError if the disk is full."""
     for name, frame in tables(contents):
         try:
             frame.write_parquet(folder / f"{name}.parquet")
