@@ -22,7 +22,13 @@ COMMANDS = {
 }
 # Command and option -> what to use instead. "--format csv" is the value csv of --format, "REPORT" the argument of a
 # command that takes none.
-OPTIONS: dict[tuple[str, str], str] = {}
+STACKS = "the page of `traceview analyze` draws the time by stack"
+OPTIONS: dict[tuple[str, str], str] = {
+    ("export", "--format csv"): "`--format parquet` writes the tables, and polars a CSV from one (docs/export.md)",
+    ("export", "--format speedscope"): STACKS,
+    ("export", "--format collapsed"): STACKS,
+    ("export", "--format collapsed-host"): STACKS,
+}
 
 
 def refuse_command(name: str) -> None:

@@ -94,7 +94,8 @@ def _gaps(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFr
 
 def _streams(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     rows = pl.Series("stream", [use.stream for device in devices for use in device.streams], dtype=pl.Int32)
-    return _device_table("streams")(contents, devices).insert_column(0, rows)
+    # A table in a flat format has no struct, and `gaps` has the causes.
+    return _device_table("streams")(contents, devices).drop("causes", strict=False).insert_column(0, rows)
 
 
 def _devices(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
