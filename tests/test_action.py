@@ -149,14 +149,6 @@ def test_other_commands(runner: Runner, command: str, after: Path) -> None:
     assert json.loads(Path(runner.outputs()["json"]).read_text())["schema_version"] == 1
 
 
-def test_history_is_in_the_summary(runner: Runner) -> None:
-    given = {"after": str(sample("dual.sqlite")), "history": "history.jsonl", "sha": "1a2b3c4d"}
-    done = runner.run("History", **given)
-    assert done.returncode == 0, done.stderr
-    assert "    1 commit; 1a2b3c4d takes 13.6 ms per iteration" in runner.summary.read_text()
-    assert (runner.folder / "history.jsonl.html").is_file()
-
-
 def test_changed_lines_are_annotated(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]

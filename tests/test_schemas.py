@@ -29,14 +29,12 @@ CASES = {
     "rules": ("help", "rules", "host_bound"),
     "export": ("export", "--format", "parquet", "-o", "OUT", "cudagraph.sqlite"),
     "redact": ("redact", "cudagraph.sqlite", "OUT"),
-    "baseline": ("compare", "--baselines"),
-    "history": ("compare", "--history", "OUT", "--commit", "1a2b3c4", "dual.sqlite"),
     "info torch": ("info", "torch_profiler/graph.json.gz"),
 }
 
 
 # Documents of options and topics, and commands without one.
-OTHERS, WITHOUT_DOCUMENT = {"baseline", "calibrate", "history", "rules"}, {"help", "mcp"}
+OTHERS, WITHOUT_DOCUMENT = {"calibrate", "rules"}, {"help", "mcp"}
 
 
 def document(traceview: Command, folder: Path, *words: str) -> Any:

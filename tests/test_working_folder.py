@@ -36,7 +36,6 @@ COMMANDS = {
     "doctor": ("doctor",),
     "calibrate": ("doctor", "--calibrate", "--rounds", "1"),
     "record": ("record", "--no-html", "--", "true"),
-    "optimize": ("optimize", "--run", "true"),
 }
 
 

@@ -43,11 +43,6 @@ DEFAULTS = {
     "export a.sqlite --format parquet": "a.parquet-tables",
     "doctor --calibrate": CALIBRATION,
     "record --no-html -- true": "report.nsys-rep",
-    "optimize --run true": "optimize",
-    "optimize --run true --folder o": "o/ledger.json",
-    "compare --save main a.sqlite": ".traceview/baselines/main.sqlite.gz",
-    "compare --save other a.sqlite": ".traceview/baselines/other.json",
-    "compare --save third a.sqlite": ".traceview",
 }
 
 
@@ -65,7 +60,6 @@ class World:
             shutil.copyfile(sample("cudagraph.sqlite"), self.folder / "runs" / name)
         (self.folder / "runs" / "trace.json").write_text(TRACE)
         (self.folder / CALIBRATION).write_text(json.dumps(COSTS))
-        (self.folder / "traceview.toml").write_text("# no settings\n")
         (self.outside / "precious").write_text("precious")
         as_tables(self.folder / "a.sqlite", self.folder / "tables", "parquet")
         self.before = self.files()
@@ -128,15 +122,6 @@ def test_copy_is_never_part_of_an_input(world: World, report: str) -> None:
         assert (ended.code, ended.err.count("\n"), ended.raised) == (2, 1, ""), f"{output}: {ended}"
 
 
-def test_baseline_does_not_replace_its_report(world: World) -> None:
-    stored = ".traceview/baselines/main.sqlite.gz"
-    assert world.run("compare --save main a.sqlite").code == 0
-    before = (world.folder / stored).read_bytes()
-    ended = world.run(f"compare --save main {stored} --names hash")
-    assert (ended.code, ended.err.count("\n")) == (2, 1), ended
-    assert (world.folder / stored).read_bytes() == before
-
-
 @pytest.mark.parametrize("command", DEFAULTS)
 @pytest.mark.parametrize("is_dangling", [False, True])
 def test_default_name_is_never_written_through_a_link(
@@ -146,7 +131,7 @@ def test_default_name_is_never_written_through_a_link(
     link = world.folder / DEFAULTS[command]
     link.parent.mkdir(parents=True, exist_ok=True)
     target = world.outside / ("new" if is_dangling else "precious")
-    if not is_dangling and link.name in ("a.parquet-tables", ".traceview", "optimize"):
+    if not is_dangling and link.name == "a.parquet-tables":
         target = world.outside / "empty"
         target.mkdir()
     link.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, Sequence[str]] = {
     "whatif": ("BOMB",),
 }
 # These read what they record themselves; the test of `mcp` is below.
-OTHER_CAPTURES = {"mcp", "optimize", "record"}
+OTHER_CAPTURES = {"mcp", "record"}
 
 
 def leaf_commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -14,35 +14,32 @@ from typing import Any
 import click
 
 from traceview import __version__
-from traceview.cli.removed import refuse_command, refuse_option
-from traceview.cli.settings import CAPTURES, default_map, said_defaults
+from traceview.cli.removed import refuse_command, refuse_option, refuse_settings
 from traceview.errors import ReportError, is_out_of_memory
 
-ARGUMENTS = "traceview.arguments"  # key of a click context's `meta`: the arguments of the command
+CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
 
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write or serve a page, print a summary."),
-    "compare": ("traceview.cli.compare", "Show what changed between captures; store baselines."),
+    "compare": ("traceview.cli.compare", "Show what changed between captures."),
     "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "mcp": ("traceview.cli.serve", "Serve tools on captures to agents (MCP)."),
-    "optimize": ("traceview.cli.optimize", "Record, predict, change, record, compare; keep a ledger."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
     "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
     "whatif": ("traceview.cli.whatif", "Predict the effect of changes from one capture."),
 }
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
-    "Input": "program change expect only_ledger baselines history commit / others nsys calibration unprofiled_ms "
-    "max_decoded",
+    "Input": "/ others nsys calibration unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
     "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
-    "Output": "format_name output saved names html html_path markdown json_path junit no_html opened served replaces "
-    "folder calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
+    "Output": "format_name output names html html_path markdown json_path junit no_html opened served replaces "
+    "calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory port",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
@@ -134,8 +131,7 @@ class _LazyCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Keep the arguments of the command, and name the captures in an out-of-memory error."""
-        ctx.meta[ARGUMENTS] = tuple(ctx.args)
+        """Name the captures in an out-of-memory error."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -155,10 +151,4 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     else:
-        context.default_map = default_map(folder := Path.cwd())
-        arguments = context.meta[ARGUMENTS]
-        if context.default_map and not {"-q", "--quiet", "-h", "--help", "--help-all"}.intersection(arguments):
-            from traceview.cli.outputs import print_error
-
-            if line := said_defaults(folder, context.default_map, context.invoked_subcommand, *arguments):
-                print_error(line)
+        refuse_settings(Path.cwd())

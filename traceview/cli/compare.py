@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,8 +26,7 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, screen, text_of, write_output
-from traceview.cli.redact import NAMES, list_baselines, save_baseline
+from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, text_of, write_output
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
 
@@ -39,17 +38,8 @@ if TYPE_CHECKING:
     "traceview compare before.sqlite after.sqlite",
     "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
     "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
-    "traceview compare --save main report.sqlite",
-    "traceview compare --history h.jsonl --commit 1a2b3c4 report.sqlite",
 )
 @click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
-@click.option("--save", "saved", metavar="NAME", help="Store a redacted copy of one capture as the baseline NAME.")
-@click.option("--baselines", is_flag=True, help="List the stored baselines; compare nothing.")
-@click.option(
-    "--history", type=OUTPUT, metavar="FILE", help="Show when figures changed, after adding one capture to FILE."
-)
-@click.option("--commit", metavar="NAME", help="The commit of the capture that --history adds.")
-@NAMES
 @JSON
 @click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines of all captures.")
 @MARKDOWN
@@ -91,11 +81,6 @@ if TYPE_CHECKING:
 @QUIET
 def compare(
     captures: tuple[Path, ...],
-    saved: str | None,
-    baselines: bool,
-    history: Path | None,
-    commit: str | None,
-    names: str,
     json_path: Path | None,
     html: Path | None,
     markdown: Path | None,
@@ -115,21 +100,9 @@ def compare(
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
 
-    A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, a Chrome trace of torch.profiler,
-    or baseline:NAME, a copy in .traceview/baselines that --save has stored.
+    A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
+    torch.profiler.
     """
-    if history is not None:
-        options = {"iteration": iteration, "skip": skip, "device": device}
-        _show_history(history, captures, commit, html, json_path, quiet, options)
-        return
-    if baselines or saved is not None:
-        if len(captures) != (saved is not None):
-            raise RequestError("--save NAME takes one capture, and --baselines none")
-        if saved is None:
-            list_baselines(json_path)
-        else:
-            save_baseline(saved, captures[0], names, json_path, quiet, iteration=iteration, skip=skip, device=device)
-        return
     if len(captures) < 2:
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
     from traceview.cli.conditions.comparison import failures, parse
@@ -196,33 +169,3 @@ def _write(
     ]
     if not quiet and not any(printed):
         print_out(text_of("comparison.terminal", comparison, verbose, top=top))
-
-
-def _show_history(
-    path: Path,
-    captures: tuple[Path, ...],
-    commit: str | None,
-    html: Path | None,
-    json_path: Path | None,
-    quiet: bool,
-    options: dict[str, Any],
-) -> None:
-    """Add a capture, if one is given, and show the changes. `options` are those of analyze(). Raises TraceviewError."""
-    if len(captures) != (commit is not None):
-        raise RequestError("--history takes one capture and its --commit, or neither")
-    from traceview.comparison.history import commit_figures, history, read_history, write_history
-    from traceview.report.history import render, render_page, to_json
-
-    check_outputs(captures, (path, html, json_path))
-    commits = read_history(path)
-    if commit is not None:
-        from traceview.pipeline import analyze
-
-        with progress(quiet) as step:
-            added = commit_figures(analyze(captures[0], **options, progress=step), commit)
-        commits = (*(row for row in commits if row.commit != commit), added)
-        write_history(path, commits)
-    result = history(commits)
-    write_output(html, partial(render_page, result))
-    if not write_output(json_path, partial(to_json, result)) and not quiet:
-        print_out(render(result, screen()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traceview.cli.settings import CAPTURES
+from traceview.cli import CAPTURES
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, named_output
 
@@ -26,8 +26,6 @@ BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mi
 FLOPS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 MAX_FLOPS = 1 << 62
 MAX_MS = 86_400_000
-BASELINE = "baseline:"  # before the name of a stored baseline, in place of a path
-BASELINES = Path(".traceview") / "baselines"
 
 
 def parse_size(text: str) -> int:
@@ -57,24 +55,18 @@ def parse_flops(_context: click.Context, _option: click.Parameter, text: str | N
     return count
 
 
-def baseline_path(name: str) -> Path:
-    """Return the path of a stored baseline."""
-    return BASELINES / f"{name}.sqlite.gz"
-
-
 class _Capture(click.Path):
-    """The path of a capture, or `baseline:NAME`. The context remembers it for error messages."""
+    """The path of a capture. The context remembers it for error messages."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        name = os.fspath(value).removeprefix(BASELINE)
-        if name != os.fspath(value) and not Path(value).exists():
-            value = baseline_path(name)
-            if not value.is_file():
-                raise RequestError(
-                    f"{name[:40]}: no such baseline in {BASELINES}; `traceview compare --baselines` lists them"
-                )
+        name = os.fspath(value)
+        if name.startswith("baseline:") and not Path(name).exists():
+            raise RequestError(
+                f"{name[:40]}: names a baseline of an earlier version; give the path of a document of "
+                "`traceview analyze --json`, which compare takes"
+            )
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import settings
+from traceview.cli import CAPTURES
 from traceview.errors import OutputError, RequestError
 from traceview.report import files
 from traceview.report.files import is_stdout, write_text
@@ -88,9 +88,9 @@ def print_bytes(pieces: Iterable[bytes]) -> None:
 def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
     """Check the outputs of a command before it does any work (files.check_outputs).
 
-    Commands also read the calibrations beside the inputs and the settings of the project, so these count as inputs.
-    An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
-    trace, and its format checks the rest. Raises OutputError, and RequestError for two on standard output.
+    Commands also read the calibrations beside the inputs, so these count as inputs. An output cannot replace another
+    capture or a part of one. `exported` is the exception: it may replace an earlier trace, and its format checks the
+    rest. Raises OutputError, and RequestError for two on standard output.
     """
     outputs = tuple(outputs)
     if sum(map(is_stdout, outputs)) > 1:
@@ -110,13 +110,11 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
 
 
 def _read_besides(reports: Sequence[Path]) -> Iterator[Path]:
-    """Yield the calibrations and the files with settings that a command may read."""
+    """Yield the calibrations that a command may read."""
     from traceview.model.unprofiled import CALIBRATION
 
-    names = (settings.FILE, settings.PROJECT)
-    folders = (Path.cwd(), *Path.cwd().parents)
-    every = [*(folder / name for folder in folders for name in names), *(path.parent / CALIBRATION for path in reports)]
-    yield from (path for path in dict.fromkeys(every) if os.path.lexists(path))
+    every = dict.fromkeys(path.parent / CALIBRATION for path in reports)
+    yield from (path for path in every if os.path.lexists(path))
 
 
 def write_results(
@@ -253,7 +251,7 @@ def progress(quiet: bool) -> Iterator[Step]:
         yield lambda _name, _done: None
         return
     context = click.get_current_context(silent=True)
-    state = Progress(_expected_seconds(context.meta.get(settings.CAPTURES, ()) if context else ()))
+    state = Progress(_expected_seconds(context.meta.get(CAPTURES, ()) if context else ()))
     ended = threading.Event()
     drawer = threading.Thread(target=_draw, args=(state, ended), daemon=True)
     drawer.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,10 @@ from traceview.model.unprofiled import CALIBRATION
 from traceview.report.files import is_stdout, refuse_link
 
 if TYPE_CHECKING:
-    from traceview.captures.record import Recording, SteadyIterations
+    from traceview.captures.record import SteadyIterations
 
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
-DELAY = click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
-SECONDS = click.option(
-    "--seconds", type=_POSITIVE, metavar="SECONDS", help="Record for this time, and end the program then."
-)
 
 
 @command(
@@ -48,8 +43,8 @@ SECONDS = click.option(
     help="Sample counters of the GPU: tensor cores, memory, links. The driver must allow it: `traceview doctor`.",
 )
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
-@DELAY
-@SECONDS
+@click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
+@click.option("--seconds", type=_POSITIVE, metavar="SECONDS", help="Record for this time, and end the program then.")
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
@@ -71,9 +66,11 @@ def record(
     and leaves the analysis to `traceview fleet`.
     """
     from traceview.captures.record import TRACED, Recording, rank_of_process
+    from traceview.captures.record import record as run
     from traceview.cli.analyze import analyze
 
-    check_limits(given)
+    if given["iterations"] and given["seconds"]:
+        raise RequestError("--iterations and --seconds both end the recording; use one of them")
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
     output, rank = given["output"], rank_of_process()
@@ -83,26 +80,13 @@ def record(
         output = output.with_name(f"{output.name}_rank{rank}")
     recording = Recording(**given | {"output": output, "traced": given["traced"] or TRACED})
     check_outputs((recording.report, recording.report.with_suffix(".qdstrm")), (json_path,))
-    record_program(recording, quiet)
+    if code := run(recording, partial(_steady_iterations, quiet=quiet)):
+        print_error(f"traceview: the program ended with exit code {code}; the report is kept")
     if rank is not None:
         if not quiet:
             print_out(f"{plain(str(recording.report), 4000)}\n")
         return
     context.invoke(analyze, report=recording.report, json_path=json_path, opened=opened, no_html=no_html, quiet=quiet)
-
-
-def check_limits(given: Mapping[str, Any]) -> None:
-    """Raise RequestError if two options end the recording."""
-    if given["iterations"] and given["seconds"]:
-        raise RequestError("--iterations and --seconds both end the recording; use one of them")
-
-
-def record_program(recording: Recording, quiet: bool) -> None:
-    """Record, and print the program's exit code if it is not 0. Raises TraceviewError."""
-    from traceview.captures.record import record as run
-
-    if code := run(recording, partial(_steady_iterations, quiet=quiet)):
-        print_error(f"traceview: the program ended with exit code {code}; the report is kept")
 
 
 def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:

@@ -1,11 +1,14 @@
-"""What earlier versions had, and what to use instead: commands, and options of commands.
+"""What earlier versions had, and what to use instead: commands, options of commands, and files with settings.
 
-A name of these tables that a user still types ends in one line with exit code 2.
+A name of these tables that a user still types, or such a file, ends in one line with exit code 2.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -16,6 +19,7 @@ COMMANDS = {
     "baseline": "keep the document of `traceview analyze --json`, and compare with it",
     "calibrate": "give `--unprofiled-ms` the time of an iteration without the profiler",
     "completion": "`_TRACEVIEW_COMPLETE=bash_source traceview` prints the script (zsh_source, fish_source)",
+    "optimize": "`traceview compare BEFORE AFTER` after a change, and `traceview whatif BEFORE` before it",
     "rules": "docs/analyze.md lists what traceview finds",
     "schema": "docs/schema.md describes the JSON",
     "serve": "`traceview export` writes a trace with every event for ui.perfetto.dev",
@@ -28,7 +32,14 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("export", "--format speedscope"): STACKS,
     ("export", "--format collapsed"): STACKS,
     ("export", "--format collapsed-host"): STACKS,
+    ("compare", "--save"): "keep the report, and name its path",
+    ("compare", "--baselines"): "keep the reports, and name their paths",
+    ("compare", "--history"): "keep the document of `traceview analyze --json` of each commit",
 }
+
+# Files with settings of earlier versions, and what shows that they hold some.
+SETTINGS = {"traceview.toml": re.compile(b""), "pyproject.toml": re.compile(rb"(?m)^\s*\[tool\.traceview[].]")}
+MAX_PROJECT = 1 << 20  # bytes of a file in which settings are looked for
 
 
 def refuse_command(name: str) -> None:
@@ -44,3 +55,23 @@ def refuse_option(command: str, arguments: Sequence[str], error: click.UsageErro
         is_extra = option.isupper() and type(error) is click.UsageError and "extra argument" in error.message
         if owner == command and (is_extra or f" {option} " in given):
             raise RequestError(f"`traceview {command} {option}` is gone: {instead}")
+
+
+def refuse_settings(folder: Path) -> None:
+    """Raise RequestError if the folder or one above it has settings of an earlier version, which are not read."""
+    for parent in (folder, *folder.parents):
+        for name, table in SETTINGS.items():
+            path = parent / name
+            if os.path.isfile(path) and table.search(_beginning(path)):  # noqa: PTH113 - Path.is_file raises in a folder that the user may not search
+                raise RequestError(
+                    f"{os.path.relpath(path, folder)}: holds settings of an earlier version of traceview, which are no "
+                    "longer read; remove them, and give options on the command line (for budgets: --fail-if)"
+                )
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_PROJECT)
+    except OSError:  # a file that cannot be read sets nothing
+        return b""

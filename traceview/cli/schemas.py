@@ -23,12 +23,12 @@ from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.model.analysis import Analysis, DeviceFigures, DeviceUse
 from traceview.model.columns import columns
-from traceview.model.comparison import Baselines, Comparison, History
+from traceview.model.comparison import Comparison
 from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
 from traceview.model.whatif import WhatIf
 from traceview.read.calibration import FORMAT, VERSION
-from traceview.report import analysis, comparison, fleet, ledger, whatif
+from traceview.report import analysis, comparison, fleet, whatif
 from traceview.report.json import (
     MERGED,
     SCHEMA_VERSION,
@@ -40,7 +40,6 @@ from traceview.report.json import (
     Variants,
     written_fields,
 )
-from traceview.report.ledger import GainLedger
 
 Schema = dict[str, Any]
 
@@ -159,7 +158,7 @@ def _declared_type(kind: type, name: str) -> Any:
 
 
 # Documents that have no command of their name, and what writes them.
-TITLES = {"baseline": "compare --baselines", "history": "compare --history", "rules": "help rules"}
+TITLES = {"rules": "help rules"}
 
 
 def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Schema:
@@ -192,15 +191,12 @@ def calibrate_schema() -> Schema:
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "analyze": partial(result_schema, "analyze", Analysis, analysis.SHAPES),
-    "baseline": partial(result_schema, "baseline", Baselines),
     "calibrate": calibrate_schema,
     "compare": partial(result_schema, "compare", Comparison, comparison.SHAPES),
     "doctor": partial(result_schema, "doctor", Checks),
     "export": partial(result_schema, "export", Written),
     "fleet": partial(result_schema, "fleet", Fleet, fleet.SHAPES),
-    "history": partial(result_schema, "history", History),
     "info": partial(result_schema, "info", CaptureContents),
-    "optimize": partial(result_schema, "optimize", GainLedger, ledger.SHAPES),
     "record": partial(result_schema, "record", Analysis, analysis.SHAPES),
     "redact": partial(result_schema, "redact", Redacted),
     "rules": partial(result_schema, "rules", Catalogue),

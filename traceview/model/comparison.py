@@ -1,4 +1,4 @@
-"""The results of a comparison of captures, and of a history of commits. All their reports read only this.
+"""The result of a comparison of captures. All its reports read only this.
 
 Times are whole ns per iteration. Differences are after minus before: negative means less time.
 """
@@ -49,24 +49,6 @@ class IterationWork:
     def is_same(self) -> bool:
         """False if an iteration of one capture is several iterations of the other."""
         return self.multiple is None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBaseline:
-    """A capture that `compare --save` stored. `time_ns` is the mean time of an iteration."""
-
-    name: str
-    gpus: tuple[str, ...]
-    iterations: int | None
-    time_ns: int | None
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Baselines:
-    """The stored baselines, by name."""
-
-    baselines: tuple[StoredBaseline, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,39 +205,3 @@ class Comparison(Paged):
     min_change: float
     notes: tuple[Note, ...] = ()
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class MeanFigure:
-    """The mean of a figure over the iterations of a capture, in ns, and its standard error: None if it is unknown."""
-
-    mean_ns: int
-    error_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFigures:
-    """The figures of an iteration at a commit, by name. `iterations` is 1 if the capture counts as a whole."""
-
-    commit: str
-    file: str
-    iterations: int
-    figures: Mapping[str, MeanFigure]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePoint:
-    """A commit from which a figure has another level: the mean of the commits before it, and from it on."""
-
-    figure: str
-    commit: str
-    before_ns: int
-    after_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """All commits, the oldest first, and the changes of their figures."""
-
-    commits: tuple[CommitFigures, ...]
-    changes: tuple[ChangePoint, ...]

@@ -6,7 +6,6 @@ timeline/    its timeline
 charts/      its charts
 comparison/  the page of a comparison
 fleet/       the page of a fleet
-history/     the page of a history of commits
 
 Every file is read once and escaped to ASCII. Any other character would double the memory of the document in Python,
 and make writing it four times slower.
@@ -115,12 +114,6 @@ FLEET = PageFiles(
     "ranks",
     ("core/palette.css", "core/page.css", "fleet/fleet.css"),
     "fleet/main.js",
-)
-HISTORY = PageFiles(
-    "history/page.html",
-    "commits",
-    ("core/palette.css", "history/history.css"),  # page.css hides all until a script shows it
-    "core/page.js",  # the page has no script
 )
 
 
