@@ -38,7 +38,7 @@ GROUPS = {
     "Input": "/ others nsys calibration unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
     "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
-    "Output": "format_name output names html html_path markdown json_path junit no_html opened served replaces "
+    "Output": "form output names html html_path markdown json_path junit no_html opened served replaces "
     "calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory port",
 }
