@@ -20,7 +20,7 @@ from tests.captures import ROOT, SAMPLES
 from tests.mcp.test_questions import CAPTURES, QUESTIONS, Question, at, written
 from traceview.model.units import duration
 
-SKILL = ROOT / "traceview" / "serve" / "plugin" / "skills" / "traceview" / "SKILL.md"
+SKILL = ROOT / "traceview" / "mcp" / "plugin" / "skills" / "traceview" / "SKILL.md"
 LIMIT_S = 600
 
 

@@ -16,10 +16,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from tests.captures import sample
 from traceview.errors import RequestError
+from traceview.mcp.agents import NAMES, Tools, build_server
+from traceview.mcp.answers import MAX_BYTES
+from traceview.mcp.captures import Captures
 from traceview.model.unprofiled import CALIBRATION
-from traceview.serve.agents import NAMES, Tools, build_server
-from traceview.serve.answers import MAX_BYTES
-from traceview.serve.captures import Captures
 
 CAPTURE = "a.sqlite"
 LEAST: dict[str, dict[str, Any]] = {  # arguments without which a tool answers nothing

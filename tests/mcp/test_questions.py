@@ -19,6 +19,7 @@ from mcp import Client, StdioServerParameters
 from tests.captures import ROOT, SAMPLES
 from traceview import fleet
 from traceview.comparison import compare_analyses
+from traceview.mcp.agents import NAMES
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.replay.prediction import whatif
@@ -26,7 +27,6 @@ from traceview.report.analysis import document
 from traceview.report.comparison import document as comparison_document
 from traceview.report.fleet import document as fleet_document
 from traceview.report.whatif import document as whatif_document
-from traceview.serve.agents import NAMES
 
 MAX_CALLS, MAX_TOTAL = 3, 4_000
 CAPTURES = {

@@ -14,9 +14,9 @@ from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.fuzz.odd_databases import page_size
 from tests.fuzz.test_hostile import interior, run
 from traceview.cli import cli
+from traceview.mcp.agents import Tools
+from traceview.mcp.captures import Captures
 from traceview.read.source import MAX_DECODED
-from traceview.serve.agents import Tools
-from traceview.serve.captures import Captures
 
 MEGABYTE = 1 << 20
 LIMIT, MEMORY = "50MB", 3 << 30

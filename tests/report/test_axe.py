@@ -12,11 +12,10 @@ from tests.captures import SAMPLES, analyzed, sample
 from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
-from traceview.model.analysis import Analysis
 from traceview.model.whatif import WhatIf
 from traceview.ranks.analyze_reports import analyze_reports
 from traceview.replay.prediction import whatif
-from traceview.report.analysis.page import live, render
+from traceview.report.analysis.page import render
 from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
 
@@ -42,14 +41,9 @@ def what_if() -> str:
     return render(inputs_of(analysis), whatif=result)
 
 
-def served(analysis: Analysis) -> str:
-    return live(inputs_of(analysis))[0]
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "analysis": lambda: render(inputs_of(analyzed(sample("ddp2.sqlite")))),
     "what-if": what_if,
-    "serve": lambda: served(analyzed(sample("dual.sqlite"))),
     "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),
     "fleet": lambda: render_fleet(analyze_reports(sorted((SAMPLES / "ranks").glob("slowhost*.sqlite.xz")), workers=1)),
 }

@@ -21,14 +21,14 @@ CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures
 
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
-    "analyze": ("traceview.cli.analyze", "Measure one capture; write or serve a page, print a summary."),
+    "analyze": ("traceview.cli.analyze", "Measure one capture; write a page, print a summary."),
     "compare": ("traceview.cli.compare", "Show what changed between captures."),
     "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
-    "mcp": ("traceview.cli.serve", "Serve tools on captures to agents (MCP)."),
+    "mcp": ("traceview.cli.mcp", "Serve tools on captures to agents (MCP)."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
     "redact": ("traceview.cli.redact", "Write a copy of a capture that is safe to share."),
     "whatif": ("traceview.cli.whatif", "Predict the effect of changes from one capture."),
@@ -38,9 +38,9 @@ GROUPS = {
     "Input": "/ others nsys calibration unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
     "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
-    "Output": "form output names html html_path markdown json_path junit no_html opened served replaces "
+    "Output": "form output names html html_path markdown json_path junit no_html opened replaces "
     "calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
-    "Limits": "workers scheduler / memory port",
+    "Limits": "workers scheduler / memory",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,13 +42,12 @@ from traceview.cli.outputs import (
     write_results,
 )
 from traceview.errors import RequestError
-from traceview.report.files import is_stdout, refuse_link
+from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
     from traceview.engine.limited import LimitedCapture
     from traceview.engine.run import AnalyzedCapture
     from traceview.model.analysis import Analysis
-    from traceview.serve.page import Server
 
 
 @command(
@@ -59,7 +56,6 @@ if TYPE_CHECKING:
     "traceview analyze report.sqlite --json out.json --no-html --quiet",
     "traceview analyze report.sqlite --from 120ms --to 1.5s",
     "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
-    "traceview analyze report.sqlite --serve --open",
 )
 @REPORT
 @click.option(
@@ -73,8 +69,6 @@ if TYPE_CHECKING:
     help="Maximum size of the page. A larger page shows more events one by one.  [default: 15MB]",
 )
 @OPEN
-@click.option("--serve", "served", is_flag=True, help="Serve the page to this machine until Ctrl-C; write no page.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of --serve.  [default: free]")
 @JSON
 @MARKDOWN
 @click.option(
@@ -96,8 +90,6 @@ def analyze(
     no_html: bool,
     detail: int | None,
     opened: bool,
-    served: bool,
-    port: int,
     json_path: Path | None,
     markdown: Path | None,
     others: tuple[Path, ...],
@@ -111,16 +103,9 @@ def analyze(
 
     REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
     torch.profiler.
-
-    With --serve, the page loads every event at any zoom from a server on this machine. Its address contains a random
-    token, and no file stays behind.
     """
     page = page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))
-    if served:
-        if html is not None or no_html or detail is not None or is_stdout(json_path):
-            raise RequestError("--serve does not go with --html, --no-html, --detail and --json -")
-        page = None
-    elif page is None and detail is not None:
+    if page is None and detail is not None:
         raise RequestError("--detail needs the page and does not go with --no-html")
     if page is not None:
         from traceview.report.assets import library
@@ -137,7 +122,7 @@ def analyze(
 
     failures = _parsed(conditions) if conditions else lambda _: ()
     with progress(quiet) as step:
-        capture = measure_report(report, step, page=served or page is not None, others=others, **options)
+        capture = measure_report(report, step, page=page is not None, others=others, **options)
         analysis = capture.analysis
         failed = tuple(failures(analysis))
         step("write", 0.95)
@@ -145,31 +130,10 @@ def analyze(
             None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(options["top"]))
         )
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
-        server = _server(capture, port) if served else None
     print_out("" if write_output(markdown, analysis.to_markdown) else text)
-    if server is not None:
-        _serve(server, opened, quiet)
-    elif opened and page is not None:
+    if opened and page is not None:
         click.launch(page.resolve().as_uri())
     exit_if_any((f"--fail-if {line}" for line in failed), junit, (f"--fail-if {check.strip()}" for check in conditions))
-
-
-def _server(capture: AnalyzedCapture, port: int) -> Server:
-    from traceview.engine.page import page_inputs
-    from traceview.serve.page import Server
-
-    return Server(page_inputs(capture), port)
-
-
-def _serve(server: Server, opened: bool, quiet: bool) -> None:
-    """Serve the page until Ctrl-C."""
-    gc.enable()  # a server runs for days, unlike other commands
-    with server:
-        print_out(f"{'' if quiet else 'Serving to this machine only, until Ctrl-C: '}{server.address}\n")
-        if opened:
-            click.launch(server.address)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
 
 
 def _parsed(conditions: tuple[str, ...]) -> Callable[[Analysis], Iterable[str]]:

@@ -22,12 +22,17 @@ COMMANDS = {
     "optimize": "`traceview compare BEFORE AFTER` after a change, and `traceview whatif BEFORE` before it",
     "rules": "docs/analyze.md lists what traceview finds",
     "schema": "docs/schema.md describes the JSON",
-    "serve": "`traceview export` writes a trace with every event for ui.perfetto.dev",
+    "serve": "`traceview export` writes every event for ui.perfetto.dev",
 }
 # Command and option -> what to use instead. "--format csv" is the value csv of --format, "REPORT" the argument of a
 # command that takes none.
+EVERY_EVENT = (
+    "`traceview export` writes every event for ui.perfetto.dev; `--detail 50MB` makes a page with more of them"
+)
 STACKS = "the page of `traceview analyze` draws the time by stack"
 OPTIONS: dict[tuple[str, str], str] = {
+    ("analyze", "--serve"): EVERY_EVENT,
+    ("analyze", "--port"): EVERY_EVENT,
     ("export", "--format csv"): "`--format parquet` writes the tables, and polars a CSV from one (docs/export.md)",
     ("export", "--format speedscope"): STACKS,
     ("export", "--format collapsed"): STACKS,

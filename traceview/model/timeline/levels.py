@@ -115,11 +115,6 @@ class Lane(NamedTuple):
         looks = next((merge.looks for merge in merges if merge is not None), None)
         return cls(marks, on_gpu, process, made, marks.looks if looks is None else looks)
 
-    def at_most(self, shift: int) -> AllMarks:
-        """Return the level with the widest bins of at most 2^shift ns; the marks if there is none."""
-        levels = (level.marks for level in reversed(self.levels) if level.shift <= shift)
-        return next(levels, self.marks.coarse(shift))
-
     def whole(self) -> Marks:
         """Return all marks, in memory."""
         return concatenated(list(self.marks.pieces()))

@@ -122,15 +122,6 @@ class Marks:
         """Return how many marks start in [start, end); any number above `most` if there are more."""
         return int(np.searchsorted(self.start, end) - np.searchsorted(self.start, start))
 
-    def nearest(self, fits: NDArray[np.bool_], moment: int, most: int) -> tuple[int, int, Marks]:
-        """Return how many marks have a name that fits, how many of them start before a moment, and the nearest.
-
-        `fits` has a value for each name. The nearest are at most `most` on both sides.
-        """
-        here = np.flatnonzero(fits[self.name])
-        before = int(np.searchsorted(self.start[here], moment))
-        return len(here), before, self.take(here[max(0, before - most) : before + most])
-
     def near(self, _cover: Intervals, _correlations: Times) -> Iterator[Marks]:
         """Yield at least the marks that touch `cover` or have one of the ascending `correlations`, in pieces."""
         yield self

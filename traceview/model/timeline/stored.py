@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times
 from traceview.model.timeline.marks import Marks, Merge, Numbers, concatenated, counted, used
@@ -283,36 +282,6 @@ class StoredMarks:
         if place == 0:
             return 0
         return int(self._count[: place - 1].sum() + np.searchsorted(self._load(place - 1).start, moment))
-
-    def nearest(self, fits: NDArray[np.bool_], moment: int, most: int) -> tuple[int, int, Marks]:
-        """Return how many marks have a name that fits, how many of them start before a moment, and the nearest.
-
-        `fits` has a value for each name. The nearest are at most `most` on both sides.
-        """
-        counts = [self._fitting(place, fits) for place in range(len(self._blocks))]
-        middle = int(np.searchsorted(self._start, moment))
-        # The block before the middle has marks on both sides.
-        inner, earlier, later = self._load(max(0, middle - 1)).nearest(fits, moment, most)[1], [], []
-        before = sum(counts[: max(0, middle - 1)]) + inner
-        wanted, place = most - inner, middle - 2
-        while wanted > 0 and place >= 0:
-            if counts[place]:
-                earlier.append(place)
-            wanted, place = wanted - counts[place], place - 1
-        wanted, place = most - (counts[max(0, middle - 1)] - inner), max(middle, 1)
-        while wanted > 0 and place < len(counts):
-            if counts[place]:
-                later.append(place)
-            wanted, place = wanted - counts[place], place + 1
-        parts = []
-        for place in (*earlier[::-1], max(0, middle - 1), *later):
-            marks = self._load(place)
-            parts.append(marks.take(np.flatnonzero(fits[marks.name])))
-        return sum(counts), before, concatenated(parts).nearest(fits, moment, most)[2]
-
-    def _fitting(self, place: int, fits: NDArray[np.bool_]) -> int:
-        block, part = self._blocks[place]
-        return int(np.array(block.name_counts)[fits[part.names[list(block.names)]]].sum())
 
     def near(self, cover: Intervals, correlations: Times) -> Iterator[Marks]:
         """Yield at least the marks that touch `cover` or have one of the ascending `correlations`, in pieces."""

@@ -25,7 +25,7 @@ from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
 from traceview.model.timeline.events import ClassTimes, PageInputs
 from traceview.model.timeline.groups import PATH_LOOKS, rows
-from traceview.model.timeline.rows import WORDS, Group
+from traceview.model.timeline.rows import WORDS
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
 from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, total_words, unprofiled_words
@@ -307,17 +307,13 @@ def _bar(slowest: Iteration, bar: IterationBar, zero: int) -> Json:
 LIBRARY_STYLE = "/* plotly.js */"
 
 
-def build(title: str, content: object, charts: str, timeline: PackedTimeline, *, live: bool = False) -> str:
-    """Return the document. `content` is written as JSON, escaped for HTML; `charts` is packed JSON.
+def pieces(title: str, content: object, charts: str, timeline: PackedTimeline) -> list[str]:
+    """Return the document's text in pieces, all ASCII.
 
-    Data for the first screen comes before the script, other data after it. The content security policy allows only
-    the styles and scripts of this package, by hash; `live` also allows requests to the page's own server.
+    `content` is written as JSON, escaped for HTML; `charts` is packed JSON. Data for the first screen comes before the
+    script, other data after it. The content security policy allows only the styles and scripts of this package, by
+    hash.
     """
-    return "".join(pieces(title, content, charts, timeline, live=live))
-
-
-def pieces(title: str, content: object, charts: str, timeline: PackedTimeline, *, live: bool = False) -> list[str]:
-    """Return the document's text in pieces, all ASCII."""
     plotly = library()
     parts = {
         "content": [escaped_json(content)],
@@ -333,8 +329,7 @@ def pieces(title: str, content: object, charts: str, timeline: PackedTimeline, *
         "library_digest": [plotly.digest],
         "library_styles": [f'<style id="{style_id}">{LIBRARY_STYLE}</style>' for style_id in plotly.style_ids],
     }
-    # plotly.js writes style attributes.
-    more = ["style-src-attr 'unsafe-inline'", *(["connect-src 'self'"] if live else [])]
+    more = ["style-src-attr 'unsafe-inline'"]  # plotly.js writes style attributes
     return ANALYSIS.document(title, parts, scripts=[plotly.digest], styles=[sha256(LIBRARY_STYLE)], more=more)
 
 
@@ -344,7 +339,6 @@ def packed_json(content: object) -> str:
 
 
 DETAIL = 15_000_000  # bytes of the file
-LIVE_DETAIL = 5_000_000  # bytes of the timeline in a page with a server
 MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceeds its limit
 MAX_TRIES = 3
 
@@ -356,34 +350,23 @@ def render(inputs: PageInputs, detail: int = DETAIL, whatif: WhatIf | None = Non
     event counts. A page needs a minimum size, which may exceed `detail`. `whatif` adds its predictions and
     its critical path, as the first row. The same inputs give the same bytes.
     """
-    return _page(inputs, detail, whatif, server=False)[0]
-
-
-def live(inputs: PageInputs) -> tuple[str, Sequence[Group]]:
-    """Return a document that asks its own server for detail, and all rows."""
-    return _page(inputs, LIVE_DETAIL, None, server=True)
-
-
-def _page(inputs: PageInputs, detail: int, whatif: WhatIf | None, *, server: bool) -> tuple[str, Sequence[Group]]:
     title = inputs.analysis.info.file
     # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
         packing = aside.submit(lambda: packed_json(charts(inputs)))
         groups = rows(inputs, () if whatif is None else whatif.spans)
         shown = packing.result()
-        content = {**sections(inputs, whatif), "live": server}
+        content = sections(inputs, whatif)
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
     merged = MergedRows.within(inputs.events, groups, max(left, MIN_TIMELINE))
     for _ in range(MAX_TRIES):
         drawn = timeline(inputs, merged, max(left, MIN_TIMELINE))
-        if server:
-            drawn = drawn._replace(names=inputs.events.names.texts)
-        document = build(title, {**content, "timeline": drawn.content}, shown, drawn, live=server)
+        document = "".join(pieces(title, {**content, "timeline": drawn.content}, shown, drawn))
         over = len(document) - detail
         if over <= 0 or left <= MIN_TIMELINE:
             break
         # The size of names and places is known only after packing.
         left -= over + detail // 50
-    return document, groups
+    return document

@@ -22,9 +22,8 @@ export interface Linked {
   places: Place[];
   /** What they are, after their number. */
   words?: string;
-  /** How many the capture has, and how many come before the first. */
+  /** How many the capture has. */
   total?: number;
-  before?: number;
   /** What the panel shows in place of an event. */
   content?: (Node | null)[];
   /** Marks what stands for a place elsewhere on the page. */
@@ -67,7 +66,6 @@ export interface Lane {
   levels: (Piece & { shift: number })[];
   exact: Piece | null;
   whole: boolean;
-  live?: { marks: Marks; bin: number; from: number; to: number };
 }
 
 export interface Row {
@@ -254,7 +252,6 @@ export interface Page extends Answer {
   nsys: string | null;
   profiler: string;
   narrowed: boolean;
-  live: boolean;
   program: string;
   /** The answer for the second of `covers`; null if there is none. */
   other: Answer | null;
@@ -487,7 +484,7 @@ export interface View {
 
 export interface Board {
   groups: Group[];
-  /** All rows as the server numbers them. */
+  /** All rows, in the order of their numbers. */
   numbered: Row[];
   /** What is drawn. */
   shown: Item[];

@@ -14,7 +14,6 @@ import { watchHover } from "../timeline/hover.js";
 import { watchKeys } from "../timeline/keys.js";
 import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
-import { requestDetail } from "../timeline/live.js";
 import { watchOverview } from "../timeline/overview.js";
 import { watchExport } from "../timeline/picture.js";
 import { watchEvents } from "../timeline/events.js";
@@ -35,9 +34,9 @@ import { showWhatIf } from "./whatif.js";
 function showSummarised() {
   const { whole, events } = page.timeline,
     notice = byId("summarised");
-  notice.hidden = whole || page.live;
+  notice.hidden = whole;
   if (!whole)
-    notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview analyze --serve, or make a larger page with --detail.`;
+    notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. A larger page (--detail) shows more; to see every event, run traceview export and open the trace in ui.perfetto.dev.`;
 }
 
 // A link to a part of the page opens it.
@@ -79,7 +78,7 @@ async function start() {
   loadRows(page.timeline);
   startLegend();
   startView(page.timeline.span, page.opens);
-  afterRedraw.push(requestDetail, drawBookmarks);
+  afterRedraw.push(drawBookmarks);
   await layOut(nextTask);
   byId("loading").remove();
   document.documentElement.dataset.shown = "timeline";

@@ -91,10 +91,7 @@ async function readAddress() {
   clearSelected();
   leaveArea();
   if (place)
-    await showArea(
-      place,
-      numbers.size ? board.numbered.flatMap((one) => (numbers.has(one.number) ? one.id : [])) : null,
-    );
+    showArea(place, numbers.size ? board.numbered.flatMap((one) => (numbers.has(one.number) ? one.id : [])) : null);
   if (row) await bringInSight([row]);
   if (row && event) selectPlace({ start: event[0], end: event[1], rows: [row] });
 }

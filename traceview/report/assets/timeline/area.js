@@ -33,17 +33,13 @@ export function followArea(at) {
  * @param {number[]} points
  * @param {string[] | null} rows
  */
-export async function showArea(points, rows = null, title = "") {
+export function showArea(points, rows = null, title = "") {
   const [from, to] = points
     .map((at) => Math.min(Math.max(Math.round(at), 0), page.timeline.span[1]))
     .sort((a, b) => a - b);
-  Object.assign(area, { points: [from, to], rows, moving: false, result: null });
+  const result = { ...measureRange(from, to), rows, title, names: namesInside(from, to, rows), points: [from, to] };
+  Object.assign(area, { points: [from, to], rows, moving: false, result });
   Object.assign(selected, NOTHING);
-  schedule();
-  const devices = await measureRange(from, to);
-  const result = { ...devices, rows, title, names: namesInside(from, to, rows, devices.sums), points: [from, to] };
-  if (area.points[0] !== from || area.points[1] !== to) return;
-  area.result = result;
   showResult();
   schedule();
 }
@@ -82,7 +78,7 @@ function areaTitle({ from, to, exact, rows, title }) {
 function basisText({ exact, bin }) {
   return exact
     ? "exact to the nanosecond"
-    : `rounded to bins of ${duration(bin)}; traceview analyze --serve measures to the nanosecond`;
+    : `rounded to bins of ${duration(bin)}; a larger page (--detail) measures more to the nanosecond`;
 }
 
 function showResult() {

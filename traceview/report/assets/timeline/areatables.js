@@ -25,7 +25,7 @@ export function areaTables(result, kept, openRow) {
   if (!kept) inner.push(...stackTrees(result.names?.tables.stack));
   const note = result.names
     ? namesBasis(result)
-    : "Names: the area is narrower than the sums of this page. Zoom in, or use traceview analyze --serve.";
+    : "Names: the area is narrower than the sums of this page. Select a longer one, or make a larger page with --detail.";
   return el("div", { class: "area" }, ...inner, note ? el("p", { class: "soft", text: note }) : null);
 }
 

@@ -18,8 +18,9 @@ export function partnersInPage({ item, marks, i }) {
   for (const row of allRows())
     if (row.kind === kind && row.process === item.process)
       for (const lane of row.lanes) {
-        const theirs = [marksIn(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
-        if (theirs) found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
+        const theirs = marksIn(lane.exact);
+        if (theirs?.correlation?.includes(number))
+          found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
       }
   return found;
 }

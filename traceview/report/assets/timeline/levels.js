@@ -12,19 +12,9 @@ export function marksIn(piece) {
 // The time of one pixel.
 const perPixel = () => (view.to - view.from) / view.width;
 
-// The server's marks, if they cover the range and their bins are at most `each` ns wide.
-export function liveMarks(lane, from, to, each = perPixel()) {
-  const found = lane.live;
-  return !lane.whole && found && found.from <= from && found.to >= to && found.bin <= each
-    ? { marks: found.marks, bin: found.bin }
-    : null;
-}
-
 // The marks of [from, to): pieces of the range, each with the coarsest bins of at most `each` ns, or with what is nearest to
 // that; 0 is the finest. `bin` is the width of the bins in ns, or 0 where the marks are single events.
 export function visibleSources(lane, from, to, each = perPixel()) {
-  const live = liveMarks(lane, from, to, each);
-  if (live) return [{ ...live, from, to }];
   let level = null;
   for (const one of lane.levels) {
     if (level && 2 ** level.shift <= each) break; // coarse levels come first

@@ -45,11 +45,10 @@ function rowsOf(places) {
 async function showLinked(at) {
   const { group } = linked,
     place = group.places[at],
-    { title, words = "found", total = group.places.length, before = 0 } = group;
+    { title, words = "found", total = group.places.length } = group;
   linked.at = at;
-  const more = total > group.places.length && !before ? ` (${countText(total)} in the capture)` : "";
-  byId("found").textContent =
-    `${countText(before + at + 1)} of ${countText(before ? total : group.places.length)} ${words}${more}`;
+  const more = total > group.places.length ? ` (${countText(total)} in the capture)` : "";
+  byId("found").textContent = `${countText(at + 1)} of ${countText(group.places.length)} ${words}${more}`;
   clearSelected();
   leaveArea();
   if (group.content || !selectPlace(place))

@@ -2,12 +2,10 @@
 import { firstAbove, chunks, readColumn } from "../core/columns.js";
 import { page } from "../core/page.js";
 import { holdsEveryEvent, marksIn } from "./levels.js";
-import { measureOnServer } from "./live.js";
 import { board } from "./state.js";
 
 // Returns { from, to, exact, bin, devices }: each device has an id, DEVICE_SUMS, and its idle time by cause; times are ns.
-export async function measureRange(from, to) {
-  if (page.live) return measureOnServer(from, to);
+export function measureRange(from, to) {
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
   const rows = groups.flatMap((group) => group.rows).filter(({ kind }) => ["overlap", "idle", "stream"].includes(kind));
   if (holdsEveryEvent(rows, from, to))

@@ -9,9 +9,8 @@ const TABLES = { stream: "kernel", projected: "projected", range: "range", call:
 // Returns { from, to, exact, tables }: for each table a map from a name to { time, started }; null where the area is
 // narrower than the bins. `time` is ns inside the area, `started` counts the events that start in it. The table `row` has
 // the ids of rows, and `stack` the numbers of stacks.
-export function namesInside(from, to, ids, served) {
+export function namesInside(from, to, ids) {
   const rows = allRows().filter((row) => row.kind in TABLES && (!ids || ids.includes(row.id)));
-  if (served) return { from, to, exact: true, tables: servedSums(rows, served) };
   if (holdsEveryEvent(rows, from, to)) return { from, to, exact: true, tables: exactSums(rows, from, to) };
   return binSums(rows, from, to);
 }
@@ -73,12 +72,4 @@ function binSums(rows, from, to) {
     }
   }
   return { from: first * width, to: last * width, exact: false, bin: width, tables };
-}
-
-function servedSums(rows, served) {
-  const { tables, add } = adder(),
-    ids = new Set(rows.map((row) => row.id));
-  for (const { row, table, names } of served)
-    if (ids.has(row)) for (const [name, time, started] of names) add(row, table, name, time, started);
-  return tables;
 }

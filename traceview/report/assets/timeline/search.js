@@ -6,7 +6,6 @@ import { page } from "../core/page.js";
 import { countText } from "../core/words.js";
 import { marksIn } from "./levels.js";
 import { linkTo, stepLinked } from "./linked.js";
-import { findOnServer } from "./live.js";
 import { allRows, setFilter } from "./rows.js";
 import { eventAt } from "./select.js";
 import { linked, view } from "./state.js";
@@ -18,14 +17,12 @@ const SEARCHED = new Set(["ruler", "stream", "call", "range", "sample"]);
 const search = { text: "", group: null };
 
 // Finds every place whose name contains the text, in order of time.
-async function lookUp(text) {
+function lookUp(text) {
   const wanted = text.trim().toLowerCase();
   if (search.text === wanted) return;
   Object.assign(search, { text: wanted, group: null });
   if (!wanted) return;
-  search.group = page.live
-    ? { title: wanted, ...(await findOnServer(wanted)) }
-    : { title: wanted, ...placesNamed((name) => name.toLowerCase().includes(wanted), SEARCHED) };
+  search.group = { title: wanted, ...placesNamed((name) => name.toLowerCase().includes(wanted), SEARCHED) };
 }
 
 /**
@@ -52,7 +49,7 @@ function byStart(a, b) {
   return a.start - b.start || a.end - b.end;
 }
 
-// The launches of a row of the kernel table; a page from a server finds those near the view.
+// The launches of a row of the kernel table.
 export async function launchesOf(row, by, place) {
   const { shapes } = await chartFigures(),
     hit = eventAt(place),
@@ -61,7 +58,6 @@ export async function launchesOf(row, by, place) {
     own ? number === own : by === "family" ? family === row.name : row.full ? full === row.full : name === row.name,
   );
   const names = new Set([row.name, ...like.map(([, name]) => name)]);
-  if (page.live) return findOnServer([...names].at(-1));
   return placesNamed((name) => names.has(name), new Set(["stream"]), new Set(like.map(([number]) => number)));
 }
 
@@ -86,8 +82,8 @@ function placesInIndex(fitting) {
 }
 
 // Goes to the next or previous result; the first is that at the left edge of the view.
-export async function findNext(text, step = 1) {
-  await countMatches(text);
+export function findNext(text, step = 1) {
+  countMatches(text);
   const { group } = search;
   if (!group?.places.length) return;
   if (linked.group === group) return void stepLinked(step);
@@ -100,8 +96,8 @@ export async function findNext(text, step = 1) {
 }
 
 // Shows how many places match, and moves nothing.
-async function countMatches(text) {
-  await lookUp(text);
+function countMatches(text) {
+  lookUp(text);
   const { text: wanted, group } = search;
   byId("found").textContent = !wanted
     ? ""
@@ -115,7 +111,7 @@ export function watchSearch() {
   let typing;
   field.addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(() => page.live || countMatches(field.value), 150);
+    typing = setTimeout(() => countMatches(field.value), 150);
   });
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);

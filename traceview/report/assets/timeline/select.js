@@ -8,7 +8,6 @@ import { bringInSight } from "./go.js";
 import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
 import { marksIn, sourceAt, visibleSources } from "./levels.js";
-import { partnersFromServer } from "./live.js";
 import { showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
 import { NOTHING, board, selected, view } from "./state.js";
@@ -39,18 +38,6 @@ export function select(hit) {
   if (!hit) return clearSelected();
   Object.assign(selected, { hit, partners: partnersInPage(hit), peers: peersInPage(hit) });
   leaveArea();
-  if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
-  showDetails(hit);
-}
-
-async function requestPartners(hit) {
-  const partners = await partnersFromServer(hit);
-  if (selected.hit !== hit) return;
-  selected.partners = partners;
-  showDetails(hit);
-}
-
-function showDetails(hit) {
   const call = hit.item.kind === "call" ? { ...hit, row: hit.item } : selected.partners[0];
   selected.producer = producerInPage(hit, selected.partners[0]);
   selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
@@ -145,7 +132,7 @@ export function selectPlace(place) {
 export function eventAt({ start, end, rows }) {
   const item = allRows().find((one) => one.id === rows[0]);
   for (const lane of item?.lanes ?? []) {
-    const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksIn(lane.exact);
+    const marks = marksIn(lane.exact);
     for (let i = marks ? firstAbove(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
       if (marks.end[i] === end) return { item, lane, marks, i, bin: 0 };
   }

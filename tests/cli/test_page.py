@@ -1,38 +1,14 @@
-"""`traceview analyze --serve`, and the page options of `analyze`."""
+"""The page options of `analyze`."""
 
 from __future__ import annotations
 
-import re
-import signal
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import click
 import pytest
 
-from tests.cli.command import HEARS_CTRL_C, Command
+from tests.cli.command import Command
 from traceview.model.units import size
-
-
-def test_serves_until_interrupted(report: Path) -> None:
-    command = [sys.executable, "-c", HEARS_CTRL_C, "analyze", str(report), "--serve", "--quiet"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
-        with urllib.request.urlopen(address, timeout=300) as answer:
-            assert report.name in answer.read().decode()
-        process.send_signal(signal.SIGINT)
-        rest, complaints = process.communicate(timeout=300)
-    assert (process.returncode, rest, complaints) == (0, "", "")
-    assert list(report.parent.iterdir()) == [report]
-
-
-def test_missing_capture_is_not_served(traceview: Command, tmp_path: Path) -> None:
-    result = traceview("analyze", "--serve", tmp_path / "none.sqlite")
-    assert result.code == 2 and result.err.startswith("traceview: error: none.sqlite: ")
 
 
 @pytest.mark.parametrize("size", ["8XB", "many", "-3MB", "", "1e9"])
@@ -63,7 +39,7 @@ def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pyte
     assert opened == [page.resolve().as_uri()]
 
 
-@pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"], ["--serve"]])
+@pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"]])
 def test_page_options_need_a_page(traceview: Command, report: Path, option: list[str]) -> None:
     result = traceview("analyze", report, "--no-html", *option)
     assert result.code == 2 and "--no-html" in result.err

@@ -21,6 +21,8 @@ from traceview import __version__
 from traceview.captures.info import describe
 from traceview.comparison import compare_analyses
 from traceview.errors import RequestError, TraceviewError, is_out_of_memory
+from traceview.mcp.answers import TOOLS, Answer, Row, agent_tool, chosen, encoded, first_rows, fitted, matching
+from traceview.mcp.captures import Captures
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.units import plain
 from traceview.ranks.analyze_reports import fleet
@@ -29,8 +31,6 @@ from traceview.report.comparison import document as comparison_document
 from traceview.report.fleet import document as fleet_document
 from traceview.report.json import Document
 from traceview.report.whatif import document as whatif_document
-from traceview.serve.answers import TOOLS, Answer, Row, agent_tool, chosen, encoded, first_rows, fitted, matching
-from traceview.serve.captures import Captures
 
 By = Literal["kernels", "kernel_families", "kernel_places", "modules"]
 MAX_ROWS = 50

@@ -29,7 +29,7 @@ def mcp(captures: tuple[Path, ...], skill: bool, plugin: bool) -> None:
 
     The tools write nothing. They read captures under the working folder, and CAPTURES: files or folders.
     """
-    folder = Path(__file__).parents[1] / "serve" / "plugin"
+    folder = Path(__file__).parents[1] / "mcp" / "plugin"
     if skill or plugin:
         text = (folder / "skills" / "traceview" / "SKILL.md").read_text(encoding="utf-8") if skill else f"{folder}\n"
         print_out(text)
@@ -38,7 +38,7 @@ def mcp(captures: tuple[Path, ...], skill: bool, plugin: bool) -> None:
     if missing is not None:
         raise RequestError(f"{missing}: no such file or folder")
     try:
-        from traceview.serve.agents import serve
+        from traceview.mcp.agents import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
