@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from instrument.background import Background, BackgroundThread
+from instrument.checkpoint.states import random_state_kept
 from instrument.devices import current_device, usable_device
 from instrument.errors import ConfigError, InstrumentError
 from instrument.memory import PinnedBudget
@@ -49,6 +50,17 @@ def _raise_unknown_state(loader: str, error: Exception) -> None:
         f"the state of {loader} after the last batch is unknown: its state_dict() raised {type(error).__name__}: "
         f"{error}; resume with `position`, or iterate over the loader directly"
     ) from error
+
+
+def open_resumed(loader: Any) -> None:
+    """Let a loader whose state was loaded open its iteration now, and leave the global random generators as they are.
+
+    A loader draws seeds from torch's generator when an iteration begins. In a run without a stop these draws came
+    before the state was saved, so they must not come again after it was restored. StatefulDataLoader opens its
+    iteration when its state is read.
+    """
+    with random_state_kept():
+        loader_state(loader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +252,15 @@ class PrefetchLoader:
         self._readers: weakref.WeakSet[BackgroundThread[Any, Any]] = weakref.WeakSet()
         self._position: Any = None
         self._state: State | None = None  # None while nothing is loaded ahead: the loader's own state is right
+        self._is_resumed = False  # whether the next iteration continues the epoch of a state that was loaded
 
     def __iter__(self) -> Iterator[Any]:
         _warn_if_unprepared(self.loader)
         self._rewind()
         self._state = None
+        if self._is_resumed:
+            self._is_resumed = False
+            open_resumed(self.loader)
         if self.device.type != "cuda":
             return _DirectIterator(self)
         timing = self.on_copy is not None
@@ -287,6 +303,7 @@ class PrefetchLoader:
             self.close()
             self._position = self._state = None
             load(state_dict)
+            self._is_resumed = True
 
         return load_state_dict
 

@@ -35,6 +35,8 @@ SYNCHRONIZE = "sync"
 CHECKPOINT = "checkpoint"
 VALIDATE = "validate"
 PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CHECKPOINT, VALIDATE)
+# The names that nvtx knows by itself. With matplotlib installed it would know more, on that machine only.
+COLORS = ("green", "blue", "yellow", "purple", "rapids", "cyan", "red", "white", "darkgreen", "orange")
 MAX_ITERATION_NAMES = 100_000
 MAX_KEPT_RANGES = 1024
 
@@ -63,7 +65,7 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
 
     Args:
         name: the name of the range; None for the qualified name of the decorated function.
-        color: a name such as "green", or 0xAARRGGBB.
+        color: one of `COLORS`, such as "green", or 0xAARRGGBB.
         domain: the NVTX domain; None for the default domain, which torch.cuda.nvtx also uses.
         category: a name or number that groups ranges in a domain.
         payload: a number shown with the range, such as a batch size.
@@ -85,6 +87,8 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         self._name, self._attributes = name, (color, domain, category, payload)
         self._range: AbstractContextManager[Any] | None = None
         self._live = not _is_traced()
+        if color is not None and self._live:
+            _check_color(color)
         if nvtx is not None and self._live:
             if payload is None:
                 self._range = _kept_range(nvtx, name or "", color, domain, category)
@@ -105,22 +109,29 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
             _opened.functions.pop().__exit__(None, None, None)
 
     def __call__(self, function: AnyFunction) -> AnyFunction:
-        """Return `function` with a range around each call; it may be a static method, a class method or a property.
+        """Return `function` with a range around each call.
+
+        It may be a static method, a class method, a property, a `functools.partial` or another callable object.
 
         Raises:
-            TypeError: `function` is an asynchronous generator. Annotate the blocks inside it instead.
+            TypeError: `function` is a class or an asynchronous generator, whose methods or blocks can be annotated; or
+                it is not callable.
         """
         if isinstance(function, staticmethod | classmethod):
             return cast(AnyFunction, type(function)(self(function.__func__)))
         if isinstance(function, property):
             getter, setter, deleter = (part and self(part) for part in (function.fget, function.fset, function.fdel))
             return cast(AnyFunction, property(getter, setter, deleter, function.__doc__))  # type: ignore[arg-type]
-        if inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it")
-        range_ = self if self._name is not None else self._with_name(function.__qualname__)
-        if inspect.iscoroutinefunction(function):
+        name, called = _called_function(function)
+        if inspect.isclass(function) or not callable(function):
+            remedy = "a class: annotate its methods" if inspect.isclass(function) else "not callable"
+            raise TypeError(f"{name} is {remedy}")
+        if inspect.isasyncgenfunction(called):
+            raise TypeError(f"{name} is an asynchronous generator: annotate blocks inside it")
+        range_ = self if self._name is not None else self._with_name(name)
+        if inspect.iscoroutinefunction(called):
             return cast(AnyFunction, _annotate_coroutine(range_, function))
-        if inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(called):
             return cast(AnyFunction, _annotate_generator(range_, function))
         return cast(AnyFunction, _annotate_function(range_, function))
 
@@ -189,8 +200,24 @@ def mark(
     payload: float | None = None,
 ) -> None:
     """Add an NVTX mark at the current time. The arguments are those of `annotate`."""
+    if color is not None:
+        _check_color(color)
     if nvtx is not None and not _is_traced():
         nvtx.mark(name, color, domain, category, payload)
+
+
+def _check_color(color: str | int) -> None:
+    if color not in COLORS and not isinstance(color, int):
+        raise ValueError(f"the color {color!r} is unknown: use one of {', '.join(COLORS)}, or 0xAARRGGBB")
+
+
+def _called_function(function: Any) -> tuple[str, Any]:
+    """Return the name of a callable, and the function that a call of it runs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if hasattr(function, "__qualname__"):
+        return function.__qualname__, function
+    return type(function).__qualname__, type(function).__dict__.get("__call__")
 
 
 # Making a range takes longer than entering it, so ranges without a payload are kept. `nvtx` is part of the key.

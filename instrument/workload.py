@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from instrument.checkpoint.states import random_state_kept
+from instrument.checkpoint.states import draws_random_numbers, random_state_kept
 from instrument.config.schema import Config
 from instrument.config.sections import Precision, Training
 from instrument.config.settings import is_reference
@@ -136,6 +136,14 @@ class Workload:
         pins = pinned and not getattr(self._data, "pin_memory", False)
         finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
         return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
+
+    def draws_random_numbers(self) -> bool:
+        """Return whether the first sample draws from a global generator; False for data without an index."""
+        dataset = self._data.dataset if isinstance(self._data, DataLoader) else self._data
+        try:
+            return is_map_style(dataset) and draws_random_numbers(lambda: dataset[0])
+        except Exception:  # the loader raises it again, in the place where a run reports it
+            return False
 
     def flops(self) -> int | None:
         """Return the floating-point operations of one step; None for data without an index, or if counting fails.

@@ -13,15 +13,19 @@ import os
 import re
 import shutil
 import zipfile
+import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
 
-from instrument.errors import InstrumentError
+from instrument.errors import InstrumentError, LogFunction
+
+Loaded = TypeVar("Loaded")
 
 PROGRAM = "instrument"
 FORMAT = 1
@@ -34,6 +38,10 @@ _SEQUENCES: tuple[type, ...] = (list, tuple, set, torch.Size)
 _PLAIN: tuple[type, ...] = (
     type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Tensor, torch.nn.Parameter,
 )  # fmt: skip
+
+
+class DamagedError(InstrumentError):
+    """A checkpoint is damaged, so another one has to be used."""
 
 
 def write(path: Path, contents: Mapping[str, Any]) -> None:
@@ -77,7 +85,8 @@ def read(path: Path) -> dict[str, Any]:
     """Verify every checksum of a checkpoint file and return its entries, with tensors on the CPU.
 
     Raises:
-        InstrumentError: the file is missing, damaged, or not a checkpoint of this program.
+        DamagedError: the file is damaged.
+        InstrumentError: the file is missing or not a checkpoint of this program.
     """
     with io_errors(f"{path} cannot be read"):
         _refuse_damaged(path)
@@ -98,6 +107,37 @@ def history(folder: Path) -> list[Path]:
 def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint in `folder`, or None."""
     return next(reversed(history(folder)), None)
+
+
+def newest_first(path: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the newest first, or the file `path`.
+
+    Raises:
+        InstrumentError: there is no such file, or no checkpoint in the folder.
+    """
+    if path.is_dir():
+        if not (paths := history(path)[::-1]):
+            raise InstrumentError(f"{path} contains no checkpoint; start without --resume")
+        return paths
+    if not path.exists():
+        last = latest(path.parent)
+        remedy = f"the last one there is {last.name}" if last else "give a file, or a folder with checkpoints"
+        raise InstrumentError(f"checkpoint {path} does not exist; {remedy}")
+    return [path]
+
+
+def first_undamaged(paths: Sequence[Path], load: Callable[[Path], Loaded], log: LogFunction) -> Loaded:
+    """Return what `load` returns for the first of the checkpoints that is not damaged; log each one that is.
+
+    Raises:
+        DamagedError: all are damaged.
+    """
+    for path, before in pairwise(paths):
+        try:
+            return load(path)
+        except DamagedError as error:
+            log(f"{str(error).partition(';')[0]}; trying the checkpoint before it, {before.name}")
+    return load(paths[-1])
 
 
 def next_name(folder: Path, step: int, *, emergency: bool) -> Path:
@@ -191,16 +231,15 @@ def _reason(error: BaseException) -> str:
 
 def _refuse_damaged(path: Path) -> None:
     if not zipfile.is_zipfile(path):
-        if not path.stat().st_size:
-            raise InstrumentError(f"{path} is empty; resume from another checkpoint")
-        raise InstrumentError(f"{path} is cut off or is not a checkpoint; resume from another one")
+        problem = "cut off or is not a checkpoint" if path.stat().st_size else "empty"
+        raise DamagedError(f"{path} is {problem}; resume from another checkpoint")
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch.load does not verify checksums
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise InstrumentError(f"{path} is damaged ({error}); resume from another checkpoint") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); resume from another checkpoint") from error
     if damaged is not None:
-        raise InstrumentError(f"{path} is damaged (the checksum of {damaged} is wrong); resume from another checkpoint")
+        raise DamagedError(f"{path} is damaged (the checksum of {damaged} is wrong); resume from another checkpoint")
 
 
 def _load_contents(path: Path, mmap: bool = False) -> dict[str, Any]:

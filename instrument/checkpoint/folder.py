@@ -174,10 +174,15 @@ class Checkpoints:
     ) -> Resumed:
         """Load "latest", "best", a file, or the last checkpoint of another folder into `parts`.
 
+        If the last checkpoint of a folder is damaged, the one before it is loaded, and a message says so.
         After a load from this folder, its older checkpoints count as this run's and `keep` applies to them.
         See `instrument.checkpoint.resume.load` for the arguments and the errors.
         """
-        resumed = self._read(self._chosen(where), parts, torch.device(device), random)
+
+        def load_one(path: Path) -> Resumed:
+            return self._read(path, parts, torch.device(device), random)
+
+        resumed = file.first_undamaged(self._newest_first(where), load_one, self._log)
         if resumed.path.parent.resolve() == self.folder.resolve():
             self._own.update(self._history())
         return resumed
@@ -194,9 +199,10 @@ class Checkpoints:
         self._own.add(path)
         return path
 
-    def _chosen(self, where: str | Path) -> Path:
-        """Return what "latest", "best" or a path stands for."""
-        return self.folder / BEST if where == "best" else self.folder if where == "latest" else Path(where)
+    def _newest_first(self, where: str | Path) -> list[Path]:
+        """Return the checkpoints that "latest", "best" or a path stands for."""
+        named = {"best": self.folder / BEST, "latest": self.folder}
+        return file.newest_first(named.get(str(where), Path(where)))
 
     def _read(self, path: Path, parts: Parts, device: torch.device, random: bool) -> Resumed:
         return load(path, parts, device, config=self._config, random=random)

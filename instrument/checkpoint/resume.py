@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader
 
 from instrument.checkpoint import file
 from instrument.checkpoint.states import fit_optimizer_state, restore_random_state
 from instrument.config.settings import short_repr
 from instrument.data import Position
-from instrument.errors import InstrumentError
+from instrument.errors import InstrumentError, LogFunction, log_warning
+from instrument.prefetch import open_resumed
 
 if TYPE_CHECKING:
     from instrument.config.schema import Config
@@ -68,6 +70,7 @@ def load(
     *,
     config: Config | Mapping[str, Any] | None = None,
     random: bool = True,
+    log: LogFunction = log_warning,
 ) -> Resumed:
     """Load a checkpoint into `parts`, so that training continues bit for bit, on this device or another.
 
@@ -77,25 +80,37 @@ def load(
     is captured, because it replaces the optimizer's tensors. `Resumed.changed` lists how `config` differs.
 
     Args:
-        path: a checkpoint file, or a folder, whose last checkpoint is loaded.
+        path: a checkpoint file, or a folder, whose last checkpoint is loaded; the one before it, if it is damaged.
         parts: the parts to load, by name. Other parts in the file are ignored.
         device: where the run continues. Each part places its own tensors.
         config: this run's configuration, compared with the saved one.
         random: also restore the random number generators. Pass False to look at a model in the middle of another run.
+        log: receives a line for each damaged checkpoint.
 
     Raises:
         InstrumentError: the file is missing, damaged, or written by another program; the model has another shape; or
             a part does not fit.
     """
-    path = _checkpoint_path(Path(path))
+
+    def load_one(path: Path) -> Resumed:
+        return _load_file(path, parts, device, flatten(config), random=random)
+
+    return file.first_undamaged(file.newest_first(Path(path)), load_one, log)
+
+
+def _load_file(
+    path: Path, parts: Parts, device: torch.device | str, config: Mapping[str, Any], *, random: bool
+) -> Resumed:
     contents = file.read(path)
     if absent := [name for name in ENTRIES if name not in contents]:
         raise InstrumentError(f"{path} contains no {absent[0]}: it is incomplete; resume from another checkpoint")
-    changed = compare_settings(path, contents["config"], flatten(config))
+    changed = compare_settings(path, contents["config"], config)
     states = _fit_states(path, contents, parts)
     for name, part in parts.items():
         with _explain_misfit(path, name):
             part.load_state_dict(states[name])
+        if isinstance(part, DataLoader):
+            open_resumed(part)
     if random and "random" not in parts and "random" in states:
         with _explain_misfit(path, "random"):
             restore_random_state(states["random"], device)
@@ -128,20 +143,6 @@ def _fields(value: object, name: str) -> Iterator[tuple[str, Any]]:
             yield from _fields(item, f"{name}.{key}" if name else str(key))
     else:
         yield name, value if type(value) in (type(None), bool, int, float, str) else str(value)
-
-
-def _checkpoint_path(path: Path) -> Path:
-    """Return `path`, or the last checkpoint in it if it is a folder."""
-    if path.is_dir():
-        latest = file.latest(path)
-        if latest is None:
-            raise InstrumentError(f"{path} contains no checkpoint; start without --resume")
-        return latest
-    if not path.exists():
-        latest = file.latest(path.parent)
-        remedy = f"the last one there is {latest.name}" if latest else "give a file, or a folder with checkpoints"
-        raise InstrumentError(f"checkpoint {path} does not exist; {remedy}")
-    return path
 
 
 def compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:

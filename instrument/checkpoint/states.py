@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,6 +74,19 @@ def random_state_kept(device: torch.device | str = "cpu") -> Iterator[None]:
         yield
     finally:
         restore_random_state(state, device)
+
+
+def draws_random_numbers(function: Callable[[], object]) -> bool:
+    """Return whether a call of `function` draws from a global generator on the host. Their states stay the same."""
+    with random_state_kept():
+        before = _host_state()
+        function()
+        return _host_state() != before
+
+
+def _host_state() -> dict[str, Any]:
+    state = random_state()
+    return {"python": state["python"], "torch": state["torch"].tolist(), "numpy": state.get("numpy")}
 
 
 def _restore_cuda(state: Mapping[str, Any], device: torch.device) -> None:

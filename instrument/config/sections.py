@@ -26,8 +26,7 @@ SYNC = {
     "expected": "auto, every, event or a number of steps (at least 1)",
     "metavar": "auto|every|N|event",
 }
-AUTO_BATCH = 0
-AUTO_WORKERS = -1
+AUTO_BATCH = AUTO_WORKERS = -1  # the number that stands for the word auto
 MAX_AUTO_WORKERS = 8  # more processes rarely load faster, and each holds a copy of the data set
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
@@ -153,7 +152,7 @@ class Data:
     batch: int = setting(
         128,
         "number of samples per batch and GPU; auto: as many as fit into the GPU's memory",
-        low=0,
+        low=1,
         words={"auto": AUTO_BATCH},
         metavar="N|auto",
         cpu=4,
@@ -170,7 +169,7 @@ class Data:
         AUTO_WORKERS,
         "number of loader processes; 0: load in the training process; auto: one for each CPU core but one, at most 8, "
         "and 0 for data that is in memory",
-        low=AUTO_WORKERS,
+        low=0,
         words={"auto": AUTO_WORKERS},
         metavar="N|auto",
     )

@@ -155,7 +155,8 @@ def parse_value(section: type, name: str, value: object) -> object:
     if kind.optional and isinstance(value, str) and value.lower() == "none":
         return None
     if isinstance(value, str) and kind.base is not str:
-        return _from_text(kind.base, value)
+        converted = _from_text(kind.base, value)
+        return value if converted in words.values() else converted  # the word alone stands for its number
     if kind.base is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     return value
@@ -182,8 +183,10 @@ def check_section(section: Any) -> None:
     _replace_switches(section)
     for field in dataclasses.fields(section):
         value, kind = getattr(section, field.name), field_kinds(owner)[field.name]
-        if not (kind.optional and value is None) and not _is_allowed(kind, get_setting(field), value):
-            raise FieldError(_refusal_reason(kind, get_setting(field), value), f"{owner.__name__.lower()}.{field.name}")
+        allowed = get_setting(field)
+        stands_for_more = value in allowed.words.values() or (kind.optional and value is None)
+        if not stands_for_more and not _is_allowed(kind, allowed, value):
+            raise FieldError(_refusal_reason(kind, allowed, value), f"{owner.__name__.lower()}.{field.name}")
 
 
 def _replace_switches(section: Any) -> None:

@@ -10,12 +10,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from instrument.checkpoint import file
@@ -235,16 +237,25 @@ class ShardedCheckpoints(Checkpoints):
 
     def _read(self, path: Path, parts: Parts, device: torch.device, random: bool) -> Resumed:
         """Load a checkpoint into the shards of this rank."""
-        run = _run(path)
+        problem: Exception | None = None
+        try:
+            run = json.loads((path / RUN).read_text())
+            rank = min(self._world.rank, run["ranks"] - 1)
+            own = torch.load(path / f"rank-{rank}.pt", weights_only=True)
+        except (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
+            problem = error
+        if any_rank(problem is not None, self._world):
+            raise _damaged(path, problem)
         changed = compare_settings(path, run["config"], self._config)
         state = _tensors(parts)
-        with _single_process() if self._group is None else nullcontext():
-            state_dict_loader.load(state, checkpoint_id=path)
+        try:
+            with _single_process() if self._group is None else nullcontext():
+                state_dict_loader.load(state, checkpoint_id=path)
+        except CheckpointException as error:  # on all ranks alike
+            raise _damaged(path, next(iter(error.failures.values()))[0]) from None
         set_state_dict(
             *_model_and_optimizer(parts), model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
-        rank = min(self._world.rank, run["ranks"] - 1)
-        own = torch.load(path / f"rank-{rank}.pt", weights_only=True)
         for name, part in parts.items():
             if name not in TENSORS:
                 part.load_state_dict(own[name])
@@ -252,16 +263,16 @@ class ShardedCheckpoints(Checkpoints):
             restore_random_state(own["random"], device)
         return Resumed(path, run["step"], run.get("loss"), run["extra"], run.get("reason"), changed)
 
-    def _chosen(self, where: str | Path) -> Path:
+    def _newest_first(self, where: str | Path) -> list[Path]:
         if where == "best":
             raise InstrumentError("of sharded checkpoints no best one is kept; use --resume latest or a path")
         if where != "latest" and (Path(where) / RUN).exists():
-            return Path(where)
+            return [Path(where)]
         folder = self.folder if where == "latest" else Path(where)
         complete = _complete(folder)
         if not complete:
             raise InstrumentError(f"{folder} contains no sharded checkpoint; start without --resume")
-        return complete[-1]
+        return complete[::-1]
 
     def _history(self) -> list[Path]:
         return _complete(self.folder)
@@ -275,10 +286,9 @@ def _complete(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint says about its run."""
-    run: dict[str, Any] = json.loads((path / RUN).read_text())
-    return run
+def _damaged(path: Path, problem: BaseException | None) -> file.DamagedError:
+    text = "" if problem is None else f" ({type(problem).__name__}: {problem})".partition("\n")[0]
+    return file.DamagedError(f"{path} is damaged{text}; resume from another checkpoint")
 
 
 def _model_and_optimizer(parts: Parts) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -379,10 +389,11 @@ class SharedCheckpoints(Checkpoints):
             raise InstrumentError(problem)
         return Path(path)
 
-    def _chosen(self, where: str | Path) -> Path:
-        """Return what rank 0 selects."""
-        path = super()._chosen(self.latest() or where if where == "latest" else where)
-        return Path(*_broadcast_from_first([str(path)]))
+    def _newest_first(self, where: str | Path) -> list[Path]:
+        """Return what rank 0 finds; where it finds nothing, every rank says so."""
+        paths: list[Any] = [str(path) for path in self._history()[::-1]] if where == "latest" else []
+        paths = _broadcast_from_first([paths])[0]
+        return [Path(path) for path in paths] or super()._newest_first(where)
 
 
 def _broadcast_from_first(values: list[Any]) -> list[Any]:

@@ -110,6 +110,17 @@ def uses_pinned_batches(config: Config, device: torch.device) -> bool:
     return device.type == "cuda" and (pins == "all" or (pins == "kept" and config.data.kept))
 
 
+def inexact_resume_reason(workload: Workload) -> str | None:
+    """Return in one line why a resumed run would train on other samples, and the flags with which it does not."""
+    data, training = workload.config.data, workload.config.training
+    ahead = training.device != "cpu" and STRATEGIES[training.strategy].copies_ahead
+    if not (data.workers or ahead) or not workload.draws_random_numbers():
+        return None
+    where = f"in {data.workers} loader processes" if data.workers else "while the model draws them too"
+    flags = "--workers 0 (num_workers=0 of a DataLoader)" + (" with --strategy pinned" if ahead else "")
+    return f"samples draw random numbers {where}, so a resumed run gets other ones; {flags} resumes bit for bit"
+
+
 class _TrainingRun:
     """The components of a run on one rank."""
 
@@ -191,6 +202,8 @@ class _TrainingRun:
     def _report_start(self, resumed: Resumed | None) -> None:
         for line in start_lines(self.config, self.world):
             self.log(line)
+        if self.world.first and (problem := inexact_resume_reason(self.workload)):
+            self.log(problem)
         if resumed is not None:
             for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
                 self.log(line)
@@ -255,7 +268,7 @@ class _TrainingRun:
         resume = self.config.checkpoint.resume
         if checkpoints is not None:
             return checkpoints.start(resume, parts, self.device)
-        return None if resume is None else load(resume, parts, self.device, config=self.config)
+        return None if resume is None else load(resume, parts, self.device, config=self.config, log=self.log)
 
     def _span(self, resumed: Resumed | None) -> StepRange:
         per_epoch = len(self.loader)

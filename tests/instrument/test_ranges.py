@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,6 +123,54 @@ def test_decorator_without_parentheses_is_refused(package: str | None, monkeypat
     monkeypatch.setattr(ranges, "nvtx", None if package is None else pytest.importorskip(package))
     with pytest.raises(TypeError, match="write @annotate\\(\\), with parentheses"):
         annotate(assert_nested)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("package", [None, "nvtx"])
+@pytest.mark.parametrize("use", [annotate, mark, phase], ids=["annotate", "mark", "phase"])
+def test_unknown_color_is_refused_with_nvtx_and_without(
+    package: str | None, use: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "nvtx", None if package is None else pytest.importorskip(package))
+    with pytest.raises(ValueError, match="the color 'purplish' is unknown: use one of green, blue, "):
+        use("x", color="purplish")
+    for color in (*ranges.COLORS, 0xFF00FF00):
+        use("x", color=color)
+
+
+def scaled(by: int, value: int) -> int:
+    return by * value
+
+
+class Scale:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, value: int) -> int:
+        return self.by * value
+
+
+class Later(Scale):
+    async def __call__(self, value: int) -> int:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return self.by * value
+
+
+def test_callable_objects_get_ranges_named_after_what_they_call(recorder: Recorder) -> None:
+    called = [annotate()(function)(3) for function in (partial(partial(scaled), 2), Scale(2), partial(Scale(2)))]
+    assert called == [6, 6, 6]
+    assert [word for word in recorder.words if word.startswith("push")] == ["push scaled", "push Scale", "push Scale"]
+    assert asyncio.run(annotate("later")(Later(2))(3)) == 6
+    assert recorder.words[-4:] == ["push later", "pop later"] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [(Scale, "Scale is a class: annotate its methods"), (3, "int is not callable")],
+)
+def test_what_cannot_be_called_in_a_range_is_refused(value: Any, problem: str) -> None:
+    for range_ in (annotate(), annotate("name")):
+        with pytest.raises(TypeError, match=problem):
+            range_(value)
 
 
 def test_exception_closes_the_range_of_a_function(recorder: Recorder) -> None:

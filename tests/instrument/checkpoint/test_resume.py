@@ -72,6 +72,34 @@ def same(left: Run, right: Run) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left.state(), right.state(), strict=True))
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    content, middle = bytearray(path.read_bytes()), slice(path.stat().st_size // 2, path.stat().st_size // 2 + 100)
+    content[middle] = bytes(byte ^ 1 for byte in content[middle])  # more than the padding between two entries
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, lambda path: path.write_bytes(b"")], ids=["cut", "flipped", "empty"])
+def test_checkpoint_before_a_damaged_one_is_loaded(damage: Callable[[Path], Any], tmp_path: Path) -> None:
+    lines: list[str] = []
+    run, checkpoints = Run(), Checkpoints(tmp_path, log=lines.append)
+    paths = [checkpoints.save(step, run.train(step - 1, step).parts) for step in (1, 2, 3)]
+    damage(paths[2])
+    assert checkpoints.load("latest", Run(seed=9).parts).step == 2
+    assert load(tmp_path, Run(seed=9).parts, log=lines.append).step == 2
+    assert [line.startswith(f"{paths[2]} is ") for line in lines] == [True, True]
+    assert lines[0].endswith("; trying the checkpoint before it, 0002-step-2.pt")
+    with pytest.raises(InstrumentError, match="resume from another checkpoint"):
+        load(paths[2], Run().parts)
+    for path in paths[:2]:
+        damage(path)
+    with pytest.raises(InstrumentError, match=rf"{paths[0].name} is .*; resume from another checkpoint"):
+        checkpoints.load("latest", Run().parts)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, schedule: str) -> None:
     whole = Run(schedule=schedule).train(0, 10)

@@ -223,7 +223,7 @@ def test_valid_combinations_survive_json(config: Config) -> None:
 def test_sections_are_validated() -> None:
     with pytest.raises(ConfigError, match=r"^training\.strategy: invalid value 'fast'; allowed: "):
         Training(strategy="fast")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^data\.batch: invalid value '8'; expected a whole .* at least 0, or auto$"):
+    with pytest.raises(ConfigError, match=r"^data\.batch: invalid value '8'; expected a whole .* at least 1, or auto$"):
         Data(batch="8")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^training\.retries: invalid value -1; "):
         dataclasses.replace(Training(), retries=-1)

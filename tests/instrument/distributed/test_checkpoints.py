@@ -85,6 +85,18 @@ def _unbroken_and_resumed(world: World, folder: Path, *, shard: bool) -> Any:
     return unbroken, second.train(3, 6).end()
 
 
+def damaged(world: World, folder: Path) -> Any:
+    """Both ranks go back to the checkpoint before one that is cut off."""
+    first = Run(world, folder / "damaged", seed=1).train(0, 1)
+    first.checkpoints.save(1, first.parts)
+    path = first.checkpoints.save(2, first.train(1, 2).parts)
+    if world.first:
+        path.write_bytes(path.read_bytes()[:-100])
+    second = Run(world, folder / "damaged", seed=2)
+    resumed = second.checkpoints.start("latest", second.parts)
+    return (resumed and resumed.step), second.said
+
+
 def into_the_other_kind(world: World, folder: Path) -> Any:
     """A DDP checkpoint goes on sharded, a sharded one as DDP."""
     crossed = []
@@ -135,7 +147,7 @@ def a_full_disk(world: World, folder: Path) -> Any:
 
 
 SCENARIOS = (
-    ddp, sharded, into_the_other_kind, from_one_process, an_agreed_stop, a_failing_rank, a_full_disk,
+    ddp, sharded, damaged, into_the_other_kind, from_one_process, an_agreed_stop, a_failing_rank, a_full_disk,
 )  # fmt: skip
 
 
@@ -179,6 +191,12 @@ def test_two_ranks_resume_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
 def test_two_gpus_resume_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
     went_on_bit_for_bit(two_gpus, kind)
+
+
+def test_two_ranks_go_back_to_the_checkpoint_before_a_damaged_one(two: Mapping[str, list[Any]]) -> None:
+    for step, said in two["damaged"]:
+        assert step == 1
+        assert [line.partition(";")[2] for line in said] == [" trying the checkpoint before it, 0001-step-1.pt"]
 
 
 def went_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:

@@ -99,6 +99,20 @@ def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> No
     assert alone.checkpoints.latest() == path
 
 
+def test_checkpoint_before_a_damaged_one_is_loaded(two: tuple[Path, list[Any]]) -> None:
+    folder, _results = two
+    alone = Run(World(), folder, seed=5)
+    path = alone.checkpoints.save(8, alone.parts)
+    for name in ("run.json", "__0_0.distcp", ".metadata", "rank-0.pt"):
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content[: len(content) // 2])
+        alone.lines.clear()
+        resumed = alone.checkpoints.start("latest", alone.parts)
+        assert (resumed and resumed.step) in (4, 7), name
+        assert [line.partition(" (")[0] for line in alone.lines] == [f"{path} is damaged"], name
+        (path / name).write_bytes(content)
+
+
 def test_missing_or_best_checkpoint_is_refused(tmp_path: Path) -> None:
     alone = Run(World(), tmp_path / "new", seed=3)
     for where, problem in (

@@ -73,6 +73,18 @@ def test_run_trains_and_resumes_bit_for_bit(data: str, tmp_path: Path) -> None:
     assert losses(first) + losses(second) == losses(form(data, schedule="constant"))
 
 
+@pytest.mark.parametrize(
+    ("data", "workers", "said"),
+    [("Augmented", 2, True), ("Augmented", 0, False), ("dataset", 2, False), ("augmented_loader", 0, False)],
+)
+def test_run_says_that_augmented_samples_of_workers_do_not_resume(data: str, workers: int, said: bool) -> None:
+    made, lines = config(data, steps=1), []
+    train(replace(made, data=replace(made.data, workers=workers)), lines.append)
+    remedies = [line for line in lines[:4] if "samples draw random numbers in 2 loader processes" in line]
+    assert bool(remedies) == said
+    assert all("; --workers 0 " in line and line.endswith("resumes bit for bit") for line in remedies)
+
+
 def test_validation_changes_neither_modes_nor_random_numbers() -> None:
     noisy = {"model": "Frozen", "loss": "noisy_loss"}
     assert losses(config(**noisy, validate_every=3)) == losses(config(**noisy))

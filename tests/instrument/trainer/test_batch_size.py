@@ -35,15 +35,21 @@ def test_result_fits_and_is_near_the_largest(limit: int, most: int) -> None:
 
 def test_auto_is_a_batch_size_for_a_gpu() -> None:
     assert load(None, {"batch": "auto"}).data.batch == AUTO_BATCH
-    config = Config(training=Training(device="cpu", steps=1), data=Data(batch=0))
+    config = Config(training=Training(device="cpu", steps=1), data=Data(batch=AUTO_BATCH))
     with pytest.raises(ConfigError, match="--batch auto needs a GPU, whose memory it fills; use --batch N"):
         train(config, print)
+    with pytest.raises(
+        ConfigError, match=r"^--batch: invalid value 0; expected a whole number of at least 1, or auto$"
+    ):
+        load(None, {"batch": "0"})
+    with pytest.raises(ConfigError, match=r"^--batch: invalid value '-1'; "):
+        load(None, {"batch": "-1"})
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_batch_fills_the_memory_of_a_gpu() -> None:
     lines: list[str] = []
-    config = Config(training=Training(device="cuda", steps=2), data=Data(batch=0, samples=1 << 16))
+    config = Config(training=Training(device="cuda", steps=2), data=Data(batch=AUTO_BATCH, samples=1 << 16))
     train(replace(config, model=Model(layers=2)), lines.append)
     assert any("the largest that fits into 90% of the GPU's memory" in line for line in lines)
