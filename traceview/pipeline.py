@@ -20,10 +20,10 @@ from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.trace import EVERYTHING, Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
+from traceview.normalise.limiters import with_limiters
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.read.formats import named_capture
-from traceview.read.source import display_name
 from traceview.workers import return_freed_memory
 
 Progress = Callable[[str, float], None]
@@ -68,9 +68,9 @@ def analyze(
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
     GPU, for its speed of light. `costs` is the time that the profiler adds to calls: "auto" reads the calibration
     beside the report or uses an estimate; None leaves the profiler's part unknown. `unprofiled_ns` is the time of an
-    iteration that was measured without the profiler. `others` are what other profilers recorded of the same program: a
-    trace of torch.profiler, or a table of Nsight Compute (`ncu --csv --page raw`). `progress` is called before each
-    step with its name and the fraction that is done.
+    iteration that was measured without the profiler. `others` are tables of Nsight Compute of the same program (`ncu
+    --csv --page raw`), which say what limits each kernel. `progress` is called before each step with its name and the
+    fraction that is done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
@@ -86,22 +86,7 @@ def analyze(
     if costs == "auto":
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(report)
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
-    return analyze_trace(with_other_profilers(trace, others, options), options).analysis
-
-
-def with_other_profilers(trace: Trace, others: Sequence[str | Path], options: AnalysisOptions) -> Trace:
-    """Return a trace with what other profilers recorded of the same program. Raises TraceviewError."""
-    if not others:
-        return trace
-    from traceview.engine.other_profilers import with_limiters, with_torch_trace
-    from traceview.read.ncu import read_ncu
-
-    for path in map(Path, others):
-        if path.suffix == ".csv":
-            trace = with_limiters(trace, read_ncu(path), display_name(path))
-        else:
-            trace = with_torch_trace(trace, options, open_trace(path))
-    return trace
+    return analyze_trace(with_limiters(trace, others), options).analysis
 
 
 def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:

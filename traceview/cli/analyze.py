@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     type=FILE,
     multiple=True,
     metavar="FILE",
-    help="What another profiler recorded of the same program: a trace of torch.profiler, or the table of "
-    "`ncu --csv --page raw` (.csv). Repeatable.",
+    help="A table of Nsight Compute of the same program (`ncu --csv --page raw`): what limits its kernels. Repeatable.",
 )
 @analysis_options
 @fail_if_option("exposed_h2d > 5%")
@@ -167,7 +166,8 @@ def measure_report(
     check_window(start, end, range_name)
     from traceview.engine.memory import fits_memory, memory_limit
     from traceview.model.analysis import AnalysisOptions
-    from traceview.pipeline import analyze_trace, open_trace, with_other_profilers
+    from traceview.normalise.limiters import with_limiters
+    from traceview.pipeline import analyze_trace, open_trace
 
     costs = profiler_costs(report, calibration)
     chosen = AnalysisOptions(costs=costs, unprofiled_ns=given_ns(unprofiled_ms), **options)
@@ -187,7 +187,7 @@ def measure_report(
     trace = open_trace(report)
     trace = narrowed(trace, start, end, range_name)
     step("measure", 0.35)
-    return analyze_trace(with_other_profilers(trace, others, chosen), chosen)
+    return analyze_trace(with_limiters(trace, others), chosen)
 
 
 def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:

@@ -41,7 +41,7 @@ def read_ncu(path: Path) -> pl.DataFrame:
             raise pl.exceptions.NoDataError
         table = pl.read_csv(BytesIO(text[header:]), infer_schema=False, encoding="utf8-lossy")
     except pl.exceptions.PolarsError:
-        raise NotAnExportError(f"{file}: no table of ncu; write it with {COMMAND}") from None
+        raise NotAnExportError(f"{file}: no table of ncu, which --with takes; write it with {COMMAND}") from None
     if missing := [name for name in WANTED if name not in table.columns]:
         raise NotAnExportError(f"{file}: lacks {missing[0]}; profile with --section SpeedOfLight, then {COMMAND}")
     rows = table.filter(pl.col("ID").str.contains(r"^\d+$"))  # the first row has units

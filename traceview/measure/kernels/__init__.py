@@ -90,7 +90,7 @@ def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: Sm
         registers=row["registers"],
         shared_bytes=row["shared_bytes"],
         **_launch_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
-        limiter=row.get("limiter"),  # engine/other_profilers.py
+        limiter=row.get("limiter"),  # normalise/limiters.py
         compute_fraction=row.get("compute_fraction"),
         memory_fraction=row.get("memory_fraction"),
     )
