@@ -88,7 +88,7 @@ def comment(runner: Runner, matrix: str = "null") -> subprocess.CompletedProcess
 
 
 def test_gate_fails_after_the_report(runner: Runner) -> None:
-    gate = "regression\ntime > 1000%\n"
+    gate = "regression\niteration > 1000%\n"
     done = runner.run("Report", **captures("dual.sqlite", "serial.sqlite"), gate=gate)
     assert done.returncode == 0, done.stderr
     outputs = runner.outputs()
@@ -96,7 +96,8 @@ def test_gate_fails_after_the_report(runner: Runner) -> None:
     assert json.loads(Path(outputs["json"]).read_text())["against"][0]["verdict"] == "slower"
     summary = runner.summary.read_text()
     assert "`dual.sqlite` → `serial.sqlite`: slower" in summary
-    assert "    traceview: --fail-on-regression: serial.sqlite is" in summary and "1000%" not in summary
+    assert "| `--fail-on-regression` | **failed** | serial.sqlite is slower" in summary
+    assert "| `--fail-if iteration > 1000%` | passed | iteration changed by +120" in summary
     for number in ("first", "second"):
         assert comment(runner).returncode == 0, number
     calls = (runner.folder / "calls").read_text()
@@ -114,7 +115,7 @@ def test_hostile_inputs_are_not_run(runner: Runner) -> None:
 
 
 def test_passed_gate_and_refused_comment(runner: Runner) -> None:
-    assert runner.run("Report", **captures("dual.sqlite", "dual.sqlite"), gate="time > 3%").returncode == 0
+    assert runner.run("Report", **captures("dual.sqlite", "dual.sqlite"), gate="iteration > 3%").returncode == 0
     assert "failed" not in runner.summary.read_text() and runner.run("Gate").returncode == 0
     for text, reason in (
         ("gh: Resource not accessible by integration (HTTP 403)", "it needs permissions: pull-requests: write"),

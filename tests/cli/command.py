@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from traceview import cli
 from traceview.cli.process import SIGNAL_EXIT_CODES, main
 
 # The program for `python -c`; a shell's background jobs ignore Ctrl-C.
@@ -48,12 +47,6 @@ def traceview(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     yield run
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def conditions_of(command: str) -> set[str]:
-    """Return the words with which `traceview help fail-if` explains the conditions of a command."""
-    text = (Path(cli.__file__).parent / "fail_if.txt").read_text(encoding="utf-8")
-    return set(text.partition(f"\n{command} ")[2].partition("\n\n")[0].replace("...", "").split())
 
 
 def in_a_process(script: str, *arguments: object) -> Result:

@@ -87,12 +87,19 @@ def test_condition_that_holds_exits_with_1_after_writing(traceview: Command, rep
     place = report.parent / "out.json"
     code, out, err = traceview(
         *("analyze", report, "--json", place, "--quiet"),
-        *("--fail-if", "idle > 1%", "--fail-if", "kernels < 5", "--fail-if", "iteration.wall.p95 > 1us"),
+        *(
+            "--fail-if",
+            "idle > 1%",
+            "--fail-if",
+            "devices.kernel_count < 5",
+            "--fail-if",
+            "iterations.wall_ns.p95 > 1us",
+        ),
     )
     assert (code, out) == (1, "")
     first, second = err.splitlines()
     assert first.startswith("traceview: --fail-if idle > 1%: idle is ") and first.endswith(" on GPU 0")
-    assert second.startswith("traceview: --fail-if iteration.wall.p95 > 1us: iteration.wall.p95 is ")
+    assert second.startswith("traceview: --fail-if iterations.wall_ns.p95 > 1us: iterations.wall_ns.p95 is ")
     assert names(report.parent) == ["out.json", "report.overlap.html", "report.sqlite"]
 
 
@@ -112,7 +119,7 @@ def test_condition_that_does_not_hold_exits_with_0(traceview: Command, report: P
         (["--html", "{folder}/none/x.html"], "x.html: its folder does not exist"),
         (["--html", "-"], "--html needs a file name"),
         (["--html", "{folder}/x", "--no-html"], "does not go with --no-html"),
-        (["--fail-if", "idel > 5%"], "unknown quantity 'idel'; did you mean idle"),
+        (["--fail-if", "idel > 5%"], "has no figure idel; the nearest is idle"),
         (["--from", "noon"], "--from 'noon' is not a time"),
         (["--from", "2s", "--to", "1s"], "--from 2s --to 1s: that window is empty"),
         (["--range", "forward", "--to", "1s"], "--range and --from/--to narrow the same window"),

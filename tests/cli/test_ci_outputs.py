@@ -14,7 +14,7 @@ from traceview import analyze
 
 CHECKS = {
     "analyze": ("idle > 1%", "idle > 99%"),
-    "compare": ("time > 3%", "time > 900%"),
+    "compare": ("iteration > 3%", "iteration > 900%"),
     "fleet": ("straggler > 5%", "straggler > 900%"),
 }
 REPORTS = {

@@ -163,7 +163,7 @@ def _options(chance: random.Random) -> list[str]:
         "--iteration": (".", "iteration", "(", "(a+)+$", "^$"),
         "--skip": ("0", "1", "1000000", "99999999999999999999"),
         "--top": ("1", "1000000"),
-        "--fail-if": ("idle.host > 5%", "busy > 1ns", "exposed_h2d >= 0%", "nonsense > 1"),
+        "--fail-if": ("devices.steady.causes.host > 5ms", "busy > 1ns", "exposed_h2d >= 0%", "nonsense > 1"),
     }.items():
         if chance.random() < 0.25:
             result += [option, chance.choice(values)]

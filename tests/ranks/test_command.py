@@ -123,7 +123,7 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
         (["--memory", "10MB"], "--memory 10.0 MB is too small; give at least 500 MB"),
         (["--html", "-"], "--html needs a file name"),
         (["--open", "--no-html"], "--open needs the page"),
-        (["--fail-if", "speed > 5%"], "unknown quantity 'speed'"),
+        (["--fail-if", "speed > 5%"], "has no figure speed; the nearest is"),
         (["--scheduler", "nonsense"], "cannot connect to a scheduler"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
         (["--json", "/nowhere/x.json"], "its folder does not exist"),

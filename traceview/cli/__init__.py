@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
-    "help": ("traceview.cli.help", "Explain --fail-if, rules and JSON; print shell completion."),
+    "help": ("traceview.cli.help", "Explain rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "mcp": ("traceview.cli.mcp", "Serve tools on captures to agents (MCP)."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),

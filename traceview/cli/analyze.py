@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from traceview.cli import command
+from traceview.cli.checks import exit_if_failed, with_checks
 from traceview.cli.options import (
     FILE,
     JSON,
@@ -33,7 +34,6 @@ from traceview.cli.options import (
 )
 from traceview.cli.outputs import (
     check_outputs,
-    exit_if_any,
     print_error,
     print_out,
     progress,
@@ -47,7 +47,6 @@ from traceview.report.files import refuse_link
 if TYPE_CHECKING:
     from traceview.engine.limited import LimitedCapture
     from traceview.engine.run import AnalyzedCapture
-    from traceview.model.analysis import Analysis
 
 
 @command(
@@ -117,29 +116,23 @@ def analyze(
     if page is not None and html is None:
         refuse_link(page, "--html")
     check_outputs((report, *others, options["calibration"]), (page, json_path, markdown, junit))
-    from traceview.report.analysis import to_json
+    from traceview.cli.conditions import check_results, conditions_of
+    from traceview.report.analysis import document, to_json
 
-    failures = _parsed(conditions) if conditions else lambda _: ()
+    chosen = conditions_of("analyze", conditions)
     with progress(quiet) as step:
         capture = measure_report(report, step, page=page is not None, others=others, **options)
         analysis = capture.analysis
-        failed = tuple(failures(analysis))
+        checks = check_results(chosen, partial(document, analysis))
         step("write", 0.95)
         summary = (
             None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(options["top"]))
         )
         text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
-    print_out("" if write_output(markdown, analysis.to_markdown) else text)
+    print_out("" if write_output(markdown, partial(with_checks, analysis.to_markdown, checks)) else text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
-    exit_if_any((f"--fail-if {line}" for line in failed), junit, (f"--fail-if {check.strip()}" for check in conditions))
-
-
-def _parsed(conditions: tuple[str, ...]) -> Callable[[Analysis], Iterable[str]]:
-    """Return the function that names the conditions that hold. Raises RequestError."""
-    from traceview.cli.conditions.analysis import failures, parse
-
-    return partial(failures, tuple(parse(condition) for condition in conditions))
+    exit_if_failed(checks, junit)
 
 
 def measure_report(

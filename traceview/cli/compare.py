@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli import command
+from traceview.cli.checks import CheckResult, exit_if_failed, with_checks
 from traceview.cli.options import (
     CALIBRATION,
     CAPTURE,
@@ -26,7 +28,7 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, exit_if_any, print_out, progress, text_of, write_output
+from traceview.cli.outputs import check_outputs, print_out, progress, text_of, write_output
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, write_text
 
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     metavar="MS",
     help="The measured time of an iteration without the profiler; once for each capture, in their order.",
 )
-@fail_if_option("time > 3%")
+@fail_if_option("iteration > 3%")
 @click.option(
     "--fail-on-regression",
     is_flag=True,
@@ -105,11 +107,12 @@ def compare(
     """
     if len(captures) < 2:
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
-    from traceview.cli.conditions.comparison import failures, parse
+    from traceview.cli.conditions import check_results, conditions_of
     from traceview.comparison import compare as run
     from traceview.read.calibration import read_calibration
+    from traceview.report.comparison import document, render
 
-    checks = tuple(parse(condition) for condition in conditions)
+    chosen = conditions_of("compare", conditions)
     if is_stdout(html):
         raise RequestError("--html needs a file name; the page cannot go to standard output")
     _check_paths(captures, calibration, json_path, markdown, html, junit)
@@ -125,26 +128,23 @@ def compare(
             unprofiled_ns=[given for ms in unprofiled_ms if (given := given_ns(ms)) is not None],
             progress=step,
         )
-        failed = [f"--fail-if {line}" for line in failures(checks, comparison)]
+        checks = check_results(chosen, partial(document, comparison))
     if fail_on_regression:
-        failed += _regressions(comparison)
+        checks = (*checks, _regression(comparison))
     if html is not None:
-        from traceview.report.comparison import render
-
         write_text(html, render(comparison))
-    _write(comparison, json_path, markdown, top, verbose, quiet)
-    checks_text = [*(f"--fail-if {check.text}" for check in checks), *(["--fail-on-regression"] * fail_on_regression)]
-    exit_if_any(failed, junit, checks_text)
+    _write(comparison, json_path, markdown, checks, top, verbose, quiet)
+    exit_if_failed(checks, junit)
 
 
-def _regressions(comparison: Comparison) -> list[str]:
+def _regression(comparison: Comparison) -> CheckResult:
+    """Return the check that no capture is slower than the base; its reason names those that are."""
     from traceview.report.comparison.tables import headline
 
-    return [
-        f"--fail-on-regression: {against.capture.file} is {headline(against, comparison.cut)}"
-        for against in comparison.against
-        if against.verdict == "slower"
-    ]
+    slower = [against for against in comparison.against if against.verdict == "slower"]
+    reasons = [f"{against.capture.file} is {headline(against, comparison.cut)}" for against in slower]
+    verdicts = ", ".join(against.verdict for against in comparison.against)
+    return CheckResult("--fail-on-regression", verdicts, not slower, "; ".join(reasons) or f"the verdict is {verdicts}")
 
 
 def _check_paths(reports: tuple[Path, ...], calibration: Path | None, *outputs: Path | None) -> None:
@@ -157,7 +157,13 @@ def _check_paths(reports: tuple[Path, ...], calibration: Path | None, *outputs: 
 
 
 def _write(
-    comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, verbose: bool, quiet: bool
+    comparison: Comparison,
+    json_path: Path | None,
+    markdown: Path | None,
+    checks: Sequence[CheckResult],
+    top: int,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
     """Write the documents; print the summary unless a document goes to standard output."""
     from traceview.report.comparison import to_json
@@ -165,7 +171,7 @@ def _write(
 
     printed = [
         write_output(json_path, partial(to_json, comparison)),
-        write_output(markdown, partial(to_markdown, comparison, top=top)),
+        write_output(markdown, partial(with_checks, partial(to_markdown, comparison, top=top), checks)),
     ]
     if not quiet and not any(printed):
         print_out(text_of("comparison.terminal", comparison, verbose, top=top))

@@ -1,4 +1,4 @@
-"""The `help` command: commands, conditions, the rules that find lost time, the form of the JSON, shell completion."""
+"""The `help` command: commands, the rules that find lost time, the form of the JSON, shell completion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @command(
-    "traceview help fail-if",
     "traceview help rules host_bound launch_bound",
     "traceview help schema whatif > whatif.schema.json",
     'eval "$(traceview help completion bash)"     # in ~/.bashrc',
@@ -33,7 +32,6 @@ def help(topic: str | None, words: tuple[str, ...], json_path: Path | None) -> N
     """Explain TOPIC: a command, or one of these.
 
     \b
-    fail-if               the conditions of --fail-if
     rules [NAME]...       the rules that find lost time, in their order
     schema COMMAND        the JSON Schema of what COMMAND writes with --json
     completion SHELL      the completion script for bash, zsh or fish
@@ -48,8 +46,6 @@ def help(topic: str | None, words: tuple[str, ...], json_path: Path | None) -> N
         print_out(shown.get_help(click.Context(shown, context.parent, topic) if topic else context.parent) + "\n")
     elif topic == "rules":
         _rules(words, json_path)
-    elif topic == "fail-if":
-        print_out(Path(__file__).with_name("fail_if.txt").read_text(encoding="utf-8"))
     elif topic == "completion":
         _completion(_one_of(topic, words, SHELLS))
     elif topic == "schema":
@@ -58,7 +54,7 @@ def help(topic: str | None, words: tuple[str, ...], json_path: Path | None) -> N
 
         print_out(indented_text(SCHEMAS[_one_of(topic, words, tuple(SCHEMAS))]()))
     else:
-        raise RequestError(f"no help on {topic[:40]!r}; use a command, fail-if, rules, schema or completion")
+        raise RequestError(f"no help on {topic[:40]!r}; use a command, rules, schema or completion")
 
 
 def _one_of(topic: str, words: tuple[str, ...], known: Sequence[str]) -> str:

@@ -147,13 +147,13 @@ def top_option(help_text: str) -> Callable[[Decorated], Decorated]:
 
 
 def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
-    """Return the options --fail-if, with an example of an expression, and --junit."""
+    """Return the options --fail-if, with an example of a condition, and --junit."""
     fail_if = click.option(
         "--fail-if",
         "conditions",
         multiple=True,
-        metavar="EXPR",
-        help=f"Exit with code 1 when EXPR holds, for example '{example}': `traceview help fail-if`. Repeatable.",
+        metavar="CONDITION",
+        help=f"Exit with code 1 if a figure of the JSON is so, for example '{example}'. Repeatable.",
     )
     return together(fail_if, JUNIT)
 
@@ -267,7 +267,7 @@ window_options = together(_FROM, _TO, _RANGE)
 _WHOLE = click.option(
     "--whole",
     is_flag=True,
-    help="Use the whole window, not only the iterations, for findings, shares, bars and --fail-if.",
+    help="Use the whole window, not only the iterations, for findings, shares and bars.",
 )
 _FLOPS = click.option(
     "--flops-per-iteration",

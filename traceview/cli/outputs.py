@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 TRACES = ("compressed", "torch.profiler trace")  # kinds of captures that `export` writes
 SIDE_FILE = re.compile("-(?:wal|shm|journal)$")  # what SQLite keeps beside a database
-EXIT_CHECK_FAILED = 1
 NO_TERMINAL = 100  # columns of text that goes into a file or a pipe
 
 
@@ -160,35 +158,6 @@ def write_output(path: Path | None, to_text: Callable[[], str]) -> bool:
         return True
     write_text(path, to_text())
     return False
-
-
-def exit_if_any(failed: Iterable[str], junit: Path | None = None, checks: Iterable[str] = ()) -> None:
-    """Print the checks that failed, write all to the file of --junit, and exit with EXIT_CHECK_FAILED if any failed.
-
-    The line of a check that failed begins with the check and a colon.
-    """
-    lines = tuple(failed)
-    write_output(junit, partial(_junit, tuple(checks), lines))
-    for line in lines:
-        print_error(f"traceview: {line}")
-    if lines:
-        sys.exit(EXIT_CHECK_FAILED)
-
-
-def _junit(checks: Sequence[str], failed: Sequence[str]) -> str:
-    """Return the checks as JUnit's XML: a test case for each, with the lines of its failures."""
-    from xml.etree import ElementTree
-
-    from traceview.model.units import plain
-
-    suite = ElementTree.Element("testsuite", name="traceview", tests=str(len(checks)))
-    for check in dict.fromkeys(checks):
-        case = ElementTree.SubElement(suite, "testcase", classname="traceview", name=plain(check, 2000))
-        for line in failed:
-            if line.startswith(f"{check}: "):
-                ElementTree.SubElement(case, "failure", message=plain(line, 2000))
-    suite.set("failures", str(sum(len(case) > 0 for case in suite)))
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=False) + "\n"
 
 
 def print_error(line: str) -> None:

@@ -373,7 +373,7 @@ class Analysis(Drawn):
         run: From the first CUDA call or GPU work to the end of the last, in ns.
         findings: What costs GPU time with its remedy, the largest gain first.
         notes: What is missing, lost or doubtful, and which figures it affects.
-        whole: Whether findings, bars and conditions cover the whole window, not the steady part.
+        whole: Whether findings and bars cover the whole window, not the steady part.
         answer: The result in two sentences, and the change that gains most.
         options: The options of `analyze`.
     """
@@ -405,7 +405,7 @@ class Analysis(Drawn):
         return frame
 
     def part(self, device: DeviceUse) -> DeviceFigures:
-        """Return the part of a device's window that findings, bars and conditions cover."""
+        """Return the part of a device's window that findings and bars cover."""
         return device if self.whole else device.steady
 
     @property

@@ -6,21 +6,20 @@ it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartContext, PartInput, PartMeasure
 from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.measure.places import PLACE
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
 from traceview.model.rows import KernelFamily, KernelPlace, KernelUse, ModuleUse
-from traceview.model.trace import SHAPES, Trace, Window
+from traceview.model.trace import SHAPES, Trace
 
 MAX_KERNELS = 200
 DIGITS = 6
@@ -57,16 +56,6 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
             busy = intervals.union_length(work.start, work.end, intervals.rows_where(members[shape]))
         rows.append(KernelFamily(family, count, total, busy))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
-
-
-def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[int]) -> tuple[int, int]:
-    """Return the number and the summed ns of the kernels of some shapes inside a window."""
-    chosen = pl.col("device").eq(device) & pl.col("shape").is_in(list(shapes))
-    work = trace.operations.lazy().filter(chosen).select("start", "end").collect()
-    start, end = work["start"].to_numpy(), work["end"].to_numpy()
-    inside = overlaps_window(start, end, window)
-    ns = np.minimum(end[inside], window.end) - np.maximum(start[inside], window.start)
-    return len(ns), int(ns.sum())
 
 
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
