@@ -34,9 +34,9 @@ from traceview.report import whatif as whatif_report
 from traceview.report.analysis.page import render as analysis_page
 from traceview.report.comparison.terminal import to_markdown as comparison_markdown
 from traceview.report.files import check_different, write_text
-from traceview.report.notebook import figures, html, markdown, representation
+from traceview.report.notebook import html, markdown, representation
 
-__all__ = ["export", "figures", "frame", "html", "representation", "to_html", "to_json", "to_markdown", "whatif"]
+__all__ = ["export", "frame", "html", "representation", "to_html", "to_json", "to_markdown", "whatif"]
 
 Format = Literal["perfetto", "parquet"]
 

@@ -32,7 +32,7 @@ main()
 def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
     script = (
         "import atexit, sys\n"
-        "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
+        "heavy = {'polars', 'numpy', 'sqlite3'}\n"
         "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n"
         "from traceview.cli.process import main; main()"
     )

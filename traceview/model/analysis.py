@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.model.columns import Drawn, Table, writer
+from traceview.model.columns import Paged, Table, writer
 from traceview.model.findings import NO_ANSWER, Answer, Finding
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
@@ -359,7 +359,7 @@ DEFAULT_OPTIONS = AnalysisOptions()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Analysis(Drawn):
+class Analysis(Paged):
     """Everything that a report shows. It is a plain value, which pickles and compares.
 
     Attributes:

@@ -138,7 +138,7 @@ class Documented(Displayed):
         return text
 
     def to_json(self) -> str:
-        """Return the JSON that the command with --json writes (`traceview help schema`): ns, bytes and fractions."""
+        """Return the JSON that the command with --json writes (docs/schema.md): ns, bytes and fractions."""
         text: str = writer().to_json(self)
         return text
 
@@ -156,20 +156,6 @@ class Paged(Documented):
     def to_html(self, path: str | Path) -> None:
         """Write the page that the command writes, one offline HTML file. Raises OutputError."""
         writer().to_html(self, path)
-
-
-class Drawn(Paged):
-    """A result that also has figures."""
-
-    __slots__ = ()
-
-    @property
-    def figures(self) -> Any:
-        """Figures for a notebook, as plotly objects: `analysis.figures.iterations()`, `fleet.figures.heat()`.
-
-        The methods are those of AnalysisFigures and FleetFigures (traceview/report/notebook.py).
-        """
-        return writer().figures(self)
 
 
 class TableTotals:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.columns import Drawn
+from traceview.model.columns import Paged
 from traceview.model.program import Program
 from traceview.model.trace import Note
 
@@ -384,7 +384,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fleet(Drawn):
+class Fleet(Paged):
     """Many reports in one result. The same reports give the same bytes on any machine.
 
     Attributes:
