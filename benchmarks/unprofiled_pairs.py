@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the predicted time without the profiler with runs without it, and predictions of changes with such runs.
 
-    python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...] [--all] [--list FILE]
+    python benchmarks/unprofiled_pairs.py FOLDER [--scale S] [--programs NAME ...] [--all] [--list FILE]
 
 FOLDER has PROGRAM.VARIANT.nsys.N.sqlite, captures, and PROGRAM.VARIANT.plain.N.json with `ms_per_step`, runs without
 the profiler before and after the changes that benchmarks/unprofiled_pairs.txt or FILE names. A program is a hit if the
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from traceview import analyze
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
-from traceview.read.calibration import read_calibration
+from traceview.model.unprofiled import ESTIMATE
 from traceview.replay.prediction import predict
 
 TOLERANCE, REPEATS = 0.1, 0.05
@@ -52,12 +52,11 @@ def main() -> None:
     """Print the tables and their sums."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--calibration", type=Path)
+    parser.add_argument("--scale", type=float, default=1.0, help="what benchmarks/calibrate.py prints")
     parser.add_argument("--programs", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--list", type=Path, default=Path(__file__).with_suffix(".txt"))
     options = parser.parse_args()
-    costs = read_calibration(options.calibration) if options.calibration else "auto"
     lines = options.list.read_text().splitlines()
     listed = {line.split()[0]: line.split()[1:3] for line in lines if line and not line.startswith("#")}
     rows: list[Row] = []
@@ -70,7 +69,7 @@ def main() -> None:
         title = name if variant == "before" else f"{name}, after"
         joules += energy(title, runs(options.folder, name, variant, "joules_per_step"))
         for capture in captures(options.folder, name, variant, every=options.all) if plain else ():
-            analysis = analyze(capture, costs=costs)
+            analysis = analyze(capture, costs=ESTIMATE.scaled(options.scale**0.5))
             iterations = analysis.iterations
             if not isinstance(iterations, Iterations) or iterations.unprofiled is None:
                 rows.append(Row(f"| {title} | - | {times(plain)} | none: no iterations | | | | |", kind=kind))

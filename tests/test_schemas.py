@@ -34,7 +34,7 @@ CASES = {
 
 
 # Documents of options and topics, and commands without one.
-OTHERS, WITHOUT_DOCUMENT = {"calibrate", "rules"}, {"help", "mcp"}
+OTHERS, WITHOUT_DOCUMENT = {"rules"}, {"help", "mcp"}
 
 
 def document(traceview: Command, folder: Path, *words: str) -> Any:

@@ -34,7 +34,6 @@ COMMANDS = {
     "fleet": ("fleet", ".", "--workers", "2", "--no-html"),
     "export": ("export", "rank*.sqlite", "--format", "perfetto"),
     "doctor": ("doctor",),
-    "calibrate": ("doctor", "--calibrate", "--rounds", "1"),
     "record": ("record", "--no-html", "--", "true"),
 }
 
@@ -91,9 +90,7 @@ def test_no_command_runs_code_of_the_working_folder(working: WorkingFolder, comm
     padded(sample("cudagraph.sqlite"), working.folder / "padded.sqlite")
     done = working.run(sys.executable, str(working.program), *COMMANDS[command])
     assert working.imported == "", done.stderr
-    if command == "calibrate":  # it gets as far as the driver, which is not here
-        assert done.returncode == 0 or "libcuda" in done.stderr or "driver" in done.stderr, done.stderr
-    elif command != "doctor":
+    if command != "doctor":
         assert done.returncode == 0, done.stderr
     else:
         assert "another instrument" not in done.stdout and "nsys wrote a report" in done.stdout, done.stdout

@@ -21,7 +21,7 @@ from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.fleet import Fleet
 from traceview.model.trace import Trace, Window
-from traceview.model.unprofiled import ProfilerCosts
+from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, analyze_trace, open_trace
 from traceview.ranks.merged_trace import with_answers
@@ -49,7 +49,7 @@ def whatif(
     gradient_bytes: int | None = None,
     iteration: str | None = None,
     skip: int | None = None,
-    costs: ProfilerCosts | Literal["auto"] | None = "auto",
+    costs: ProfilerCosts | None = ESTIMATE,
     unprofiled_ns: int | None = None,
 ) -> WhatIf | NotMeasured:
     """Predict the time of an iteration after each change alone, and after several together.

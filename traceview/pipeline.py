@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from traceview.engine.measure import Extents
 from traceview.engine.memory import check_fits
@@ -22,7 +21,6 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.normalise.limiters import with_limiters
 from traceview.read import read_capture
-from traceview.read.calibration import costs_beside
 from traceview.read.formats import named_capture
 from traceview.workers import return_freed_memory
 
@@ -55,7 +53,7 @@ def analyze(
     top: int = 10,
     whole: bool = False,
     flops_per_iteration: int | None = None,
-    costs: ProfilerCosts | Literal["auto"] | None = "auto",
+    costs: ProfilerCosts | None = ESTIMATE,
     unprofiled_ns: int | None = None,
     others: Sequence[str | Path] = (),
     progress: Progress | None = None,
@@ -66,11 +64,11 @@ def analyze(
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
-    GPU, for its speed of light. `costs` is the time that the profiler adds to calls: "auto" reads the calibration
-    beside the report or uses an estimate; None leaves the profiler's part unknown. `unprofiled_ns` is the time of an
-    iteration that was measured without the profiler. `others` are tables of Nsight Compute of the same program (`ncu
-    --csv --page raw`), which say what limits each kernel. `progress` is called before each step with its name and the
-    fraction that is done.
+    GPU, for its speed of light. `costs` is the time that the profiler adds to calls, by default that of the reference
+    machine (benchmarks/calibrate.py measures another); None leaves the profiler's part unknown. `unprofiled_ns` is the
+    time of an iteration that was measured without the profiler. `others` are tables of Nsight Compute of the same
+    program (`ncu --csv --page raw`), which say what limits each kernel. `progress` is called before each step with its
+    name and the fraction that is done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
@@ -83,8 +81,6 @@ def analyze(
     if window is not None:
         trace = trace.with_window(window)
     report_step("measure", 0.35)
-    if costs == "auto":
-        costs = ESTIMATE if isinstance(report, Trace) else costs_beside(report)
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
     return analyze_trace(with_limiters(trace, others), options).analysis
 

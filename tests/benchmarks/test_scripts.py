@@ -29,6 +29,7 @@ RUNS = {
 }
 NOT_RUN = {
     "ask_agent.py": "asks an agent",
+    "calibrate.py": "needs a GPU and nsys",
     "compare_tools": "takes a minute; tests/benchmarks/test_compare_tools.py calls its parts",
     "leak_check.py": "trains for minutes, with torch",
     "stages.py": "is run by `run --stages`",

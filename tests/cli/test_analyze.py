@@ -172,11 +172,3 @@ def test_time_without_the_profiler_can_be_given(traceview: Command, report: Path
     iterations = json.loads(out)["iterations"]
     assert iterations["unprofiled_ns"] == {"mean": 9_700_000, "low": 9_700_000, "high": 9_700_000}
     assert iterations["unprofiled_source"] == "given"
-
-
-def test_file_that_is_not_a_calibration_is_an_error(traceview: Command, report: Path) -> None:
-    code, out, err = traceview("analyze", report, "--no-html", "--calibration", report)
-    assert (code, out) == (2, "")
-    assert err == (
-        f"traceview: error: {report.name}: no calibration of this version; run `traceview doctor --calibrate` again\n"
-    )

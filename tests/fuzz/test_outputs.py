@@ -12,11 +12,8 @@ import pytest
 from tests.captures import sample
 from tests.fuzz.ended import Ended, run
 from tests.fuzz.forms import as_tables
-from traceview.model.unprofiled import CALIBRATION
-from traceview.read.calibration import FORMAT, VERSION
 
 CASES = 60
-COSTS = {"format": FORMAT, "version": VERSION, "scale": 1, "scale_range": [1, 1], "kernel_gap_ns": 250}
 TRACE = '{"traceEvents": [], "schemaVersion": 1}'
 # {r} is a report, {o} the drawn output.
 COMMANDS = (
@@ -41,7 +38,6 @@ DEFAULTS = {
     "fleet runs --workers 1": "runs/fleet.overlap.html",
     "export a.sqlite --format perfetto": "a.pftrace",
     "export a.sqlite --format parquet": "a.parquet-tables",
-    "doctor --calibrate": CALIBRATION,
     "record --no-html -- true": "report.nsys-rep",
 }
 
@@ -59,7 +55,6 @@ class World:
         for name in ("rank0.sqlite", "rank1.sqlite", "rank1.nsys-rep"):
             shutil.copyfile(sample("cudagraph.sqlite"), self.folder / "runs" / name)
         (self.folder / "runs" / "trace.json").write_text(TRACE)
-        (self.folder / CALIBRATION).write_text(json.dumps(COSTS))
         (self.outside / "precious").write_text("precious")
         as_tables(self.folder / "a.sqlite", self.folder / "tables", "parquet")
         self.before = self.files()

@@ -30,7 +30,7 @@ CAPTURES = sorted([*SAMPLES.glob("*.sqlite"), *(SAMPLES / "trainer").glob("*.sql
 
 def costs(scale: float) -> ProfilerCosts:
     """Return costs without a range, and without any between kernels."""
-    return ProfilerCosts("estimate", Bounds(scale, scale, scale), Bounds(0, 0, 0))
+    return ProfilerCosts(Bounds(scale, scale, scale), Bounds(0, 0, 0))
 
 
 def loop(*, kernel: int, pause: int, calls: int = 10, steps: int = 12) -> Trace:

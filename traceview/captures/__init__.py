@@ -1,7 +1,6 @@
 """Capture files: record a program, see what a capture contains, and make a copy that can be shared.
 
 record.py          records a program with nsys, and checks whether this machine can
-calibrate.py       measures what nsys adds to each kind of CUDA call, with microbenchmark.py
 info.py            what a capture contains, and what it lacks
 redact/            a copy of a capture that keeps every figure and drops private data
 """

@@ -23,7 +23,7 @@ CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures
 COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write a page, print a summary."),
     "compare": ("traceview.cli.compare", "Show what changed between captures."),
-    "doctor": ("traceview.cli.record", "Check whether this machine can record; calibrate nsys."),
+    "doctor": ("traceview.cli.record", "Check whether this machine can record."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
     "help": ("traceview.cli.help", "Explain rules and JSON; print shell completion."),
@@ -35,11 +35,11 @@ COMMANDS = {
 }
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
-    "Input": "/ others nsys calibration unprofiled_ms max_decoded",
+    "Input": "/ others nsys unprofiled_ms max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
-    "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin rounds",
+    "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin",
     "Output": "form output names html html_path markdown json_path junit no_html opened replaces "
-    "calibrated skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
+    "skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
     "Limits": "workers scheduler / memory",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option

@@ -30,7 +30,6 @@ from traceview.cli.options import (
     narrowed,
     page_path,
     parse_size,
-    profiler_costs,
 )
 from traceview.cli.outputs import (
     check_outputs,
@@ -115,7 +114,7 @@ def analyze(
     check_capture(report)
     if page is not None and html is None:
         refuse_link(page, "--html")
-    check_outputs((report, *others, options["calibration"]), (page, json_path, markdown, junit))
+    check_outputs((report, *others), (page, json_path, markdown, junit))
     from traceview.cli.conditions import check_results, conditions_of
     from traceview.report.analysis import document, to_json
 
@@ -143,7 +142,6 @@ def measure_report(
     start: str | None,
     end: str | None,
     range_name: str | None,
-    calibration: Path | None,
     unprofiled_ms: float | None,
     memory: int | None,
     others: tuple[Path, ...] = (),
@@ -162,8 +160,7 @@ def measure_report(
     from traceview.normalise.limiters import with_limiters
     from traceview.pipeline import analyze_trace, open_trace
 
-    costs = profiler_costs(report, calibration)
-    chosen = AnalysisOptions(costs=costs, unprofiled_ns=given_ns(unprofiled_ms), **options)
+    chosen = AnalysisOptions(unprofiled_ns=given_ns(unprofiled_ms), **options)
     step("read", 0.0)
     side_by_side = (start, end, range_name) == (None, None, None)
     if not others and (limit := memory_limit(report, memory, side_by_side)) is not None:

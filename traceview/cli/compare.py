@@ -12,7 +12,6 @@ import click
 from traceview.cli import command
 from traceview.cli.checks import CheckResult, exit_if_failed, with_checks
 from traceview.cli.options import (
-    CALIBRATION,
     CAPTURE,
     DEVICE,
     ITERATION,
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     help="Ignore changes of the mean time below PERCENT.",
 )
 @top_option("Maximum number of kernels in the list.")
-@CALIBRATION
 @click.option(
     "--unprofiled-ms",
     multiple=True,
@@ -92,7 +90,6 @@ def compare(
     cut: str,
     min_change: float,
     top: int,
-    calibration: Path | None,
     unprofiled_ms: tuple[float, ...],
     conditions: tuple[str, ...],
     junit: Path | None,
@@ -109,13 +106,12 @@ def compare(
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
     from traceview.cli.conditions import check_results, conditions_of
     from traceview.comparison import compare as run
-    from traceview.read.calibration import read_calibration
     from traceview.report.comparison import document, render
 
     chosen = conditions_of("compare", conditions)
     if is_stdout(html):
         raise RequestError("--html needs a file name; the page cannot go to standard output")
-    _check_paths(captures, calibration, json_path, markdown, html, junit)
+    _check_paths(captures, json_path, markdown, html, junit)
     with progress(quiet) as step:
         comparison = run(
             *captures,
@@ -124,7 +120,6 @@ def compare(
             device=device,
             cut=cut,
             min_change=min_change / 100,
-            costs="auto" if calibration is None else read_calibration(calibration),
             unprofiled_ns=[given for ms in unprofiled_ms if (given := given_ns(ms)) is not None],
             progress=step,
         )
@@ -147,13 +142,13 @@ def _regression(comparison: Comparison) -> CheckResult:
     return CheckResult("--fail-on-regression", verdicts, not slower, "; ".join(reasons) or f"the verdict is {verdicts}")
 
 
-def _check_paths(reports: tuple[Path, ...], calibration: Path | None, *outputs: Path | None) -> None:
+def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     """Check the captures and the outputs. Raises TraceviewError."""
     from traceview.read.formats import check_capture
 
     for report in reports:
         check_capture(report)
-    check_outputs((*reports, calibration), outputs)
+    check_outputs(reports, outputs)
 
 
 def _write(

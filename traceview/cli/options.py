@@ -18,7 +18,6 @@ from traceview.report.files import is_stdout, named_output
 
 if TYPE_CHECKING:
     from traceview.model.trace import Trace
-    from traceview.model.unprofiled import ProfilerCosts
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -194,28 +193,12 @@ _MAX_DECODED = click.option(
 
 
 reading_options = together(_NSYS, _MAX_DECODED)  # options of every command that reads a capture
-CALIBRATION = click.option(
-    "--calibration",
-    type=FILE,
-    metavar="FILE",
-    help="What nsys adds to calls: a file of `traceview doctor --calibrate`.  [default: the one beside the report]",
-)
-_UNPROFILED = click.option(
+UNPROFILED = click.option(
     "--unprofiled-ms",
     type=parse_milliseconds,
     metavar="MS",
     help="The measured time of an iteration without the profiler, in place of an estimate.",
 )
-
-
-profiler_options = together(CALIBRATION, _UNPROFILED)
-
-
-def profiler_costs(report: Path, calibration: Path | None) -> ProfilerCosts:
-    """Return what the profiler adds to the calls of a report. Raises ReportError."""
-    from traceview.read.calibration import costs_beside, read_calibration
-
-    return costs_beside(report) if calibration is None else read_calibration(calibration)
 
 
 def given_ns(unprofiled_ms: float | None) -> int | None:
@@ -286,5 +269,5 @@ _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 # What changes the figures of an analysis.
 analysis_options = together(
-    window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, _MEMORY, profiler_options, reading_options
+    window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, _MEMORY, UNPROFILED, reading_options
 )

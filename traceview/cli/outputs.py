@@ -86,15 +86,13 @@ def print_bytes(pieces: Iterable[bytes]) -> None:
 def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
     """Check the outputs of a command before it does any work (files.check_outputs).
 
-    Commands also read the calibrations beside the inputs, so these count as inputs. An output cannot replace another
-    capture or a part of one. `exported` is the exception: it may replace an earlier trace, and its format checks the
-    rest. Raises OutputError, and RequestError for two on standard output.
+    An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
+    trace, and its format checks the rest. Raises OutputError, and RequestError for two on standard output.
     """
     outputs = tuple(outputs)
     if sum(map(is_stdout, outputs)) > 1:
         raise RequestError("only one of --json, --markdown and --junit can write to standard output")
-    given = [path for path in inputs if path is not None]
-    files.check_different([*given, *_read_besides(given)], (exported, *outputs))
+    files.check_different([path for path in inputs if path is not None], (exported, *outputs))
     files.check_outputs((), outputs)
     for path in (exported, *outputs):
         if path is None or not path.parent.exists():
@@ -105,14 +103,6 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
         is_part = is_capture_folder(path.parent) or (database != path and kind_of(database))
         if is_part or (kind and (path is not exported or kind not in TRACES)):
             raise OutputError(f"{path.name}: is a capture or a part of one, which would be lost; name another path")
-
-
-def _read_besides(reports: Sequence[Path]) -> Iterator[Path]:
-    """Yield the calibrations that a command may read."""
-    from traceview.model.unprofiled import CALIBRATION
-
-    every = dict.fromkeys(path.parent / CALIBRATION for path in reports)
-    yield from (path for path in every if os.path.lexists(path))
 
 
 def write_results(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import suppress
 from functools import partial
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceview.cli import command
-from traceview.cli.options import CAPTURE, FILE, JSON, NO_HTML, OPEN, OUTPUT, QUIET, reading_options
-from traceview.cli.outputs import check_outputs, print_error, print_out, progress, screen, write_document, write_output
+from traceview.cli.options import CAPTURE, FILE, JSON, NO_HTML, OPEN, QUIET, reading_options
+from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_document
 from traceview.errors import RequestError, TraceviewError
 from traceview.model.units import plain
-from traceview.model.unprofiled import CALIBRATION
-from traceview.report.files import is_stdout, refuse_link
+from traceview.report.files import is_stdout
 
 if TYPE_CHECKING:
     from traceview.captures.record import SteadyIterations
@@ -116,38 +114,17 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     "traceview doctor",
     "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
     "traceview doctor report.sqlite",
-    "traceview doctor --calibrate -o runs/traceview-calibration.json --rounds 10",
 )
 @click.argument("report", type=CAPTURE, required=False)
-@click.option("--calibrate", "calibrated", is_flag=True, help="Time CUDA calls with and without nsys; check nothing.")
-@click.option(
-    "--output",
-    "-o",
-    type=OUTPUT,
-    help=f'What --calibrate writes, also as --json; "-" is standard output.  [default: {CALIBRATION}]',
-)
-@click.option(
-    "--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs of --calibrate with and without."
-)
 @JSON
 @reading_options
 @QUIET
-def doctor(
-    report: Path | None, calibrated: bool, output: Path | None, rounds: int, json_path: Path | None, quiet: bool
-) -> None:
+def doctor(report: Path | None, json_path: Path | None, quiet: bool) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 
     With REPORT, say instead what that capture lacks, with the option that records it, and whether it can be trusted.
-    Exit code 1 if a check failed. --calibrate writes what nsys adds to CUDA calls here. Captures in the folder of its
-    file then get the time without the profiler from it. The GPU should do nothing else meanwhile.
+    Exit code 1 if a check failed.
     """
-    if calibrated and report is not None:
-        raise RequestError("--calibrate measures this machine; it takes no report")
-    if calibrated:
-        _calibrate(output or json_path, rounds, quiet)
-        return
-    if output is not None:
-        raise RequestError("--output is the file of --calibrate; --json writes the checks")
     from traceview.captures.info import capture_checks, describe
     from traceview.captures.record import FAILED, Checks, checks
     from traceview.report.screen import wrap
@@ -164,16 +141,3 @@ def doctor(
     write_document(json_path, Checks(none_failed if report is None else None, tuple(done)))
     if not none_failed:
         sys.exit(1)
-
-
-def _calibrate(output: Path | None, rounds: int, quiet: bool) -> None:
-    from traceview.captures.calibrate import calibrate as run
-
-    if output is None:
-        refuse_link(output := Path(CALIBRATION), "--output")
-    check_outputs((), (output,))
-    with progress(quiet) as step:
-        document = run(rounds, step)
-    text = json.dumps(document, indent=1) + "\n"
-    if not write_output(output, lambda: text) and not quiet:
-        print_out(f"{output.name}: nsys costs {document['scale']} times as much here as on the reference machine\n")

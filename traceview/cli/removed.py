@@ -14,10 +14,11 @@ import click
 
 from traceview.errors import RequestError
 
+UNPROFILED = "give `--unprofiled-ms` the time of an iteration without the profiler"
 # Name -> what to use instead.
 COMMANDS = {
     "baseline": "keep the document of `traceview analyze --json`, and compare with it",
-    "calibrate": "give `--unprofiled-ms` the time of an iteration without the profiler",
+    "calibrate": UNPROFILED,
     "completion": "`_TRACEVIEW_COMPLETE=bash_source traceview` prints the script (zsh_source, fish_source)",
     "optimize": "`traceview compare BEFORE AFTER` after a change, and `traceview whatif BEFORE` before it",
     "rules": "docs/analyze.md lists what traceview finds",
@@ -33,6 +34,9 @@ STACKS = "the page of `traceview analyze` draws the time by stack"
 OPTIONS: dict[tuple[str, str], str] = {
     ("analyze", "--serve"): EVERY_EVENT,
     ("analyze", "--port"): EVERY_EVENT,
+    ("analyze", "--calibration"): UNPROFILED,
+    ("compare", "--calibration"): UNPROFILED,
+    ("doctor", "--calibrate"): UNPROFILED,
     ("export", "--format csv"): "`--format parquet` writes the tables, and polars a CSV from one (docs/export.md)",
     ("export", "--format speedscope"): STACKS,
     ("export", "--format collapsed"): STACKS,
@@ -40,6 +44,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("compare", "--save"): "keep the report, and name its path",
     ("compare", "--baselines"): "keep the reports, and name their paths",
     ("compare", "--history"): "keep the document of `traceview analyze --json` of each commit",
+    ("whatif", "--calibration"): UNPROFILED,
 }
 
 # Files with settings of earlier versions, and what shows that they hold some.

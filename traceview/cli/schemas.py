@@ -27,7 +27,6 @@ from traceview.model.comparison import Comparison
 from traceview.model.findings import Finding
 from traceview.model.fleet import Fleet
 from traceview.model.whatif import WhatIf
-from traceview.read.calibration import FORMAT, VERSION
 from traceview.report import analysis, comparison, fleet, whatif
 from traceview.report.json import (
     MERGED,
@@ -174,24 +173,8 @@ def result_schema(command: str, kind: type, shapes: Shapes | None = None) -> Sch
     }
 
 
-def calibrate_schema() -> Schema:
-    """Return the schema of the file of `traceview doctor --calibrate`, which has a version of its own."""
-    kinds = {
-        **dict.fromkeys(("gpu", "cpu", "nsys"), str | None),
-        "cuda": int | None,
-        "scale": float,
-        "scale_range": list[float],
-        "kernel_gap_ns": float,
-        "added_ns": dict[str, int],
-    }
-    constants: dict[str, Schema] = {"format": {"const": FORMAT}, "version": {"const": VERSION}}
-    properties = {**constants, **{name: type_schema(kind, {}) for name, kind in kinds.items()}}
-    return {"$schema": DIALECT, "title": "traceview doctor --calibrate", **_closed(properties)}
-
-
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "analyze": partial(result_schema, "analyze", Analysis, analysis.SHAPES),
-    "calibrate": calibrate_schema,
     "compare": partial(result_schema, "compare", Comparison, comparison.SHAPES),
     "doctor": partial(result_schema, "doctor", Checks),
     "export": partial(result_schema, "export", Written),

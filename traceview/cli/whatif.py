@@ -15,11 +15,10 @@ from traceview.cli.options import (
     OUTPUT,
     QUIET,
     SKIP,
+    UNPROFILED,
     VERBOSE,
     given_ns,
     parse_size,
-    profiler_costs,
-    profiler_options,
     reading_options,
 )
 from traceview.cli.outputs import check_outputs, print_out, progress, screen, text_of, write_output
@@ -54,7 +53,7 @@ from traceview.report.files import is_stdout, write_text
     help="Size of the gradients that --ranks averages per step: usually 4 bytes per parameter.",
 )
 @click.option("--all-ranks", is_flag=True, help="Replay all GPUs of REPORT together, as of several reports.")
-@profiler_options
+@UNPROFILED
 @reading_options
 @VERBOSE
 @QUIET
@@ -68,7 +67,6 @@ def whatif(
     ranks: int | None,
     gradients: int | None,
     all_ranks: bool,
-    calibration: Path | None,
     unprofiled_ms: float | None,
     verbose: bool,
     quiet: bool,
@@ -87,15 +85,15 @@ def whatif(
 
     paths = find_reports(reports)
     if len(paths) > 1 or all_ranks:
-        if (html_path, ranks, calibration, unprofiled_ms) != (None,) * 4 or faster:
-            raise RequestError("--html, --faster, --ranks, --calibration and --unprofiled-ms are for a report alone")
+        if (html_path, ranks, unprofiled_ms) != (None,) * 3 or faster:
+            raise RequestError("--html, --faster, --ranks and --unprofiled-ms are for a report alone")
         _across_ranks(paths, json_path, iteration, skip, verbose, quiet)
         return
     named = Path(reports[0])  # a folder of one report may have other captures
     report = CAPTURE.convert(named if named.exists() else paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     check_capture(report)
-    check_outputs((report, calibration), (html_path, json_path))
+    check_outputs((report,), (html_path, json_path))
     from traceview.model.analysis import AnalysisOptions, NotMeasured
     from traceview.pipeline import analyze_trace, open_trace
     from traceview.replay.changes import ranks as data_parallel
@@ -103,11 +101,10 @@ def whatif(
     from traceview.report.whatif import render_bounds, to_json
 
     with progress(quiet) as step:
-        costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)
         step("read", 0.0)
         trace = open_trace(report)
         step("measure", 0.35)
-        options = AnalysisOptions(iteration=iteration, skip=skip, costs=costs, unprofiled_ns=given)
+        options = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=given_ns(unprofiled_ms))
         capture = analyze_trace(trace, options)
         analysis = capture.analysis
         step("predict", 0.95)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -49,7 +49,7 @@ from traceview.model.comparison import (
     IterationWork,
 )
 from traceview.model.trace import Trace, Window
-from traceview.model.unprofiled import ProfilerCosts
+from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.pipeline import Progress, analyze
 
 __all__ = ["compare", "compare_analyses"]
@@ -152,7 +152,7 @@ def compare(
     device: str | None = None,
     cut: str = "auto",
     min_change: float = MIN_CHANGE,
-    costs: ProfilerCosts | Literal["auto"] | None = "auto",
+    costs: ProfilerCosts | None = ESTIMATE,
     unprofiled_ns: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Comparison:

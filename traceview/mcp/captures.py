@@ -13,7 +13,6 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.times import window_of_times
 from traceview.model.units import plain
-from traceview.model.unprofiled import CALIBRATION
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.ranks.analyze_reports import find_reports
@@ -130,8 +129,7 @@ class Captures:
 
 
 def _files_read_with(path: Path) -> Iterator[Path]:
-    """Yield the other files that an analysis reads: a folder's tables, SQLite's journals, the calibration."""
-    yield path.parent / CALIBRATION
+    """Yield the other files that an analysis reads: a folder's tables, SQLite's journals."""
     yield from (path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS)
     if path.is_dir():
         yield from path.iterdir()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
 RANGE_EVENT = 750  # ns that each start and end of an NVTX range takes more
 OWN_CALL = "cuKernelGetName"  # nsys makes it before each launch call of the runtime that it traces
-CALIBRATION = "traceview-calibration.json"  # the file that `traceview doctor --calibrate` writes
 
 
 class Bounds(NamedTuple):
@@ -33,12 +32,10 @@ class Bounds(NamedTuple):
 class ProfilerCosts:
     """What the profiler adds on a machine.
 
-    `scale` is a factor of the constants above, 1 on the reference machine (captures/calibrate.py), and `kernel_gap` the
-    ns between two kernels of a GPU that is behind. `source` is "estimate" for another machine's figures and
-    "calibration" for those of `traceview calibrate`.
+    `scale` is a factor of the constants above, 1 on the reference machine (benchmarks/calibrate.py), and
+    `kernel_gap` the ns between two kernels of a GPU that is behind.
     """
 
-    source: str
     scale: Bounds
     kernel_gap: Bounds
 
@@ -48,15 +45,14 @@ class ProfilerCosts:
 
 
 GAP_SPREAD = Bounds(0.7, 1.0, 1.4)
-ESTIMATE = ProfilerCosts("estimate", Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(260))
-CALIBRATED_SCALE = Bounds(0.6, 1.0, 1.4)
+ESTIMATE = ProfilerCosts(Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(260))
 
 
 @dataclass(frozen=True, slots=True)
 class UnprofiledTime:
     """The time of an iteration without the profiler, and the profiler's part of each device's idle time.
 
-    `source` is that of ProfilerCosts, or "given" for a measured time, which the `costs` are scaled to. `shares` has for
+    `source` is "estimate", or "given" for a measured time, which the `costs` are scaled to. `shares` has for
     each device (row of Trace.devices) and cause the fraction of the idle time that is the profiler's. `slowdown` is how
     much slower the host ran than usually, 1 for a measured time.
     """

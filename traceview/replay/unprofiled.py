@@ -123,7 +123,7 @@ def _unprofiled_time(
     high, middle, low = (measured_ns + run.per_iteration - base.per_iteration for run in replays)
     middle = max(min(middle, measured_ns), 1)
     low, high = max(int(min(low, middle) * (1 - CAPTURE_NOISE)), 1), int(max(high, middle) * (1 + CAPTURE_NOISE))
-    return UnprofiledTime(middle, low, high, costs.source, costs, shares, hosts[MIDDLE])
+    return UnprofiledTime(middle, low, high, "estimate", costs, shares, hosts[MIDDLE])
 
 
 def _shares_of_process(
