@@ -54,20 +54,6 @@ def original(name: str) -> Path:
     return path
 
 
-def padded(report: Path, target: Path, size: int = 450_000_000) -> Path:
-    """Write a copy of an export with free pages at its end, which take no room on the disk.
-
-    With `--memory 1GB` a copy of the default size is measured in parts, by worker processes.
-    """
-    data = bytearray(report.read_bytes())
-    page = int.from_bytes(data[16:18], "big")
-    data[28:32] = (size // page).to_bytes(4, "big")
-    with target.open("xb") as file:
-        file.write(data)
-        file.truncate(size // page * page)
-    return target
-
-
 def change(path: Path, *statements: str) -> Path:
     """Execute statements in a database, which is created if it is missing, and return its path."""
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import ROOT, padded, sample
+from tests.captures import ROOT, sample
 from traceview.workers import python_command
 
 PACKAGES = ("traceview", "polars", "numpy", "click", "plotly", "isal", "tomli", "nvtx", "zstandard", "distributed")
@@ -30,7 +30,6 @@ done
 exec "$@"
 """
 COMMANDS = {
-    "parts": ("analyze", "padded.sqlite", "--memory", "1GB", "--no-html"),
     "fleet": ("fleet", ".", "--workers", "2", "--no-html"),
     "export": ("export", "rank*.sqlite", "--format", "perfetto"),
     "doctor": ("doctor",),
@@ -87,7 +86,6 @@ def working(tmp_path: Path) -> WorkingFolder:
 def test_no_command_runs_code_of_the_working_folder(working: WorkingFolder, command: str) -> None:
     for rank in ("rank0.sqlite", "rank1.sqlite"):
         shutil.copyfile(sample("ddp2.sqlite"), working.folder / rank)
-    padded(sample("cudagraph.sqlite"), working.folder / "padded.sqlite")
     done = working.run(sys.executable, str(working.program), *COMMANDS[command])
     assert working.imported == "", done.stderr
     if command != "doctor":

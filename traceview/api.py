@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from traceview.engine.analyze import analyze_trace
 from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
 from traceview.exporters import FORMATS, check_output, collect, write
@@ -23,7 +24,7 @@ from traceview.model.fleet import Fleet
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import analyze, analyze_trace, open_trace
+from traceview.pipeline import analyze, open_trace
 from traceview.ranks.merged_trace import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel

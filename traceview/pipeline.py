@@ -1,8 +1,8 @@
 """The complete path from a report to an Analysis. Read this file first.
 
-    read → normalise → part → measure → merge → decide → report
+    read → normalise → measure → find → price → predict → report
 
-A capture in memory is one part. engine/limited.py makes parts of a larger one; both take the steps of engine/run.py.
+engine/analyze.py has the steps after normalise.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from traceview.engine.measure import Extents
+from traceview.engine.analyze import analyze_trace
 from traceview.engine.memory import check_fits
-from traceview.engine.part import PartRunner, TraceInMemory
-from traceview.engine.run import AnalyzedCapture, analyze_parts
 from traceview.measure.activity import window_of_range
 from traceview.model.analysis import Analysis, AnalysisOptions
-from traceview.model.trace import EVERYTHING, Trace, Window
+from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.normalise.limiters import with_limiters
@@ -83,16 +81,3 @@ def analyze(
     report_step("measure", 0.35)
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
     return analyze_trace(with_limiters(trace, others), options).analysis
-
-
-def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:
-    """Analyze a trace inside its window, as the only part. engine/page.py measures what its page shows beyond that."""
-    source, options = TraceInMemory(trace), options or AnalysisOptions()
-    return analyze_parts(
-        PartRunner(source, (trace.window or EVERYTHING,), keep_bytes=1 << 62),
-        source.resident,
-        Extents.from_trace(trace, options.device),
-        options,
-        trace_of=source.trace,
-        complete=trace,
-    )

@@ -22,7 +22,6 @@ RUNS = {
     "plain_truth.py": ("{report}", "Truth("),
     "repeat_capture.py": ("{report} 2 {folder}/twice.sqlite", ""),
     "run": ("--report {report} --rounds 1 --stages --nsys=", "to page"),
-    "sliced.py": ("{report} --only scan --only default", "default"),
     "start_calls": ("{report}", "traceview"),
     "unprofiled_pairs.py": ("{folder}", "0 of 0 hits, 0 in the range"),
     "whatif_pairs.py": ("{report} {report} pin,prefetch", "pin"),

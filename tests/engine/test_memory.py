@@ -19,30 +19,6 @@ def test_small_export_fits() -> None:
     assert not memory.fits_memory(REPORT, 1 << 20)
 
 
-def test_half_of_the_free_memory_is_the_limit_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory.memory_limit(REPORT, None) is None
-    monkeypatch.setattr(memory, "BYTES_PER_FILE_BYTE", 1e10 / REPORT.stat().st_size)
-    monkeypatch.setattr(memory, "free_memory", lambda: 4_000_000_000)
-    assert memory.memory_limit(REPORT, None) == 2_000_000_000
-    assert memory.memory_limit(SAMPLES / "fsdp_tp" / "rank0.json.gz", None) is None
-    assert memory.memory_limit(SAMPLES, None) is None
-
-
-def test_large_export_that_fits_is_sliced_with_a_limit_or_four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr(memory, "free_memory", lambda: 8_000_000_000)
-    assert memory.memory_limit(REPORT, 1 << 30, side_by_side=True) is None  # small
-    monkeypatch.setattr(memory, "MIN_BYTES_IN_SLICES", REPORT.stat().st_size)
-    assert memory.memory_limit(REPORT, 1 << 30, side_by_side=True) == 1 << 30
-    assert memory.memory_limit(REPORT, 1 << 30) is None
-    assert memory.memory_limit(REPORT, None, side_by_side=True) is None
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    assert memory.memory_limit(REPORT, None, side_by_side=True) == 4_000_000_000
-    monkeypatch.setattr(memory, "gettempdir", lambda: "/proc")  # no room
-    assert memory.memory_limit(REPORT, None, side_by_side=True) is None
-    assert memory.memory_limit(REPORT, None) is None
-
-
 def test_capture_that_needs_more_than_is_free_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.check_fits(REPORT)
     monkeypatch.setattr("resource.getrlimit", lambda _: (1, 1))

@@ -8,16 +8,15 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.replay.test_unprofiled import unprofiled
-from traceview.engine import run
-from traceview.engine.run import model_capture
+from traceview.engine import model
+from traceview.engine.model import model_capture
 from traceview.model.analysis import NotMeasured
-from traceview.model.unprofiled import ESTIMATE
 from traceview.pipeline import analyze, open_trace
 
 
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = unprofiled(analyzed(sample("dual.sqlite"))).mean_ns
-    monkeypatch.setattr(run, "MAX_MODELLED", 5_000)
+    monkeypatch.setattr(model, "MAX_MODELLED", 5_000)
     of_part = unprofiled(analyze(open_trace(sample("dual.sqlite")))).mean_ns
     assert of_part != expected and of_part == pytest.approx(expected, rel=0.1)
 
@@ -26,9 +25,9 @@ def test_run_without_iterations_is_modelled_as_one(monkeypatch: pytest.MonkeyPat
     analysis = analyzed(sample("dual.sqlite"))
     trace = analysis.trace
     without = replace(analysis, iterations=NotMeasured("nothing repeats"))
-    whole, changes = model_capture(without, trace.with_window, ESTIMATE)
+    whole, changes = model_capture(without)
     assert whole == without and changes is not None and changes.model.is_whole_run
     first_launch = trace.api["start"].gather(trace.operations["launch"].drop_nulls()).min()
     assert changes.model.measured == analysis.run.end - first_launch
-    monkeypatch.setattr(run, "MAX_RUN", 1_000)
-    assert model_capture(without, trace.with_window, ESTIMATE) == (without, None)
+    monkeypatch.setattr(model, "MAX_RUN", 1_000)
+    assert model_capture(without) == (without, None)

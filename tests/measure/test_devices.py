@@ -13,13 +13,13 @@ from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.devices import measure_devices, with_steady_part
+from traceview.measure.devices import measure_device, with_steady_part
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import Places, locate_operations
 from traceview.model.analysis import DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
-from traceview.pricing.accounts import streams_in_part
+from traceview.pricing.accounts import steady_use
 
 MS = 1_000_000
 
@@ -37,7 +37,7 @@ def of_device(trace: Trace) -> tuple[ThreadStates, Activity, DeviceUse]:
     work = device_activity(trace, 0)
     assert work is not None
     threads = ThreadStates.from_trace(trace)
-    return threads, work, measure_devices(trace, threads, [work], places_of(trace))[0]
+    return threads, work, measure_device(trace, threads, work, places_of(trace))
 
 
 def places_of(trace: Trace) -> Places:
@@ -83,7 +83,7 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     _, _, expected = of_device(trace.with_window(window))
     steady = with_steady_part(trace, threads, use, part, places_of(trace)).steady
     assert figures(steady) == figures(expected)
-    view = tuple(streams_in_part(trace, use.streams, whole, part))
+    view = steady_use(trace, with_steady_part(trace, threads, use, part, places_of(trace)), part).streams
     gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}
     sizes = {row.stream: row.bytes for row in view}  # of the window
     assert view == tuple(replace(row, **gaps, bytes=sizes[row.stream]) for row in expected.streams)

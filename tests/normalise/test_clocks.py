@@ -12,8 +12,6 @@ import pytest
 
 from tests.build_export import Call, Kernel, Sync, build_export
 from tests.captures import ALL, analyzed, sample, shared
-from traceview.engine.survey import NotInPartsError
-from traceview.engine.traces import PartSource
 from traceview.model.analysis import CAUSES, Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis import document
@@ -88,17 +86,6 @@ def test_figures_of_shifted_clocks(tmp_path: Path, name: str, moved: str, where:
             assert abs(before[figure] - after[figure]) <= bound, figure
     assert sorted(finding.id for finding in analysis.findings) == sorted(finding.id for finding in whole.findings)
     assert "clock_corrected" in [note.id for note in analysis.notes]
-
-
-def test_devices_with_different_clocks_are_read_together(tmp_path: Path) -> None:
-    path = shifted(tmp_path, "ddp2.sqlite", GPU_TABLES, 30 * MS, "WHERE deviceId = 1")
-    with sqlite3.connect(path) as connection:  # nsys writes events in the order of their own times
-        for table in GPU_TABLES[:3]:
-            connection.execute(f"CREATE TABLE sorted AS SELECT * FROM {table} ORDER BY start")
-            connection.execute(f"DROP TABLE {table}")
-            connection.execute(f"ALTER TABLE sorted RENAME TO {table}")
-    with pytest.raises(NotInPartsError, match="different clocks"):
-        PartSource.open(path, pages_per_part=8)
 
 
 @pytest.mark.parametrize("name", ALL)

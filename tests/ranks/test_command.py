@@ -120,7 +120,6 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--workers", "2", "--scheduler", "tcp://x:1"], "use one of them"),
-        (["--memory", "10MB"], "--memory 10.0 MB is too small; give at least 500 MB"),
         (["--html", "-"], "--html needs a file name"),
         (["--open", "--no-html"], "--open needs the page"),
         (["--fail-if", "speed > 5%"], "has no figure speed; the nearest is"),

@@ -10,7 +10,7 @@ from tests.made_trace import made_trace
 from traceview.measure.activity import active_devices
 from traceview.model.fleet import Clock
 from traceview.ranks import iterations
-from traceview.ranks.iterations import WorkBins, compute_times, merge_bins
+from traceview.ranks.iterations import merge_bins, work_in_bins
 
 CLASSES = {"compute": "compute", "copies": "copy", "communication": "communication"}
 OPERATION = st.tuples(
@@ -24,7 +24,7 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
     [device] = active_devices(trace := made_trace(operations))
     limit, iterations.MAX_BINS = iterations.MAX_BINS, bins
     try:
-        measured = WorkBins.empty(device.window, compute_times(trace, device)).in_part(trace, device).work()
+        measured = work_in_bins(trace, device)
     finally:
         iterations.MAX_BINS = limit
     count = len(measured.kernel)

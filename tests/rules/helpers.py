@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import polars as pl
 
-from traceview.engine.facts import FindingContext, capture_part
-from traceview.engine.findings import find, find_together
-from traceview.engine.measure import Extents, PartPlan, measure_part
-from traceview.engine.merge import merge_steady_streams
-from traceview.engine.part import PartRunner, TraceInMemory
-from traceview.measure.gaps import ThreadStates
-from traceview.measure.host import HostIdle
+from traceview.engine.findings import find, rows_for_rules
+from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.program import Program
-from traceview.model.rows import StreamUse
-from traceview.model.trace import API, EVERYTHING, OPERATIONS, Note, Trace
+from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
 from traceview.pricing.base import CapturePart, Rule
 from traceview.pricing.texts import PLACEHOLDER
@@ -46,31 +39,18 @@ def notes(trace: Trace, *rules: Rule[Any]) -> tuple[Note, ...]:
 
 
 def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    analysis = analyze(trace, whole=whole)
-    parts, steady = in_a_part(analysis)
-    host_idle = HostIdle.build(analysis.trace, ThreadStates.from_trace(analysis.trace))
-    return find_together(parts, [find(analysis, steady, parts, host_idle, rules=rules)])[0]
-
-
-def in_a_part(analysis: Analysis) -> tuple[PartRunner, dict[int, tuple[StreamUse, ...]]]:
-    """Return the capture of an analysis as its only part, and the streams of each device in its steady part."""
-    source = TraceInMemory(analysis.trace)
-    window = analysis.trace.window or EVERYTHING
-    plan = PartPlan(window, Extents.from_trace(analysis.trace), None, analysis.iterations, 10, analysis.whole, None)
-    parts = PartRunner(source, (window,), 1 << 40)
-    return parts, merge_steady_streams([parts.in_part(0, partial(measure_part, plan=plan))])
+    return find(TraceWork.from_trace(trace), analyze(trace, whole=whole), rules=rules)
 
 
 def rows_of(analysis: Analysis) -> CapturePart:
-    """Return the rows that rules read of a capture that is one part."""
-    parts, steady = in_a_part(analysis)
-    return parts.in_part(0, partial(capture_part, covered=FindingContext.from_analysis(analysis, steady).covered))
+    """Return the rows that rules read of a capture."""
+    return rows_for_rules(TraceWork.from_trace(analysis.trace), analysis)
 
 
 def sums_of(trace: Trace, rule: Rule[Any]) -> dict[int, Any]:
-    """Return the sums that `decide` reads of a trace that is one part, by device."""
-    part = rows_of(analyze(trace))
-    return {device.row: rule.collect(part, device).sums for device in part.devices}
+    """Return the sums that `decide` reads, by device."""
+    rows = rows_of(analyze(trace))
+    return {device.row: rule.collect(rows, device).sums for device in rows.devices}
 
 
 def in_training(trace: Trace) -> Trace:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
-from tests.rules.helpers import in_a_part
-from traceview.engine.findings import find, find_together
+from traceview.engine.findings import find
+from traceview.engine.measure import TraceWork
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
@@ -139,8 +139,7 @@ def findings_by_program(name: str) -> Iterator[tuple[str, Analysis]]:
     measured = analyzed(shared(name) if name in ALL else sample(name))
     for program in list(PROGRAMS)[CAPTURES.index(name) % 3 :: 3]:
         of_program = replace(measured, trace=replace(measured.trace, program=PROGRAMS[program]), notes=())
-        parts, steady = in_a_part(of_program)
-        findings, notes = find_together(parts, [find(of_program, steady, parts)])[0]
+        findings, notes = find(TraceWork.from_trace(of_program.trace), of_program)
         yield program, replace(of_program, findings=findings, notes=notes)
 
 

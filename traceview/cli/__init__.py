@@ -40,7 +40,7 @@ GROUPS = {
     "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin",
     "Output": "form output names html html_path markdown json_path junit no_html opened replaces "
     "skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
-    "Limits": "workers scheduler / memory",
+    "Limits": "workers scheduler",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
 

@@ -44,8 +44,7 @@ from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
-    from traceview.engine.limited import LimitedCapture
-    from traceview.engine.run import AnalyzedCapture
+    from traceview.engine.analyze import AnalyzedCapture
 
 
 @command(
@@ -120,7 +119,7 @@ def analyze(
 
     chosen = conditions_of("analyze", conditions)
     with progress(quiet) as step:
-        capture = measure_report(report, step, page=page is not None, others=others, **options)
+        capture = measure_report(report, step, others=others, **options)
         analysis = capture.analysis
         checks = check_results(chosen, partial(document, analysis))
         step("write", 0.95)
@@ -138,56 +137,25 @@ def measure_report(
     report: Path,
     step: Callable[[str, float], None],
     *,
-    page: bool,
     start: str | None,
     end: str | None,
     range_name: str | None,
     unprofiled_ms: float | None,
-    memory: int | None,
     others: tuple[Path, ...] = (),
     **options: Any,
 ) -> AnalyzedCapture:
-    """Read and measure a report with the options of `analysis_options`; `page` if its page is wanted, too.
-
-    What is kept on disk of a capture that does not fit into `memory` exists until the command ends. A large capture
-    that fits is sliced if `memory` is given or this machine has four cores.
-
-    Raises TraceviewError.
-    """
+    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
     check_window(start, end, range_name)
-    from traceview.engine.memory import fits_memory, memory_limit
+    from traceview.engine.analyze import analyze_trace
     from traceview.model.analysis import AnalysisOptions
     from traceview.normalise.limiters import with_limiters
-    from traceview.pipeline import analyze_trace, open_trace
+    from traceview.pipeline import open_trace
 
     chosen = AnalysisOptions(unprofiled_ns=given_ns(unprofiled_ms), **options)
     step("read", 0.0)
-    side_by_side = (start, end, range_name) == (None, None, None)
-    if not others and (limit := memory_limit(report, memory, side_by_side)) is not None:
-        capture = _limited_capture(report, limit)
-        if isinstance(capture, str):
-            if not fits_memory(report, limit):
-                print_error(f"traceview: {report.name} is analyzed as a whole, beyond --memory: {capture}")
-        else:
-            window = capture.window(start, end, range_name)
-            step("measure", 0.15)
-            if window is None:
-                return capture.analyze(chosen, page=page)
-            return analyze_trace(capture.part(window), chosen)
-    trace = open_trace(report)
-    trace = narrowed(trace, start, end, range_name)
+    trace = narrowed(open_trace(report), start, end, range_name)
     step("measure", 0.35)
     return analyze_trace(with_limiters(trace, others), chosen)
-
-
-def _limited_capture(report: Path, memory: int) -> LimitedCapture | str:
-    """Return the capture, to be analyzed in parts, or the reason why it cannot be."""
-    from traceview.engine.limited import LimitedCapture, worker_processes
-    from traceview.read.source import private_folder
-
-    context = click.get_current_context()
-    folder = context.with_resource(private_folder(report))
-    return LimitedCapture.open(report, memory, folder, context.with_resource(worker_processes(report, memory)))
 
 
 def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:

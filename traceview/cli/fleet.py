@@ -24,7 +24,6 @@ from traceview.cli.options import (
     VERBOSE,
     fail_if_option,
     page_path,
-    parse_size,
     reading_options,
     top_option,
 )
@@ -37,7 +36,6 @@ from traceview.cli.outputs import (
     write_output,
     write_results,
 )
-from traceview.engine.memory import check_memory
 from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
@@ -74,13 +72,6 @@ PAGE = "fleet.overlap.html"
     "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU]"
 )
 @click.option(
-    "--memory",
-    type=parse_size,
-    metavar="SIZE",
-    help="Memory of each worker, about. A larger SQLite export is measured in parts.  "
-    "[default: half of what is free, divided by the workers]",
-)
-@click.option(
     "--scheduler",
     metavar="ADDRESS",
     help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
@@ -102,7 +93,6 @@ def fleet(
     skip: int | None,
     margin: float,
     workers: int | None,
-    memory: int | None,
     scheduler: str | None,
     top: int,
     conditions: tuple[str, ...],
@@ -117,7 +107,6 @@ def fleet(
     """
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
-    check_memory(memory)
     page = page_path(html, no_html, opened, Path(PAGE))
     from traceview.cli.conditions import check_results, conditions_of
     from traceview.ranks.analyze_reports import analyze_reports, find_fleet
@@ -130,7 +119,7 @@ def fleet(
     if page is not None and html is None:
         refuse_link(page := common_folder(local) / PAGE, "--html")
     check_outputs(local, (page, json_path, markdown, junit))
-    job = Job(iteration, skip, memory=memory)
+    job = Job(iteration, skip)
     with progress(quiet) as step:
         result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         checks = check_results(chosen, partial(document, result))

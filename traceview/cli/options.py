@@ -258,16 +258,8 @@ _FLOPS = click.option(
     callback=parse_flops,
     help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
 )
-_MEMORY = click.option(
-    "--memory",
-    type=parse_size,
-    metavar="SIZE",
-    help="Memory to use, about. A larger SQLite export is analyzed in parts.  [default: half of what is free]",
-)
 _TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 
 # What changes the figures of an analysis.
-analysis_options = together(
-    window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, _MEMORY, UNPROFILED, reading_options
-)
+analysis_options = together(window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, UNPROFILED, reading_options)

@@ -30,6 +30,7 @@ COMMANDS = {
 EVERY_EVENT = (
     "`traceview export` writes every event for ui.perfetto.dev; `--detail 50MB` makes a page with more of them"
 )
+WHOLE = "a capture is read as one piece; `--from`, `--to` and `--range` choose a shorter one"
 STACKS = "the page of `traceview analyze` draws the time by stack"
 OPTIONS: dict[tuple[str, str], str] = {
     ("analyze", "--serve"): EVERY_EVENT,
@@ -37,6 +38,8 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("analyze", "--calibration"): UNPROFILED,
     ("compare", "--calibration"): UNPROFILED,
     ("doctor", "--calibrate"): UNPROFILED,
+    ("analyze", "--memory"): WHOLE,
+    ("fleet", "--memory"): WHOLE,
     ("export", "--format csv"): "`--format parquet` writes the tables, and polars a CSV from one (docs/export.md)",
     ("export", "--format speedscope"): STACKS,
     ("export", "--format collapsed"): STACKS,

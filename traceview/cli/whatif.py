@@ -94,8 +94,9 @@ def whatif(
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     check_capture(report)
     check_outputs((report,), (html_path, json_path))
+    from traceview.engine.analyze import analyze_trace
     from traceview.model.analysis import AnalysisOptions, NotMeasured
-    from traceview.pipeline import analyze_trace, open_trace
+    from traceview.pipeline import open_trace
     from traceview.replay.changes import ranks as data_parallel
     from traceview.replay.prediction import whatif as run
     from traceview.report.whatif import render_bounds, to_json

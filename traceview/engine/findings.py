@@ -1,341 +1,283 @@
-"""Findings of a capture: rules collect in each part, decide once, and are granted time from all parts together."""
+"""Findings of a capture: rules draft them, and the ledger grants each nanosecond once, in the order of the rules."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
-from traceview import intervals
-from traceview.engine.claims import (
-    NOTHING,
-    Decision,
-    Key,
-    PartClaims,
-    Request,
-    claims_of_part,
-    details_in_part,
-)
-from traceview.engine.details import PartDetails, details_of_grant, merge_details
-from traceview.engine.facts import FindingContext, PartSums, Rules, collect_in_part
-from traceview.engine.part import PartTrace, Runner
+import numpy as np
+
+from traceview.engine.measure import TraceWork
+from traceview.measure.activity import Activity
 from traceview.measure.host import HostIdle
-from traceview.model.analysis import Analysis
+from traceview.measure.nvtx import Nesting, annotating_threads
+from traceview.measure.overlap import Copies
+from traceview.measure.shared_work import measuring_threads
+from traceview.model.analysis import Analysis, DeviceFigures, DeviceUse, NotMeasured
 from traceview.model.findings import Finding
-from traceview.model.rows import StreamUse
-from traceview.model.sums import merged_sums
-from traceview.model.trace import Note
-from traceview.pricing.accounts import end_of_work
-from traceview.pricing.base import FindingDraft
-from traceview.pricing.claims import STEADY
+from traceview.model.trace import EVERYTHING, Note, Trace
+from traceview.pricing.accounts import end_of_work, exposed_work, open_ledger, steady_use
+from traceview.pricing.base import CaptureFacts, CapturePart, Covered, DeviceFacts, DevicePart, FindingDraft
+from traceview.pricing.claims import STEADY, Collected, Group, resolve
 from traceview.pricing.describe import (
+    Details,
     GrantSums,
+    IdleHost,
     Price,
     PricedFinding,
+    ask_for_host,
     decisive_cost,
     describe,
+    granted_gaps,
     join_devices,
-    least_ns,
     stated_doubt,
     texts_of_draft,
     with_stall,
 )
-from traceview.pricing.ledger import Grant, Ledger
-from traceview.pricing.packages import AnyRule, Failure, UnfitRuleError, guarded
+from traceview.pricing.ledger import Claim, Grant, Ledger
+from traceview.pricing.packages import AnyRule, Failure, PackageRule, UnfitRuleError, guarded
+from traceview.pricing.places import largest_places
+from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
 
 Findings: TypeAlias = tuple[tuple[Finding, ...], tuple[Note, ...]]
-FindingSteps: TypeAlias = Generator[Callable[[PartTrace], Any], list[Any], Findings]
+Rules: TypeAlias = Sequence[AnyRule]
 
 
-def find_together(parts: Runner, steps: Sequence[FindingSteps]) -> list[Findings]:
-    """Run the steps of several calls of `find`. A pass over the parts takes the next step of each."""
-    ended, pending = dict[int, Findings](), dict[int, Callable[[PartTrace], Any]]()
-
-    def advance(number: int, results: list[Any] | None) -> None:
-        try:
-            pending[number] = steps[number].send(results)  # type: ignore[arg-type]  # None starts a generator
-        except StopIteration as end:
-            ended[number] = end.value
-
-    for number in range(len(steps)):
-        advance(number, None)
-    while pending:
-        numbers, functions = list(pending), tuple(pending.values())
-        pending.clear()
-        results = list(parts.over_parts(partial(_results_of_each, functions=functions)))
-        for number, own in zip(numbers, zip(*results, strict=True), strict=True):
-            advance(number, list(own))
-    return [ended[number] for number in range(len(steps))]
+def covered_times(analysis: Analysis) -> Covered:
+    """Return what findings of an analysis cover: the steady parts of devices, or their windows."""
+    times = {use.device: (use.window, use.steady.window) for use in analysis.devices}
+    iterations = analysis.iterations
+    counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
+    return Covered.from_times(times, counted, analysis.run, whole=analysis.whole)
 
 
-def _results_of_each(part: PartTrace, functions: Sequence[Callable[[PartTrace], Any]]) -> list[Any]:
-    return [function(part) for function in functions]
+def rows_for_rules(work: TraceWork, analysis: Analysis) -> CapturePart:
+    """Return the rows of a capture that rules read."""
+    covered, trace = covered_times(analysis), work.trace
+    activities = {each.device: each for each in work.activities}
+    return CapturePart(
+        trace=trace,
+        host=analysis.host,
+        devices=tuple(
+            _device_rows(trace, use, activities[use.device].clip(covered.covered[use.device]), analysis.part(use))
+            for use in analysis.devices
+            if use.device in covered.covered
+        ),
+        covered=covered,
+        annotating=annotating_threads(trace),
+        nesting=cache(partial(_build_nesting, trace)),
+    )
+
+
+def _device_rows(trace: Trace, use: DeviceUse, work: Activity, part: DeviceFigures) -> DevicePart:
+    frame, steady, row = part.gaps.frame, use.steady.window, trace.devices.row(use.device, named=True)
+    start = frame["start"].to_numpy()
+    return DevicePart(
+        row=use.device,
+        id=row["id"],
+        process_ids=tuple(row["processes"]),
+        window=work.window,
+        gaps=part.gaps,
+        activity=work,
+        copies=Copies.from_activity(trace, work),
+        steady=steady,
+        gap_start=start,
+        gap_end=frame["end"].to_numpy(),
+        gap_operation=frame["operation"].fill_null(-1).to_numpy(),
+        gap_thread=frame["thread"].fill_null(-1).to_numpy(),
+        steady_gaps=slice(*np.searchsorted(start, (steady.start, steady.end)).tolist()),
+        collect_kernels=partial(KernelSequence.from_rows, trace, use.device),
+    )
+
+
+def _build_nesting(trace: Trace) -> Nesting:
+    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+    times = [frame[name].to_numpy() for frame in (trace.api, trace.operations) for name in ("start", "end")]
+    edges = [edge for column in times if len(column) for edge in (column.min(), column.max())]
+    if trace.window is not None:
+        edges += [trace.window.start, trace.window.end]
+    return Nesting.build(start, end, thread, np.array(edges, np.int64))
+
+
+def facts_of(analysis: Analysis, rows: CapturePart) -> CaptureFacts:
+    """Return the figures that decide, with those of devices in the time that findings cover."""
+    uses = {use.device: use for use in analysis.devices}
+    covered = (
+        uses[device.row] if analysis.whole else steady_use(rows.trace, uses[device.row], device.activity)
+        for device in rows.devices
+    )
+    window, start = rows.trace.window or EVERYTHING, rows.trace.operations["start"].to_numpy()
+    first, stop = np.searchsorted(start, (window.start, window.end)).tolist()
+    sizes = {"operations": stop - first, "calls": len(rows.trace.api)}
+    devices = tuple(DeviceFacts(use, use.steady.window) for use in covered)
+    return CaptureFacts(analysis, devices, rows.covered.counted, sizes)
 
 
 def find(
-    analysis: Analysis,
-    steady: Mapping[int, Sequence[StreamUse]],
-    parts: Runner,
-    host_idle: HostIdle | None = None,
-    priced: Callable[[], Analysis] | None = None,
-    rules: Sequence[AnyRule] = (),
-    sums: Sequence[PartSums] = (),
-) -> FindingSteps:
-    """Return the findings of a capture, the costliest first, and the notes of rules.
+    work: TraceWork, analysis: Analysis, priced: Callable[[], Analysis] | None = None, rules: Rules = ()
+) -> Findings:
+    """Return the findings of an analysis, the costliest first, and the notes of rules.
 
-    This is a generator of functions over the parts, which gets their results (see find_together).
-
-    `analysis` has the figures of the whole capture, with its notes, and the resident tables as its trace; `steady` has
-    the streams of each device in its steady part. `host_idle` knows the resident tables. `priced` returns the analysis
-    with the profiler's part of idle time, which prices need and claims do not. `rules` are all rules by default.
-    `sums` are those that the rules collected in each part, if they did.
+    `priced` returns the analysis with the profiler's part of idle time, which prices need and claims do not. `rules`
+    are all rules by default.
     """
-    context, every = FindingContext.from_analysis(analysis, steady), tuple(rules) or all_rules()
-    sums = sums or (yield partial(collect_in_part, covered=context.covered, rules=every))
-    drafts, notes = _decide(context, every, sums)
-    ends = {
-        row: None if analysis.covers_run else end_of_work([part.ends[row] for part in sums]) for row in context.uses
-    }
-    claimed = {key: draft.claims for key, draft in drafts.items()}
-    least = {key: least_ns(analysis, context.uses[key[1]], draft) for key, draft in drafts.items()}
-    likely = {key: ns / parts.count for key, ns in least.items()}
-    request = Request(context.covered, every, claimed, ends, parts.count > 1, likely)
-    claims = yield partial(claims_of_part, request=request)
-    for part in claims:
-        for number, failure in part.failures.items():
-            notes.append((number, failure.note))
-            drafts = {key: draft for key, draft in drafts.items() if key[0] != number}
-    if any(part.failures for part in claims):  # the parts do not know of each other's failures
-        claims = [replace(part, details={}) for part in claims]
+    rows, rules = rows_for_rules(work, analysis), rules or all_rules()
+    facts = facts_of(analysis, rows)
+    drafts, notes = _draft(rows, facts, rules)
+    ledgers = {device.row: _open(device, covers_run=analysis.covers_run) for device in rows.devices}
+    claims = _resolve(rows, rules, drafts, ledgers, notes)
     if priced is not None:
-        analysis = priced()
-        context = FindingContext.from_analysis(analysis, steady)
-    pricing = _Pricing(context, request, parts, claims, [[] for _ in claims])
-    prices = {key: price for key, draft in drafts.items() if (price := pricing.price(key, draft)) is not None}
-    notes += [(key[0], Note(key[2], f"{texts['title']}. {texts['advice']}")) for key, texts in pricing.noted.items()]
+        facts = facts_of(priced(), rows)
+    granted = list(_grant_in_order(rows, facts, rules, claims, ledgers, notes))
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
-    findings = _describe(context, pricing.all_details(), drafts, prices, in_order, host_idle)
+    doubts = [note for note in (*facts.analysis.notes, *in_order) if note.affects]
+    findings = [_described(rows, facts, each, doubts, work.host_idle) for each in granted]
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
-    return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
+    return tuple(with_stall(finding, facts.analysis.iterations) for finding in joined), in_order
 
 
-def _decide(
-    context: FindingContext, rules: Rules, parts: Sequence[PartSums]
-) -> tuple[dict[Key, FindingDraft], list[tuple[int, Note]]]:
-    """Run the second half of each rule. Return the drafts, and notes with the numbers of their rules."""
-    facts = context.facts({name: sum(part.sizes[name] for part in parts) for name in ("operations", "calls")})
-    drafts, notes = dict[Key, FindingDraft](), list[tuple[int, Note]]()
+class RuleDraft(NamedTuple):
+    """A draft, the number of its rule, and the groups that its claims name."""
+
+    rule: int
+    draft: FindingDraft
+    groups: Mapping[str, Group]
+
+
+Notes: TypeAlias = list[tuple[int, Note]]  # with the number of the rule
+
+
+def _draft(rows: CapturePart, facts: CaptureFacts, rules: Rules) -> tuple[list[RuleDraft], Notes]:
+    """Run all rules. Return the drafts in the order in which they claim, and notes."""
+    jobs = [(rule, device) for rule in rules for device in rows.devices]
+
+    def collect(job: tuple[AnyRule, DevicePart]) -> Collected[Any] | Failure:
+        rule, device = job
+        return guarded(rule, partial(rule.collect, rows, device))
+
+    with measuring_threads(len(rows.trace.operations)) as pool:
+        results = iter(list(pool.map(collect, jobs)))
+    drafts, notes = list[RuleDraft](), Notes()
     for number, rule in enumerate(rules):
-        failure = next((part.failures[number] for part in parts if number in part.failures), None)
+        collected = {device.row: next(results) for device in rows.devices}
+        failure = next((each for each in collected.values() if isinstance(each, Failure)), None)
         if failure is None:
-            sums = {row: merged_sums([part.rules[number, row] for part in parts]) for row in context.uses}
-            groups = frozenset[str]().union(*(part.groups[number] for part in parts if number in part.groups))
-            result = guarded(rule, lambda: _checked(rule.decide(facts, sums), groups))  # noqa: B023
+            known = {row: each for row, each in collected.items() if not isinstance(each, Failure)}
+            result = guarded(rule, partial(_decide, rule, facts, known))
             if not isinstance(result, Failure):
                 notes += [(number, draft) for draft in result if isinstance(draft, Note)]
-                own = [draft for draft in result if not isinstance(draft, Note)]
-                drafts |= {(number, draft.device.row, draft.id, draft.key): draft for draft in own}
+                findings = [draft for draft in result if isinstance(draft, FindingDraft)]
+                drafts += [RuleDraft(number, draft, known[draft.device.row].groups) for draft in findings]
                 continue
             failure = result
         notes.append((number, failure.note))
     return drafts, notes
 
 
-def _checked(drafts: Iterable[FindingDraft | Note], groups: frozenset[str]) -> list[FindingDraft | Note]:
-    """Return the drafts of a rule. Raises UnfitRuleError for a claim on a group that no part collected."""
-    drafts = list(drafts)
+def _decide(rule: AnyRule, facts: CaptureFacts, collected: Mapping[int, Collected[Any]]) -> list[FindingDraft | Note]:
+    """Return what a rule drafts. Raises UnfitRuleError for a claim on a group that it did not collect."""
+    drafts = list(rule.decide(facts, {row: each.sums for row, each in collected.items()}))
+    groups = {STEADY, None}.union(*(each.groups for each in collected.values()))
     named = {claim.group for draft in drafts if isinstance(draft, FindingDraft) for claim in draft.claims}
-    unknown = sorted(name for name in named if name is not None and name not in {STEADY, *groups})
-    if unknown:
+    if unknown := sorted(str(name) for name in named - groups):
         raise UnfitRuleError(f"it claims the group {unknown[0]!r}, which collect does not return")
     return drafts
 
 
-def _describe(
-    context: FindingContext,
-    details: Sequence[Mapping[Key, PartDetails]],
-    drafts: Mapping[Key, FindingDraft],
-    prices: Mapping[Key, tuple[Price, FindingTexts]],
-    notes: Sequence[Note],
-    host_idle: HostIdle | None,
-) -> list[PricedFinding]:
-    """Return the findings with what decides which of them are joined; `details` are those of each part."""
-    doubts = [note for note in (*context.analysis.notes, *notes) if note.affects]
-    facts, findings = context.facts({}), []
-    for key, (price, texts) in prices.items():
-        draft = drafts[key]
-        label = None if draft.evidence else texts["place"]
-        merged = merge_details([part[key] for part in details if key in part], host_idle, label)
-        finding = replace(describe(facts, draft, texts, price, merged), unsure_because=stated_doubt(draft, doubts))
-        findings.append(PricedFinding(finding, texts["title"], draft.same_everywhere))
-    return findings
+def _open(device: DevicePart, *, covers_run: bool) -> Ledger:
+    """Open the accounts of a device."""
+    exposed = exposed_work(device.activity, device.copies)
+    return open_ledger(device, exposed, None if covers_run else end_of_work(device, exposed))
 
 
-@dataclass
-class _Pricing:
-    """Grants the claims of drafts over all parts, in the order of rules.
+class ResolvedDraft(NamedTuple):
+    """A draft with its claims on the ledger of its device, and the number of its rule."""
 
-    `decisions` are those in each part, `noted` has the texts of drafts that become notes. `details` has what each part
-    shows of findings. A part collects it with its claims, before the decisions; `likely` are copies of its ledgers that
-    lose what PartClaims.likely claim. A finding that is granted something else in a part is in `unlike`.
-    """
+    rule: int
+    draft: FindingDraft
+    claims: tuple[Claim, ...]
 
-    context: FindingContext
-    request: Request
-    runner: Runner
-    parts: list[PartClaims]
-    decisions: list[list[Decision]]
-    noted: dict[Key, FindingTexts] = field(default_factory=dict)
-    details: list[dict[Key, PartDetails]] = field(init=False)
-    likely: list[dict[int, Ledger]] = field(init=False)
-    unlike: dict[int, list[Key]] = field(default_factory=lambda: defaultdict(list))
 
-    def __post_init__(self) -> None:
-        self.details = [dict[Key, PartDetails]() for _ in self.parts]
-        self.likely = [_copies(part) for part in self.parts]
+def _resolve(
+    rows: CapturePart, rules: Rules, drafts: Sequence[RuleDraft], ledgers: Mapping[int, Ledger], notes: Notes
+) -> list[ResolvedDraft]:
+    """Return the drafts with their claims. A rule whose claims do not fit becomes a note."""
+    steady = {device.row: device.steady_gaps for device in rows.devices}
+    resolved, failed = list[ResolvedDraft](), set[int]()
 
-    def price(self, key: Key, draft: FindingDraft) -> tuple[Price, FindingTexts] | None:
-        """Grant the claims of a draft. Return its price and texts.
+    def claims_of(each: RuleDraft) -> tuple[Claim, ...]:
+        device = each.draft.device.row
+        claims = tuple(resolve(claim, each.groups, steady[device]) for claim in each.draft.claims)
+        if isinstance(rules[each.rule], PackageRule):
+            ledgers[device].grant(claims)  # raises an error if rows do not exist
+        return claims
 
-        Return None if it costs too little or does not apply to the program; then nothing is granted.
-        """
-        uncut = [self._grant(part, key, None) for part in self.parts]
-        shares = _shares(uncut, draft.at_most)
-        grants = [
-            whole if share is None else self._grant(part, key, share)
-            for part, share, whole in zip(self.parts, shares, uncut, strict=True)
-        ]
-        sums = [
-            NOTHING if grant is None else part.ledgers[key[1]].sums(grant)
-            for part, grant in zip(self.parts, grants, strict=True)
-        ]
-        cut = _cut_part(shares, uncut) if self.request.compact else -1
-        again = None if cut < 0 else self._part_after(cut, Decision(key, shares[cut]))
-        if again is not None:
-            sums[cut] = again.granted
-        price = Price.from_sums(self.context.analysis, self.context.uses[key[1]], draft, _sum_grants(sums))
-        texts, enough = None, price.is_enough_for(draft)
-        if enough or draft.note_without_cost:
-            texts = texts_of_draft(self.request.rules[key[0]], draft, self.context.analysis.trace, price)
-        is_finding = texts is not None and enough
-        for number, grant in enumerate(grants):
-            if number != cut or not is_finding:
-                self._collect_details(number, key, grant if is_finding else None)
-        if is_finding:
-            self._deduct(key, shares, grants, cut)
-        if again is not None and is_finding:
-            self.parts[cut], self.likely[cut] = again, _copies(again)
-            self.details[cut][key] = again.details.pop(key)
-        if texts is None or is_finding:
-            return None if texts is None else (price, texts)
-        self.noted[key] = texts
-        return None
-
-    def _collect_details(self, number: int, key: Key, grant: Grant | None) -> None:
-        """Keep what a part shows of a draft that is granted this; None if the draft is not a finding."""
-        part = self.parts[number]
-        if not self.request.compact:
-            if grant is not None:
-                covered, claims = self.request.covered, self.request.claims[key]
-                run = partial(details_of_grant, covered=covered, device=key[1], claims=claims, grant=grant)
-                self.details[number][key] = self.runner.in_part(number, run)
-            return
-        expected = None
-        if key in part.details:
-            ledger = self.likely[number][key[1]]
-            expected = ledger.grant(part.ledgers[key[1]].claims[part.place[key]])
-            if key in part.likely:
-                ledger.deduct(expected)
-        if grant is None:
-            return
-        if grant.total == 0:
-            self.details[number][key] = PartDetails([], len(grant.computing) > 0, None)
-        elif expected is not None and expected.equals(grant):
-            self.details[number][key] = part.details[key]
+    for each in drafts:
+        claims = guarded(rules[each.rule], partial(claims_of, each))
+        if isinstance(claims, Failure):
+            notes.append((each.rule, claims.note))
+            failed.add(each.rule)
         else:
-            self.unlike[number].append(key)
-
-    def all_details(self) -> Sequence[Mapping[Key, PartDetails]]:
-        """Return what each part shows of findings, after another look at parts whose likely findings are others."""
-        numbers = sorted(self.unlike)
-        decided = {self.parts[at].window: (tuple(self.decisions[at]), tuple(self.unlike[at])) for at in numbers}
-        function = partial(details_in_part, request=self.request, decided=decided)
-        for number, details in zip(numbers, self.runner.over_parts(function, numbers), strict=True):
-            self.details[number] |= details
-        return self.details
-
-    def _grant(self, part: PartClaims, key: Key, ns: int | None) -> Grant | None:
-        if key not in part.place:
-            return None
-        own = part.ledgers[key[1]]
-        return own.ledger.grant(own.claims[part.place[key]], ns)
-
-    def _part_after(self, number: int, decision: Decision) -> PartClaims:
-        """Return the claims of a part after one more decision, with what it grants there.
-
-        Groups of gaps and of exposed time do not show which of their ns come first.
-        """
-        decisions = (*self.decisions[number], decision)
-        return self.runner.in_part(number, partial(claims_of_part, request=self.request, decisions=decisions))
-
-    def _deduct(self, key: Key, shares: Sequence[int | None], grants: Sequence[Grant | None], cut: int) -> None:
-        """Deduct what a draft gets, except in the part `cut`, which is looked at again."""
-        for number, (part, share, grant) in enumerate(zip(self.parts, shares, grants, strict=True)):
-            self.decisions[number].append(Decision(key, share))
-            if grant is not None and number != cut:
-                part.ledgers[key[1]].ledger.deduct(grant)
+            resolved.append(ResolvedDraft(each.rule, each.draft, claims))
+    return [each for each in resolved if each.rule not in failed]
 
 
-def _copies(part: PartClaims) -> dict[int, Ledger]:
-    return {device: deepcopy(own.ledger) for device, own in part.ledgers.items()} if part.details else {}
+class GrantedDraft(NamedTuple):
+    """A draft that costs enough: what it is granted, its price and its texts."""
+
+    draft: FindingDraft
+    grant: Grant
+    price: Price
+    texts: FindingTexts
 
 
-def _shares(uncut: Sequence[Grant | None], at_most: int | None) -> list[int | None]:
-    """Return the ns that each part gets of what a draft can give at most; None for all that it claims."""
-    total = sum(grant.total for grant in uncut if grant is not None)
-    if at_most is None or total <= at_most:
-        return [None] * len(uncut)
-    left, shares = at_most, [0] * len(uncut)
-    for column in _amounts(uncut):
-        for number, ns in enumerate(column):
-            given = min(ns, left)
-            shares[number] += given
-            left -= given
-    return list(shares)
+def _grant_in_order(
+    rows: CapturePart,
+    facts: CaptureFacts,
+    rules: Rules,
+    drafts: Sequence[ResolvedDraft],
+    ledgers: Mapping[int, Ledger],
+    notes: Notes,
+) -> Iterator[GrantedDraft]:
+    """Yield the drafts that cost enough and apply to the program; only these are granted what they claim."""
+    devices = {device.row: device for device in rows.devices}
+    uses = {device.row: device.use for device in facts.devices}
+    for rule, draft, claims in drafts:
+        ledger, device = ledgers[draft.device.row], devices[draft.device.row]
+        grant = ledger.grant(claims, draft.at_most)
+        inside = grant.total_inside(device.steady_gaps, device.steady)
+        sums = GrantSums(grant.total, grant.gaps, inside, grant.causes)
+        price = Price.from_sums(facts.analysis, uses[device.row], draft, sums)
+        enough = price.is_enough_for(draft)
+        if not enough and not draft.note_without_cost:
+            continue
+        texts = texts_of_draft(rules[rule], draft, rows.trace, price)
+        if texts is not None and enough:
+            ledger.deduct(grant)
+            yield GrantedDraft(draft, grant, price, texts)
+        elif texts is not None:
+            notes.append((rule, Note(draft.id, f"{texts['title']}. {texts['advice']}")))
 
 
-def _cut_part(shares: Sequence[int | None], uncut: Sequence[Grant | None]) -> int:
-    """Return the number of the part in which a limited grant ends inside an account, -1 for none."""
-    cut = -1
-    if any(share is not None for share in shares):
-        left = sum(share or 0 for share in shares)
-        for column in _amounts(uncut):
-            for number, ns in enumerate(column):
-                if 0 < left < ns:
-                    cut = number
-                left -= min(ns, left)
-    return cut
+def _described(
+    rows: CapturePart, facts: CaptureFacts, granted: GrantedDraft, doubts: Sequence[Note], host_idle: HostIdle | None
+) -> PricedFinding:
+    """Return a finding with its places, what the host did there, and what makes it unsure."""
+    draft, grant, price, texts = granted
+    device = next(each for each in rows.devices if each.row == draft.device.row)
+    places = () if draft.evidence else largest_places(rows.trace, device, grant, texts["place"])
+    details = Details(places, _idle_host(host_idle, device, draft, grant), len(grant.computing) > 0)
+    finding = replace(describe(facts, draft, texts, price, details), unsure_because=stated_doubt(draft, doubts))
+    return PricedFinding(finding, texts["title"], draft.same_everywhere)
 
 
-def _amounts(uncut: Sequence[Grant | None]) -> list[list[int]]:
-    """Return the ns of each part by account, in the order in which accounts are granted."""
-    first = next(grant for grant in uncut if grant is not None)
-    exposed = [
-        [0 if grant is None else intervals.length(grant.exposed_grants[at][1]) for grant in uncut]
-        for at in range(len(first.exposed_grants))
-    ]
-    idle = [[0 if grant is None else grant.causes[at][1] for grant in uncut] for at in range(len(first.causes))]
-    return [*exposed, *idle]
-
-
-def _sum_grants(grants: Sequence[GrantSums]) -> GrantSums:
-    longest = max((grant.causes for grant in grants), key=len, default=())
-    some = [grant.causes for grant in grants if grant.causes]
-    causes = tuple((cause, sum(each[at][1] for each in some)) for at, (cause, _) in enumerate(longest))
-    total, gaps, steady = (sum(each) for each in zip(*(grant[:3] for grant in grants), strict=True))
-    return GrantSums(total, gaps, steady, causes)
+def _idle_host(host_idle: HostIdle | None, device: DevicePart, draft: FindingDraft, grant: Grant) -> IdleHost | None:
+    if host_idle is None or not grant.idle.any() or not ask_for_host(draft.claims):
+        return None
+    gaps, looked = granted_gaps(device, grant)
+    lines = host_idle.lines_of_sums(host_idle.line_sums([gaps]))
+    return IdleHost(int(grant.idle.sum()), looked, lines, partial(host_idle.states, gaps))

@@ -16,7 +16,7 @@ from polars import selectors as cs
 from traceview.exporters.contents import ExportContents
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure
-from traceview.measure.devices import measure_devices
+from traceview.measure.devices import measure_device
 from traceview.measure.host import LINES, HostIdle
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import locate_operations
@@ -42,7 +42,7 @@ Build = Callable[[ExportContents, tuple[DeviceUse, ...]], pl.DataFrame]
 def tables(contents: ExportContents) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield every table with its name."""
     places = locate_operations(contents.trace, project_operations(contents.trace))
-    devices = measure_devices(contents.trace, contents.host, contents.activities, places)
+    devices = tuple(measure_device(contents.trace, contents.host, work, places) for work in contents.activities)
     for name, build in TABLES.items():
         yield name, build(contents, devices).with_columns(COMMON_TYPES)
 

@@ -5,20 +5,18 @@ docs/definitions.md "The steady part".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import BEFORE_ALL, sorted_unique
+from traceview.intervals import BEFORE_ALL
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
-from traceview.measure.gaps import IdleGaps, ThreadStates, attribute, device_gaps, find_idle_gaps
+from traceview.measure.gaps import ThreadStates, attribute, device_gaps, find_idle_gaps
 from traceview.measure.nvtx import innermost_ranges
 from traceview.measure.overlap import Copies
 from traceview.measure.places import Places
@@ -28,35 +26,11 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
 
 
-def measure_devices(
-    trace: Trace,
-    threads: ThreadStates,
-    activities: Sequence[Activity],
-    places: Places,
-    extents: Mapping[int, Window] = MappingProxyType({}),
-    idle_gaps: Callable[[Activity], IdleGaps] | None = None,
-) -> tuple[DeviceUse, ...]:
-    """Return one DeviceUse for each device in `activities`; `extents` is that of DeviceInput.
-
-    `idle_gaps` returns the gaps of a device if they need not be attributed anew.
-    """
-    idle_of = idle_gaps or partial(find_idle_gaps, trace, threads)
-    return tuple(
-        _measure_device(trace, threads, activity, places, extents, idle_of(activity)) for activity in activities
-    )
-
-
-def _measure_device(
-    trace: Trace,
-    threads: ThreadStates,
-    activity: Activity,
-    places: Places,
-    extents: Mapping[int, Window],
-    idle: IdleGaps,
-) -> DeviceUse:
-    row = trace.devices.row(activity.device, named=True)
-    given = DeviceInput(trace, activity, places, threads, idle, extents)
-    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure, totals_only=bool(extents))
+def measure_device(trace: Trace, threads: ThreadStates, activity: Activity, places: Places) -> DeviceUse:
+    """Return the figures of a device in its window."""
+    row, idle = trace.devices.row(activity.device, named=True), find_idle_gaps(trace, threads, activity)
+    given = DeviceInput(trace, activity, places, threads, idle)
+    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure)
     entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)
     names = [measure.table.name for measure in all_measures() if isinstance(measure, PartMeasure)]
     of_parts = {name: tables[name] for name in names}
@@ -71,65 +45,51 @@ def _measure_device(
 
 
 def with_steady_part(
-    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places, totals_only: bool = False
+    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places
 ) -> DeviceUse:
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
         return device
     given = PartInput(trace, part, places)
-    tables = fill_tables(all_measures(), given, PartMeasure, totals_only=totals_only)
+    tables = fill_tables(all_measures(), given, PartMeasure)
     gaps = clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=_measure_part(trace, part, gaps, tables))
 
 
-def gap_candidates(trace: Trace, device: DeviceUse, top: int, pieces: Sequence[int] = ()) -> pl.DataFrame:
-    """Return the `top` longest gaps and all gaps as long, by start.
-
-    Columns: start, end, thread, CAUSES, next_operation (its name) and launched (the start of the call that launched
-    it); null where unknown. `pieces` are rows of the device's gaps that are included in any case.
-    """
-    frame = device.gaps.frame
-    length = frame["end"].to_numpy() - frame["start"].to_numpy()
-    rows = sorted_unique(np.append(intervals.rows_of_largest(length, top), np.array(pieces, np.int64)))
-    chosen = frame[rows]
-    operations = trace.operations.select("name", "launch")[chosen["operation"].fill_null(0)]
-    ends = chosen["operation"].is_not_null()
-    launched = trace.api["start"].gather(operations["launch"].set(~ends, None)) if len(trace.api) else None
-    return chosen.drop("operation").with_columns(
-        operations["name"].cast(pl.String).set(~ends, None).alias("next_operation"),
-        pl.lit(launched, pl.Int64).alias("launched"),
-    )
-
-
-def list_gaps(trace: Trace, candidates: pl.DataFrame, top: int) -> tuple[Gap, ...]:
-    """Return the `top` longest of gap_candidates, longest first.
+def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
+    """Return the device with its `top` longest gaps, longest first.
 
     Each gap names the operation that ends it, the thread that launched this operation, and the thread's NVTX range.
     """
-    length = candidates["end"].to_numpy() - candidates["start"].to_numpy()
-    chosen = candidates[np.argsort(-length, kind="stable")[: max(top, 0)]]
-    start, end = (chosen[name].to_numpy() for name in ("start", "end"))
-    launched = np.maximum(chosen["launched"].fill_null(BEFORE_ALL).to_numpy(), start)
-    middle = (start + np.minimum(end, launched)) // 2
+    frame = device.gaps.frame
+    length = frame["end"].to_numpy() - frame["start"].to_numpy()
+    candidates = intervals.rows_of_largest(length, top)
+    chosen = frame[candidates[np.argsort(-length[candidates], kind="stable")[: max(top, 0)]]]
+    start, end, thread = (chosen[name] for name in ("start", "end", "thread"))
+    operations = trace.operations.select("name", "launch")[chosen["operation"].fill_null(0)]
+    names = operations["name"].cast(pl.String).set(chosen["operation"].is_null(), None)
+    launches = operations["launch"].set(chosen["operation"].is_null(), None)
+    launched = start if trace.api.is_empty() else trace.api["start"].gather(launches).fill_null(BEFORE_ALL)
+    middle = (start + np.minimum(end, np.maximum(launched.to_numpy(), start))) // 2
     range_rows = innermost_ranges(
         trace.ranges["start"].to_numpy(),
         trace.ranges["end"].to_numpy(),
         trace.ranges["thread"].to_numpy(),
-        chosen["thread"].fill_null(-1).to_numpy(),
-        middle,
+        thread.fill_null(-1).to_numpy(),
+        middle.to_numpy(),
     )
-    names = trace.ranges["name"]
-    return tuple(
+    longest = tuple(
         Gap(
             start_ns=row["start"],
             end_ns=row["end"],
             causes={name: row[name] for name in CAUSES},
-            next_operation=row["next_operation"],
+            next_operation=name,
             thread=row["thread"],
-            range=None if range_row < 0 else str(names[int(range_row)]),
+            range=None if range_row < 0 else str(trace.ranges["name"][int(range_row)]),
         )
-        for row, range_row in zip(chosen.iter_rows(named=True), range_rows, strict=True)
+        for row, name, range_row in zip(chosen.iter_rows(named=True), names, range_rows, strict=True)
     )
+    return replace(device, gaps=replace(device.gaps, longest=longest))
 
 
 def count_unmatched(trace: Trace) -> Unmatched:

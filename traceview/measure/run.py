@@ -68,7 +68,7 @@ def calls_time(trace: Trace) -> CallsTime | None:
     return CallsTime(window, starting["start"].min())  # type: ignore[arg-type]
 
 
-def run_time(works: Sequence[Window], calls: Sequence[CallsTime]) -> Window:
+def run_time(works: Sequence[Window], calls: CallsTime | None) -> Window:
     """Return the run: from the first call or work to the end of the last; from work to work if it began earlier.
 
     A capture that begins in a run shows neither its start nor what the GPU did before.
@@ -76,12 +76,9 @@ def run_time(works: Sequence[Window], calls: Sequence[CallsTime]) -> Window:
     if not works:
         return Window(0, 0)
     work = Window(min(work.start for work in works), max(work.end for work in works))
-    first = min((each.starts_up for each in calls if each.starts_up is not None), default=work.start)
-    if first >= work.start:
+    if calls is None or calls.starts_up is None or calls.starts_up >= work.start:
         return work
-    return Window(
-        min(work.start, *(each.window.start for each in calls)), max(work.end, *(each.window.end for each in calls))
-    )
+    return Window(min(work.start, calls.window.start), max(work.end, calls.window.end))
 
 
 def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:

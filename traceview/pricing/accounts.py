@@ -5,7 +5,7 @@ Also the figures of the part of its window that findings cover, with streams, fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from traceview.measure.activity import COMPUTE, KERNEL, Activity
 from traceview.measure.overlap import Copies
 from traceview.measure.streams import stream_figures
 from traceview.model.analysis import DeviceUse
-from traceview.model.rows import StreamUse
 from traceview.model.trace import CLASSES, Trace
 from traceview.pricing.base import DevicePart
 from traceview.pricing.ledger import Ledger
@@ -74,59 +73,38 @@ def open_ledger(device: DevicePart, exposed: Mapping[str, Intervals], until: End
     return Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
 
 
-class WorkEnds(NamedTuple):
-    """The last end of kernels and of copies that nothing hides, and the ns of such copies and of compute."""
+def end_of_work(device: DevicePart, exposed: Mapping[str, Intervals]) -> EndOfWork | None:
+    """Return until when time of a device counts as lost; None if it runs neither kernels nor copies that nothing hides.
 
-    kernel: int
-    copy: int
-    copying_ns: int
-    compute_ns: int
-
-
-def work_ends(device: DevicePart, exposed: Mapping[str, Intervals]) -> WorkEnds:
-    """Return the ends of a device's work. Migrations of managed memory and memsets are not the program's work."""
+    Migrations of managed memory and memsets are not the program's work. Work counts until the last kernel; if such
+    copies take longer than compute, until the last copy or kernel. Idle time counts until both, because the host keeps
+    a copy of results waiting.
+    """
     work = device.activity
     copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
-    kernels, copies = (
+    kernel, copy = (
         max((int(times.end[-1]) for times in unions if len(times.end)), default=BEFORE_ALL)
         for unions in ((work.compute, work.communication), copying)
     )
-    return WorkEnds(kernels, copies, sum(map(intervals.length, copying)), intervals.length(work.compute))
-
-
-def end_of_work(parts: Sequence[WorkEnds]) -> EndOfWork | None:
-    """Return until when time counts as lost; None if the device runs neither kernels nor such copies.
-
-    `parts` are those of one device in each part of a capture. Work counts until the last kernel; if copies take longer
-    than compute, until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results
-    waiting.
-    """
-    is_copying = sum(part.copying_ns for part in parts) > sum(part.compute_ns for part in parts)
-    kernel, copy = (max((part[column] for part in parts), default=BEFORE_ALL) for column in range(2))
+    is_copying = sum(map(intervals.length, copying)) > intervals.length(work.compute)
     last = max(kernel, copy) if is_copying else kernel
     return None if last == BEFORE_ALL else EndOfWork(last, max(kernel, copy))
 
 
-def steady_use(use: DeviceUse, streams: tuple[StreamUse, ...]) -> DeviceUse:
-    """Return a device's figures in its steady part, with these rows for its streams there."""
-    steady = use.steady
-    figures = steady.figures() | {
-        "tables": {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(streams)}
-    }
-    return replace(use, **figures)
+def steady_use(trace: Trace, use: DeviceUse, work: Activity) -> DeviceUse:
+    """Return a device's figures in its steady part, in which `work` is its work, with its streams there.
 
-
-def streams_in_part(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:
-    """Yield the streams that work in a part of the window, with their figures there.
-
-    Their gaps are measured for the window alone, so they are 0.
+    Gaps of streams are measured for the window alone, so they are 0.
     """
-    if part.window == work.window:
-        yield from uses
-        return
-    stream, source = (part.select(trace.operations[name].to_physical().to_numpy()) for name in ("stream", "source"))
-    for use in uses:
-        members = intervals.rows_where(stream == use.stream)
+    steady = use.steady
+    if steady.window == use.window:
+        return use
+    stream, source = (work.select(trace.operations[name].to_physical().to_numpy()) for name in ("stream", "source"))
+    streams = []
+    for row in use.streams:
+        members = intervals.rows_where(stream == row.stream)
         if len(members):
-            figures = stream_figures(part, members, source == KERNEL)
-            yield replace(use, **figures, gap_count=0, gap_ns=0, causes={})
+            figures = stream_figures(work, members, source == KERNEL)
+            streams.append(replace(row, **figures, gap_count=0, gap_ns=0, causes={}))
+    tables = {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(tuple(streams))}
+    return replace(use, **(steady.figures() | {"tables": tables}))

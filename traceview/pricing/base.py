@@ -36,13 +36,12 @@ NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 @dataclass(frozen=True)
 class DevicePart:
-    """The rows of a device in one part of a capture, in the part of its window that findings cover.
+    """The rows of a device in the part of its window that findings cover.
 
     `row` is that of Trace.devices. `window` is this time: the steady part, or the whole window of the device if
-    Analysis.whole. `activity`, `copies` and `gaps` are limited to it, and to the part. `steady` is the steady part, or
+    Analysis.whole. `activity`, `copies` and `gaps` are limited to it. `steady` is the steady part, or
     the whole window without iterations, and `steady_gaps` are the gaps that begin in it. The gap arrays are columns of
-    Gaps.frame, with -1 for null. `previous` is the operation before the first gap, -1 if the capture has none.
-    `nearby_rows` are the rows of the work and of operations before and after it; those from `own_nearby` are the work.
+    Gaps.frame, with -1 for null.
     """
 
     row: int
@@ -58,27 +57,12 @@ class DevicePart:
     gap_operation: Rows
     gap_thread: NDArray[np.int16]
     steady_gaps: slice
-    previous: int
-    nearby_rows: Rows
-    own_nearby: slice
     collect_kernels: Callable[[Rows], KernelSequence]
 
     @cached_property
-    def nearby(self) -> KernelSequence:
-        """The compute kernels among `nearby_rows`; their `places` index `activity`, or are outside it."""
-        kernels = self.collect_kernels(self.nearby_rows)
-        return kernels._replace(places=kernels.places - self.own_nearby.start)
-
-    @property
-    def counted(self) -> slice:
-        """The kernels of `nearby` that belong to the part."""
-        edges = np.array([0, len(self.activity.rows)], self.nearby.places.dtype)
-        return slice(*np.searchsorted(self.nearby.places, edges).tolist())
-
-    @cached_property
     def kernels(self) -> KernelSequence:
-        """The compute kernels of `activity`."""
-        return self.nearby.inside(self.counted)
+        """The compute kernels of `activity`; their `places` index it."""
+        return self.collect_kernels(self.activity.rows)
 
     def gaps_at(self, moments: Times) -> Times:
         """Return the gap that contains each moment (the gap's end included), or -1."""
@@ -101,9 +85,7 @@ class DevicePart:
         """Return the operation (row of Trace.operations) before each of these gaps: the first that ends there."""
         rows, start, ending = self.activity.rows, self.gap_start[gaps], self.gap_operation[gaps]
         place = np.searchsorted(np.maximum.accumulate(self.activity.end), start)
-        within = np.where(place < len(rows), rows.take(place, mode="clip"), ending) if len(rows) else ending
-        is_first = (start == self.activity.window.start) & (self.previous >= 0)
-        before: Rows = np.where(is_first, self.previous, within)
+        before: Rows = np.where(place < len(rows), rows.take(place, mode="clip"), ending) if len(rows) else ending
         return before
 
     def starts_after_window(self, operation: int) -> bool:

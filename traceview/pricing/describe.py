@@ -208,7 +208,7 @@ FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with it
 class GrantSums(NamedTuple):
     """The sums of a grant: its ns, the gaps that it comes from, the ns in the steady part, and idle ns by cause.
 
-    `causes` has a pair for each cause of each idle claim. The sums of the parts of a capture add up.
+    `causes` has a pair for each cause of each idle claim.
     """
 
     total: int
@@ -254,11 +254,6 @@ class Price(NamedTuple):
 def _priced_time(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> int:
     """Return the time of which the price of a draft on a device is a share."""
     return analysis.run.length if draft.of_run else analysis.covered_ns(use)
-
-
-def least_ns(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> float:
-    """Return the granted ns from which a draft on a device with these figures can be a finding."""
-    return max(MIN_SHARE * _priced_time(analysis, use, draft), draft.min_ns) - draft.outside_ns
 
 
 def _profiler_part(gaps: Gaps, granted: GrantSums) -> int | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 
-from traceview.engine.memory import MIN_MEMORY, free_memory
 from traceview.errors import NotFoundError, ReportError, RequestError
 from traceview.model.fleet import Fleet, ReportResult, Skipped
 from traceview.ranks.merge import DEFAULT_MARGIN, MAX_SHOWN, merge_reports
@@ -31,7 +30,7 @@ from traceview.workers.processes import Processes
 
 MAX_MEASURED_HERE = 256  # reports; sending the work takes longer than measuring so many
 REPORTS_PER_LEAF = 32
-DIED = "the process that read it died twice, probably out of memory; use fewer --workers, or a smaller --memory"
+DIED = "the process that read it died twice, probably out of memory; use fewer --workers"
 
 Leaf = list[tuple[int, Report]]  # results that one worker measures, each with the index of its first rank
 Progress = Callable[[str, float], None]
@@ -118,8 +117,6 @@ def _opened_workers(
                 cluster.in_each(forget_run, run)
         return
     count = min(workers or available_cpus(), len(paths))
-    if job.memory is None:
-        job = replace(job, memory=max(free_memory() // 2 // count, MIN_MEMORY))
     with (
         TemporaryDirectory(prefix="traceview-fleet-") as folder,
         Processes(count, "traceview.ranks.measure_report", threads=1, died=DIED) as processes,

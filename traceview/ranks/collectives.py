@@ -6,8 +6,6 @@ NCCL's NVTX payloads name the communicator, and traces of torch.profiler the pro
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -31,68 +29,29 @@ def collective_kind(kernel: str) -> str:
     return match[1] if match else kernel[:80]
 
 
-@dataclass(frozen=True, slots=True)
-class CollectivePart:
-    """The collectives of one GPU in a part of its capture, in the order of their starts: a value for each.
+def measure_collectives(trace: Trace, device: Activity, begin: Times, numbers: Times) -> Collectives:
+    """Return the MAX_COLLECTIVES collectives of a GPU that are launched first, in launch order.
 
-    At most MAX_COLLECTIVES are there, those that are launched first, of `count`. `stream` is a row of Trace.streams.
-    `communicator` and `group` name the communicator and the process group; None if it is unknown.
+    `begin` are the starts of the rank's iterations, ascending, and `numbers` their numbers. If the communicator of a
+    kernel is unknown, streams serve as channels.
     """
-
-    count: int
-    launched: Times
-    start: Times
-    end: Times
-    hidden: Times
-    kind: list[str]
-    stream: Times
-    communicator: list[str | None]
-    group: list[str | None]
-
-    @classmethod
-    def measure(cls, trace: Trace, device: Activity) -> CollectivePart:
-        """Return the collectives in the window of the device's work."""
-        rows = device.rows[device.codes == COMMUNICATION]
-        count = len(rows)
-        launched, thread = _launch_times_and_threads(trace, rows)
-        if count > MAX_COLLECTIVES:
-            first = np.sort(np.argsort(launched, kind="stable")[:MAX_COLLECTIVES])
-            rows, launched, thread = rows[first], launched[first], thread[first]
-        operations = trace.operations
-        start, end = (operations[name].to_numpy()[rows].astype(np.int64) for name in ("start", "end"))
-        return cls(
-            count,
-            launched,
-            start,
-            end,
-            intervals.covered_length(device.compute, start, end),
-            [collective_kind(name) for name in operations["name"].gather(rows).cast(pl.String)],
-            operations["stream"].to_numpy()[rows].astype(np.int64),
-            _kernel_communicators(trace.sizes.calls, launched, thread),
-            _process_groups(trace.sizes.messages, rows),
-        )
-
-
-def merge_collectives(parts: Sequence[CollectivePart], stream_ids: Times, begin: Times, numbers: Times) -> Collectives:
-    """Return the first MAX_COLLECTIVES collectives of one GPU, from its parts in the order of time.
-
-    `stream_ids` has the id of each row of Trace.streams. `begin` are the starts of the rank's iterations, ascending,
-    and `numbers` their numbers. If the communicator of a kernel is unknown, streams serve as channels.
-    """
-    launched, start, end, hidden, stream = (
-        np.concatenate([EMPTY, *(getattr(part, name) for part in parts)])
-        for name in ("launched", "start", "end", "hidden", "stream")
-    )
-    order = np.argsort(launched, kind="stable")[:MAX_COLLECTIVES]
-    launched, start, end, hidden, stream = (values[order] for values in (launched, start, end, hidden, stream))
-    names, communicators, groups = (
-        [values[at] for at in order.tolist()]
-        for values in (
-            [value for part in parts for value in getattr(part, name)] for name in ("kind", "communicator", "group")
-        )
-    )
+    rows = device.rows[device.codes == COMMUNICATION]
+    launched, thread = _launch_times_and_threads(trace, rows)
+    count, order = len(rows), np.argsort(launched, kind="stable")[:MAX_COLLECTIVES]
+    rows, launched, thread = rows[order], launched[order], thread[order]
+    operations = trace.operations
+    start, end, stream = (operations[name].to_numpy()[rows].astype(np.int64) for name in ("start", "end", "stream"))
+    # Lengths inside compute follow in the order of time.
+    by_start = np.argsort(start, kind="stable")
+    hidden = np.empty(len(rows), np.int64)
+    hidden[by_start] = intervals.covered_length(device.compute, start[by_start], end[by_start])
+    names = [collective_kind(name) for name in operations["name"].gather(rows).cast(pl.String)]
     kinds = sorted(set(names))
-    channels, channel = _channels(stream, stream_ids, communicators, groups)
+    communicators, groups = (
+        _kernel_communicators(trace.sizes.calls, launched, thread),
+        _process_groups(trace.sizes.messages, rows),
+    )
+    channels, channel = _channels(stream, trace.streams["stream_id"].to_numpy(), communicators, groups)
     step = np.concatenate([np.array([BEFORE_ALL], np.int64), numbers])[np.searchsorted(begin, launched, side="right")]
     return Collectives.pack(
         kinds=tuple(kinds),
@@ -103,7 +62,7 @@ def merge_collectives(parts: Sequence[CollectivePart], stream_ids: Times, begin:
         step=step,
         kind=_places(kinds, names),
         channel=channel,
-        left_out=sum(part.count for part in parts) - len(order),
+        left_out=count - len(order),
     )
 
 

@@ -12,7 +12,7 @@ finishes this one's. The first iteration of a capture has no such start and is l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import Breakdown, IterationTimes
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import STEP_FIGURES, Clock, PackedColumn, RankResult, RankWork, Steps
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
 from traceview.ranks.collectives import BEFORE_ALL, EMPTY
 from traceview.ranks.partials import SharedColumns
@@ -35,74 +35,36 @@ MAX_BINS = 2048
 MAX_NAMES = 60  # compute kernels that are named: those with the most time
 
 
-def compute_times(trace: Trace, device: Activity) -> dict[str, int]:
-    """Return the ns of each compute kernel in the device's window."""
-    name, rows = _compute_kernels(trace, device)
-    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows])
-    texts = categories(trace.operations["name"])
-    return {texts[code]: int(total[code]) for code in np.flatnonzero(total).tolist()}
+def work_in_bins(trace: Trace, device: Activity) -> RankWork:
+    """Return the work of a GPU in at most MAX_BINS equal bins of its window, with the kernel that runs longest in each.
 
-
-@dataclass(frozen=True, slots=True)
-class WorkBins:
-    """The work of one GPU in at most MAX_BINS bins of `width` ns from `window.start` on.
-
-    `sums` has the ns of each bin with compute, copies and communication, and with each of the kernels `names`.
+    Kernels are the MAX_NAMES with the most time.
     """
-
-    window: Window
-    width: int
-    names: tuple[str, ...]
-    sums: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, window: Window, times: Mapping[str, int]) -> WorkBins:
-        """Return bins without work; `times` has the ns of each compute kernel."""
-        width = max(1, -(-window.length // MAX_BINS))
-        names = tuple(sorted(times, key=lambda name: (-times[name], name))[:MAX_NAMES])
-        return cls(window, width, names, np.zeros((3 + len(names), -(-window.length // width)), np.int64))
-
-    def in_part(self, trace: Trace, device: Activity) -> WorkBins:
-        """Return the bins of the device's window, with its work."""
-        first, last = (device.window.start - self.window.start) // self.width, device.window.end - self.window.start
-        number = np.arange(first, max(-(-last // self.width), first))
-        start = np.maximum(self.window.start + number * self.width, device.window.start)
-        end = np.minimum(self.window.start + (number + 1) * self.width, device.window.end)
-        copies = device.codes == COPY
-        unions = [
-            device.compute,
-            intervals.union(device.start[copies], device.end[copies]),
-            device.communication,
-            *self._kernel_unions(trace, device),
-        ]
-        sums = np.zeros((len(unions), len(number)), np.int64)
-        for row, union in enumerate(unions):
-            if len(union.start):
-                sums[row] = intervals.covered_length(union, start, end)
-        return replace(self, window=device.window, sums=sums)
-
-    def _kernel_unions(self, trace: Trace, device: Activity) -> Iterator[Intervals]:
-        name, rows = _compute_kernels(trace, device)
-        codes = {text: code for code, text in enumerate(categories(trace.operations["name"]))}
-        for text in self.names:
-            members = rows[name[rows] == codes.get(text, -1)]
-            yield intervals.union(device.start[members], device.end[members])
-
-    def add(self, part: WorkBins) -> None:
-        """Add the bins of a part."""
-        first = (part.window.start - self.window.start) // self.width
-        self.sums[:, first : first + part.sums.shape[1]] += part.sums
-
-    def work(self) -> RankWork:
-        """Return the bins, with the kernel that runs longest in each."""
-        compute, copies, communication = map(PackedColumn.pack, self.sums[:3])
-        kernel = np.full(self.sums.shape[1], -1, np.int64)
-        if self.names:
-            kernels = self.sums[3:]
-            kernel = np.where(kernels.max(axis=0) > 0, kernels.argmax(axis=0), -1)
-        return RankWork(
-            self.window.start, self.width, compute, copies, communication, PackedColumn.pack(kernel), self.names
-        )
+    window = device.window
+    width = max(1, -(-window.length // MAX_BINS))
+    start = window.start + width * np.arange(-(-window.length // width))
+    end = np.minimum(start + width, window.end)
+    copies = device.codes == COPY
+    unions = (
+        device.compute,
+        intervals.union(device.start[copies], device.end[copies]),
+        device.communication,
+    )
+    compute, copying, communication = (
+        PackedColumn.pack(intervals.covered_length(union, start, end)) for union in unions
+    )
+    name, rows = _compute_kernels(trace, device)
+    texts = categories(trace.operations["name"])
+    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows], minlength=1).astype(np.int64)
+    codes = sorted(np.flatnonzero(total).tolist(), key=lambda code: (-total[code], texts[code]))[:MAX_NAMES]
+    kernels = np.zeros((len(codes) or 1, len(start)), np.int64)
+    for row, code in enumerate(codes):
+        members = rows[name[rows] == code]
+        union = intervals.union(device.start[members], device.end[members])
+        kernels[row] = intervals.covered_length(union, start, end)
+    kernel = np.where(kernels.max(axis=0) > 0, kernels.argmax(axis=0), -1)
+    names = tuple(texts[code] for code in codes)
+    return RankWork(window.start, width, compute, copying, communication, PackedColumn.pack(kernel), names)
 
 
 def _compute_kernels(trace: Trace, device: Activity) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:

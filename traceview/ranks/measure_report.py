@@ -1,72 +1,40 @@
-"""Measures one report and returns its small result; this is the work of a worker.
-
-A report larger than memory is measured in parts, others as a single part.
-"""
+"""Measures one report and returns its small result; this is the work of a worker."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from traceview import intervals
-from traceview.engine.iterations import (
-    IterationPart,
-    find_iterations_in_parts,
-    idle_activity,
-    measure_iteration_part,
-    merge_iteration_parts,
-)
-from traceview.engine.limited import LimitedCapture
-from traceview.engine.measure import Extents, activities_in_part
-from traceview.engine.memory import memory_limit
-from traceview.engine.part import PartRunner, PartTrace, TraceInMemory
+from traceview.engine.iterations import locate_iterations
 from traceview.errors import NotAnExportError, RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
-from traceview.measure.gaps import device_gaps, find_idle_gaps
-from traceview.measure.iterations import IterationRanges
+from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.times import IterationTimes, MeasuredDevices
-from traceview.model.analysis import CAUSES, NotMeasured, kinds_words
+from traceview.measure.iterations.times import IterationTimes, MeasuredDevices, breakdown
+from traceview.model.analysis import CAUSES, AnalysisOptions, NotMeasured, kinds_words
 from traceview.model.fleet import RankResult, ReportResult
-from traceview.model.trace import EVERYTHING, Trace, Window
+from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.ranks.collectives import EMPTY, CollectivePart, merge_collectives
-from traceview.ranks.iterations import CutIterations, WorkBins, compute_times, iteration_numbers
+from traceview.ranks.collectives import EMPTY, measure_collectives
+from traceview.ranks.iterations import CutIterations, iteration_numbers, work_in_bins
 from traceview.read.formats import as_sqlite
 from traceview.read.sqlite.database import open_export
 
-KEEP_ALL = 1 << 62  # bytes
 SESSION, SYSTEM = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"
 MIN_EPOCH, MAX_EPOCH = 10**18, 4 * 10**18  # ns; the years 2001 to 2096
 
 
-def measure_report(
-    path: Path, iteration: str | None = None, skip: int | None = None, memory: int | None = None
-) -> ReportResult:
-    """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work.
-
-    A report that does not fit into `memory` bytes is measured in parts; see memory_limit.
-    """
+def measure_report(path: Path, iteration: str | None = None, skip: int | None = None) -> ReportResult:
+    """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
     try:
         with as_sqlite(path) as export:
-            limit, node = memory_limit(export, memory), node_of(export)
-            if limit is not None:
-                with TemporaryDirectory(prefix="traceview-") as folder:
-                    capture = LimitedCapture.open(export, limit, Path(folder))
-                    if isinstance(capture, LimitedCapture):
-                        source = capture.source
-                        extents = Extents(*source.extents).devices
-                        result = measure_parts(capture.runner(), extents, session_epoch(export), iteration, skip)
-                        return replace(result, node=node)
-            return replace(measure_trace(open_trace(export), session_epoch(export), iteration, skip), node=node)
+            measured = measure_trace(open_trace(export), session_epoch(export), iteration, skip)
+            return replace(measured, node=node_of(export))
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
         return measure_trace(open_trace(path), None, iteration, skip)
@@ -104,20 +72,10 @@ def measure_trace(
     works = active_devices(trace)
     if not works:
         raise RequestError(no_gpu_work(trace))
-    runner = PartRunner(TraceInMemory(trace), [EVERYTHING], KEEP_ALL)
-    return measure_parts(runner, {work.device: work.window for work in works}, epoch, iteration, skip)
-
-
-def measure_parts(
-    runner: PartRunner, extents: Mapping[int, Window], epoch: int | None, iteration: str | None, skip: int | None
-) -> ReportResult:
-    """Measure a report in parts; `extents` has the time from the first start to the last end of each GPU."""
-    trace = runner.source.resident
-    if not extents:
-        raise RequestError(no_gpu_work(trace))
     notes = [*(note.text for note in trace.info.health if note.affects), *trace.info.problems]
+    threads = ThreadStates.from_trace(trace)
     ranks = tuple(
-        _measure_rank(runner, Device(device, extents[device]), iteration, skip, notes) for device in sorted(extents)
+        _measure_rank(trace, threads, work, AnalysisOptions(iteration=iteration, skip=skip), notes) for work in works
     )
     return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
@@ -129,95 +87,40 @@ def _steady(begin: Times, skipped: int, window: Window) -> Window:
     return Window(first, window.end) if first < window.end else window
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU of a report: its row of Trace.devices, and the time from its first start to its last end."""
-
-    row: int
-    window: Window
-
-    def work(self, part: PartTrace) -> Activity:
-        """Return the work of the GPU in a part, which may have none."""
-        works = activities_in_part(part, {self.row: self.window})
-        return works[0] if works else idle_activity(part.trace, self.row)
-
-
-@dataclass(frozen=True, slots=True)
-class _RankPart:
-    """What a part has of a rank: `sums` are compute, communication, exposed communication, kernels, idle by cause."""
-
-    sums: Times
-    steps: IterationPart | None
-    collectives: CollectivePart
-    times: Mapping[str, int]
-
-
-def _measure_part(part: PartTrace, device: Device, where: IterationRanges | None, steady: Window) -> _RankPart:
-    trace, work = part.trace, device.work(part)
-    gaps = device_gaps(trace, find_idle_gaps(trace, part.threads, work))
-    measured = MeasuredDevices([work], {device.row: gaps})
-    exposed = intervals.subtract(work.communication, work.compute)
-    kernels = np.count_nonzero(work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
-    lengths = [intervals.length(union) for union in (work.compute, work.communication, exposed)]
-    return _RankPart(
-        np.array([*lengths, kernels, *(gaps.causes[cause] for cause in CAUSES)], np.int64),
-        None if where is None else measure_iteration_part(trace, part.threads, measured, [device.row], where),
-        CollectivePart.measure(trace, work),
-        compute_times(trace, work.clip(steady.within(work.window))),
-    )
-
-
-def _bins_in_part(part: PartTrace, device: Device, bins: WorkBins) -> WorkBins:
-    work = device.work(part)
-    return bins.in_part(part.trace, work.clip(bins.window.within(work.window)))
-
-
 def _measure_rank(
-    runner: PartRunner, device: Device, iteration: str | None, skip: int | None, notes: list[str]
+    trace: Trace, threads: ThreadStates, work: Activity, options: AnalysisOptions, notes: list[str]
 ) -> RankResult:
-    resident = runner.source.resident
-    row = resident.devices.row(device.row, named=True)
-    located = find_iterations_in_parts(
-        resident, [device.row], runner.over_parts, pattern=iteration, skip=skip
-    ).iterations
-    cut, begin, numbers, steady = None, EMPTY, EMPTY, device.window
+    """Measure one GPU; `notes` gets notes on its iterations."""
+    row, window = trace.devices.row(work.device, named=True), work.window
+    gaps = device_gaps(trace, find_idle_gaps(trace, threads, work))
+    located = locate_iterations(trace, [work.device], pattern=options.iteration, skip=options.skip)
+    steps, begin, numbers, steady = None, EMPTY, EMPTY, window
     if isinstance(located, NotMeasured):
         notes.append(located.reason)
     else:
-        where, work = located
+        where, launched = located
+        begin = where.start
         numbers, named = iteration_numbers(where)
-        measured = IterationTimes(where.start, where.end, work.finish, where.skipped)
-        if kinds := iteration_kinds(measured.lengths, work, where.skipped):
+        times = IterationTimes(begin, where.end, launched.finish, where.skipped)
+        if kinds := iteration_kinds(times.lengths, launched, where.skipped):
             notes.append(f"iterations are of several kinds: {kinds_words(kinds)}")
-        cut, begin = CutIterations.build(where, work.finish, numbers, named), where.start
-        steady = _steady(begin, where.skipped, device.window)
-    function = partial(_measure_part, device=device, where=None if cut is None else cut.where, steady=steady)
-    parts = list(runner.over_parts(function))
-    steps = None
-    if cut is not None:
-        each = merge_iteration_parts(cut.where, [part.steps for part in parts if part.steps is not None])
-        steps = cut.steps(each, skip)
-    times: Counter[str] = Counter()
-    for part in parts:
-        times.update(part.times)
-    bins = WorkBins.empty(steady, times)
-    for some in runner.over_parts(partial(_bins_in_part, device=device, bins=bins)):
-        bins.add(some)
-    compute, communication, exposed, kernels, *idle = np.sum([part.sums for part in parts], axis=0).tolist()
+        cut = CutIterations.build(where, launched.finish, numbers, named)
+        measured = MeasuredDevices([work], {work.device: gaps})
+        each = breakdown(trace, threads, measured, cut.where.process, cut.where.start, cut.where.end)
+        steps, steady = cut.steps(each, options.skip), _steady(begin, where.skipped, window)
+    kernels = np.count_nonzero(work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
     return RankResult(
         device=row["id"],
         gpu=row["name"],
         processes=tuple(row["processes"]),
-        start=device.window.start,
-        end=device.window.end,
-        compute=compute,
-        communication=communication,
-        exposed_communication=exposed,
-        idle=tuple(idle),
-        kernels=kernels,
+        start=window.start,
+        end=window.end,
+        compute=intervals.length(work.compute),
+        communication=intervals.length(work.communication),
+        exposed_communication=intervals.length(intervals.subtract(work.communication, work.compute)),
+        idle=tuple(gaps.causes[cause] for cause in CAUSES),
+        kernels=int(kernels),
         steps=steps,
-        collectives=merge_collectives(
-            [part.collectives for part in parts], resident.streams["stream_id"].to_numpy(), begin, numbers
-        ),
-        work=bins.work(),
+        collectives=measure_collectives(trace, work, begin, numbers),
+        work=work_in_bins(trace, work.clip(steady)),
     )

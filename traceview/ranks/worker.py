@@ -32,15 +32,14 @@ THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 class Job:
     """Options for reading each report.
 
-    `iteration` is the pattern of iteration names, `skip` the number of warm-up iterations, `nsys` the path of nsys,
-    `max_decoded` the limit of decoded bytes and `memory` the bytes that one worker may use. None selects the default.
+    `iteration` is the pattern of iteration names, `skip` the number of warm-up iterations, `nsys` the path of nsys
+    and `max_decoded` the limit of decoded bytes. None selects the default.
     """
 
     iteration: str | None = None
     skip: int | None = None
     nsys: str | None = None
     max_decoded: int | None = None
-    memory: int | None = None
 
 
 def use_one_thread() -> None:
@@ -162,7 +161,7 @@ def work(path: str, job: Job) -> ReportResult | str:
     nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
         with local_copy(path) as file:
-            return measure_report(file, job.iteration, job.skip, job.memory or _memory_of_thread())
+            return measure_report(file, job.iteration, job.skip)
     except TraceviewError as error:
         # The fleet names the file itself.
         return str(error).removeprefix(f"{display_name(Path(path))}: ")
@@ -175,15 +174,3 @@ def work(path: str, job: Job) -> ReportResult | str:
     finally:
         CHOSEN.reset(nsys_token)
         MAX_DECODED.reset(limit_token)
-
-
-def _memory_of_thread() -> int | None:
-    """Return the bytes that a thread of a Dask worker may use; None without a limit, and outside of one.
-
-    The threads share half of the limit equally.
-    """
-    from traceview.engine.memory import MIN_MEMORY
-
-    worker = dask_worker()
-    limit = worker and worker.memory_manager.memory_limit
-    return max(limit // 2 // worker.state.nthreads, MIN_MEMORY) if limit else None

@@ -116,13 +116,12 @@ def _times(stream: int, start: Times, end: Times) -> pl.DataFrame:
 def _switching_gaps(trace: Trace, device: DevicePart, stream: int) -> Times:
     """Return the gaps before this stream's operations and before the device's next operation after each."""
     streams, rows = trace.operations["stream"].to_numpy(), device.activity.rows
-    # The last gap can end with an operation of the next part.
+    # The last gap can end with an operation after the steady part.
     last = device.gap_operation[-1:]
     rows = np.append(rows, last[~np.isin(last, rows) & (last >= 0)])
     own = streams[rows] == stream
-    before = device.previous >= 0 and streams[device.previous] == stream
     chosen = np.zeros(len(streams), np.bool_)
-    chosen[rows] = own | np.append(before, own)[:-1]
+    chosen[rows] = own | np.append(False, own)[:-1]
     return device.gaps_before(chosen)
 
 

@@ -55,7 +55,7 @@ def _collect(part: CapturePart, device: DevicePart) -> Collected[_SlowKernelsSum
     """Group the kernels that each change may make faster."""
     sums, groups = dict[str, SpeedupSums](), dict[str, Group]()
     for speedup in _fitting(part.program):
-        candidates = speedup.candidates(device.nearby, device.counted)
+        candidates = speedup.candidates(device.kernels)
         sums[speedup.name] = speedup.sums(candidates)
         if len(candidates.rows):
             groups[speedup.name] = _group(speedup, candidates)

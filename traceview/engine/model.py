@@ -1,0 +1,132 @@
+"""The model of a capture: the time without the profiler, and the changes that predictions rest on.
+
+Models look at a part of a large capture. A trace of a few hundred thousand operations around some iterations gives
+about the same model as the capture; rates of copies and the speed of the host are those of the part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.sizes import WorkSizes
+from traceview.model.trace import Trace, Window
+from traceview.model.unprofiled import ProfilerCosts
+from traceview.replay.constants import MAX_MODELLED
+from traceview.replay.prediction import Changes, changes_of_run
+from traceview.replay.select import MAX_RUN, LaunchedWork
+from traceview.replay.unprofiled import with_profiler_part, with_unprofiled_time
+
+
+def modelled_part(analysis: Analysis) -> Analysis | None:
+    """Return the analysis of a part of the capture with complete iterations, or of a short run without iterations.
+
+    Return None for a long one.
+    """
+    iterations, trace = analysis.iterations, analysis.trace
+    if not isinstance(iterations, Iterations):
+        short = sum(device.kernel_count for device in analysis.devices) <= MAX_RUN
+        return analysis if short and analysis.devices else None
+    each = iterations.per_iteration
+    first, last = _middle_iterations(iterations)
+    if last - first == len(each):
+        trace = replace(trace, window=None)
+    else:
+        lag = max(iterations.steady.end - max(iteration.end_ns for iteration in each), 0)
+        window = Window(each[max(first - 1, 0)].start_ns, each[min(last, len(each) - 1)].end_ns + lag)
+        trace = _work_in(trace, window)
+    return replace(
+        analysis,
+        trace=trace,
+        iterations=replace(
+            iterations,
+            per_iteration=each[first:last],
+            count=last - first,
+            skipped=max(iterations.skipped - first, 0),
+        ),
+    )
+
+
+def _work_in(trace: Trace, window: Window) -> Trace:
+    """Return the trace of the work that starts in a window, and of the calls from its first launch to the window's end.
+
+    It lacks what refers to other rows of operations, which no model needs.
+    """
+    first, stop = np.searchsorted(trace.operations["start"].to_numpy(), (window.start, window.end)).tolist()
+    operations, calls = trace.operations[first:stop], trace.api["start"].to_numpy()
+    begin = calls[operations["launch"].drop_nulls().to_numpy()].min(initial=window.start)
+    low, high = np.searchsorted(calls, (begin, window.end)).tolist()
+    moved = pl.col("launch") - low
+    launch = pl.when(pl.col("launch") < high).then(moved).alias("launch")
+    events = trace.stream_events.filter(pl.col("launch").is_between(low, high, closed="left"))
+    return replace(
+        trace,
+        operations=operations.with_columns(launch),
+        api=trace.api[low:high],
+        stream_events=events.with_columns(moved),
+        sizes=WorkSizes(),
+        captures=trace.captures.clear(),
+        window=None,
+    )
+
+
+def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
+    """Return the first and one past the last of the iterations to model: all, or MAX_MODELLED kernels in the middle."""
+    kernels = np.array([iteration.kernel_count for iteration in iterations.per_iteration])
+    count = len(kernels)
+    if kernels.sum() <= MAX_MODELLED:
+        return 0, count
+    middle = (iterations.skipped + count) // 2
+    typical = max(int(np.median(kernels[iterations.skipped :])), 1)
+    half = max(MAX_MODELLED // typical // 2, 1)
+    return max(middle - half, min(iterations.skipped, middle)), min(middle + half, count)
+
+
+def with_unprofiled_part(
+    analysis: Analysis,
+    part: Analysis,
+    costs: ProfilerCosts,
+    given_ns: int | None = None,
+    work: LaunchedWork | None = None,
+) -> tuple[Analysis, Analysis]:
+    """Return the analyses of a capture and of its modelled part with the time without the profiler.
+
+    `costs`, `given_ns` and `work` are those of with_unprofiled_time.
+    """
+    iterations = analysis.iterations
+    if not isinstance(iterations, Iterations):
+        return analysis, part
+    part = replace(with_unprofiled_time(part, costs, given_ns, work), devices=analysis.devices)
+    time = part.iterations.unprofiled if isinstance(part.iterations, Iterations) else None
+    shares = {} if time is None else time.shares
+    new = tuple(note for note in part.notes if note not in analysis.notes)
+    devices = tuple(with_profiler_part(device, shares.get(device.device)) for device in analysis.devices)
+    whole = replace(
+        analysis,
+        iterations=replace(iterations, unprofiled=time),
+        devices=devices if time is not None and time.shares else analysis.devices,
+        notes=(*analysis.notes, *new),
+    )
+    return whole, part
+
+
+class Modelled(NamedTuple):
+    """The analysis of a capture with the time without the profiler, and the changes of its modelled part."""
+
+    analysis: Analysis
+    changes: Changes | None
+
+
+def model_capture(analysis: Analysis) -> Modelled:
+    """Return the model of a capture before its findings are known; it has no changes if nothing can be modelled."""
+    part, costs = modelled_part(analysis), analysis.options.costs
+    if part is None:
+        return Modelled(analysis, None)
+    work = LaunchedWork.from_analysis(part)
+    if costs is not None:
+        analysis, part = with_unprofiled_part(analysis, part, costs, analysis.options.unprofiled_ns, work)
+    return Modelled(analysis, changes_of_run(part, work))

@@ -1,0 +1,83 @@
+"""The places of a finding: the gaps, exposed times and kernels with the most granted time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview.intervals import largest_positions
+from traceview.measure.activity import COMPUTE
+from traceview.model.findings import Place
+from traceview.model.trace import Trace
+from traceview.model.units import duration
+from traceview.pricing.base import DevicePart
+from traceview.pricing.ledger import Grant
+
+MAX_PLACES = 5
+
+
+def largest_places(trace: Trace, device: DevicePart, grant: Grant, label: str) -> tuple[Place, ...]:
+    """Return the MAX_PLACES places with the most granted time, largest first; equal ones in the order of time.
+
+    `label` is what happened there.
+    """
+    idle = ((grant.gap_row(at), int(grant.idle[at])) for at in largest_positions(grant.idle, MAX_PLACES))
+    places = [_idle_place(trace, device, row, cost, label) for row, cost in idle]
+    for at in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
+        places.append(_exposed_place(trace, device, int(grant.exposed.start[at]), int(grant.exposed.end[at]), label))
+    for at in largest_positions(grant.compute, MAX_PLACES):
+        places.append(_compute_place(trace, device, int(grant.computing[at]), int(grant.compute[at]), label))
+    return tuple(sorted(places, key=lambda place: (-(place.cost_ns or 0), place.start_ns))[:MAX_PLACES])
+
+
+def _idle_place(trace: Trace, device: DevicePart, row: int, cost: int, label: str) -> Place:
+    operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
+    start, end = int(device.gap_start[row]), int(device.gap_end[row])
+    share = "" if cost >= end - start else f", of which {duration(cost)}"
+    following = "" if operation < 0 else f"; next operation: {trace.operations['name'][operation]}"
+    return Place(
+        text=f"GPU idle for {duration(end - start)}{share}: {label}{following}",
+        start_ns=start,
+        end_ns=end,
+        device=device.id,
+        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
+        thread=None if thread < 0 else thread,
+        cost_ns=cost,
+    )
+
+
+def _compute_place(trace: Trace, device: DevicePart, position: int, cost: int, label: str) -> Place:
+    work = device.activity
+    operation = trace.operations.row(int(work.rows[position]), named=True)
+    start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
+    return Place(
+        text=f"{operation['name']}: {duration(end - start)}, {label}",
+        start_ns=start,
+        end_ns=end,
+        device=device.id,
+        stream=operation["stream"],
+        thread=None if launch is None else int(trace.api["thread"][launch]),
+        cost_ns=cost,
+    )
+
+
+def _exposed_place(trace: Trace, device: DevicePart, start: int, end: int, label: str) -> Place:
+    work = device.activity
+    begun = int(np.searchsorted(work.start, start, side="right"))
+    running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
+    name, stream, thread = "", None, None
+    if len(running):
+        # The same order as in the ledger: communication, copy, memset.
+        first = running[np.argmin(work.codes[running])]
+        operation = trace.operations.row(int(work.rows[first]), named=True)
+        stream, launch = operation["stream"], operation["launch"]
+        thread = None if launch is None else int(trace.api["thread"][launch])
+        name = f"{operation['name']}: "
+    return Place(
+        text=f"{name}{duration(end - start)} without compute: {label}",
+        start_ns=start,
+        end_ns=end,
+        device=device.id,
+        stream=stream,
+        thread=thread,
+        cost_ns=end - start,
+    )
