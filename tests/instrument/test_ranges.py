@@ -167,7 +167,7 @@ def test_callable_objects_get_ranges_named_after_what_they_call(recorder: Record
     ("value", "problem"),
     [(Scale, "Scale is a class: annotate its methods"), (3, "int is not callable")],
 )
-def test_what_cannot_be_called_in_a_range_is_refused(value: Any, problem: str) -> None:
+def test_ranges_refuse_objects_without_a_call(value: Any, problem: str) -> None:
     for range_ in (annotate(), annotate("name")):
         with pytest.raises(TypeError, match=problem):
             range_(value)
