@@ -217,7 +217,7 @@ def _called_function(function: Any) -> tuple[str, Any]:
         function = function.func
     if hasattr(function, "__qualname__"):
         return function.__qualname__, function
-    return type(function).__qualname__, type(function).__dict__.get("__call__")
+    return type(function).__qualname__, inspect.getattr_static(type(function), "__call__", None)
 
 
 # Making a range takes longer than entering it, so ranges without a payload are kept. `nvtx` is part of the key.
