@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from instrument.config.sections import Data, Model
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
+from instrument.monitor.loader import LoaderGauge
 from instrument.pinned import PinnedCollator
 from instrument.trees import nbytes, tensors
 
@@ -103,16 +104,20 @@ class LoaderBatches:
         pinned: whether batches are in pinned memory. Without workers they are collated there; with workers the
             DataLoader's thread pins them.
         seed: seed of the workers. torch's global generator is not used.
+        gauge: counts what the loader does.
 
     Raises:
         ConfigError: the batches that the workers load ahead exceed the pinned budget.
     """
 
-    def __init__(self, samples: Dataset[Any], data: Data, *, pinned: bool, seed: int) -> None:
+    def __init__(
+        self, samples: Dataset[Any], data: Data, *, pinned: bool, seed: int, gauge: LoaderGauge | None = None
+    ) -> None:
         if pinned and data.workers:
             ahead = data.workers * (data.prefetch_factor or PREFETCH_FACTOR)
             _check_pinned(samples, ahead, data, f"workers: {ahead} batches loaded ahead", "use fewer workers")
         collates_pinned = pinned and not data.workers
+        self._gauge = gauge or LoaderGauge()
         self._indices = _CurrentIndices()
         self._loader = DataLoader(
             samples,
@@ -128,7 +133,7 @@ class LoaderBatches:
     def __call__(self, indices: Iterator[list[int]]) -> Iterator[Any]:
         """Return an iterator of the batches with these sample indices."""
         self._indices.indices = indices
-        return iter(self._loader)
+        return self._gauge.watched(self._loader)
 
 
 class KeptBatches:
@@ -289,7 +294,16 @@ class _CountedBatches(Iterator[Any]):
 
 
 def map_style_loader(
-    samples: Any, data: Data, seed: int, *, rank: int, world: int, start: Position | None, endless: bool, pinned: bool
+    samples: Any,
+    data: Data,
+    seed: int,
+    *,
+    rank: int,
+    world: int,
+    start: Position | None,
+    endless: bool,
+    pinned: bool,
+    gauge: LoaderGauge | None = None,
 ) -> Loader:
     """Return the loader of a data set with an index; see `Workload.build_loader`.
 
@@ -300,7 +314,7 @@ def map_style_loader(
     if data.kept:
         make = KeptBatches(samples, order, data, pinned=pinned, seed=seed)
     else:
-        make = LoaderBatches(samples, data, pinned=pinned, seed=seed)
+        make = LoaderBatches(samples, data, pinned=pinned, seed=seed, gauge=gauge)
     return Loader(order, make, start=start, endless=endless)
 
 

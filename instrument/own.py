@@ -30,6 +30,7 @@ from instrument.config.settings import did_you_mean
 from instrument.data import Position
 from instrument.distributed.world import World, is_equal_on_ranks
 from instrument.errors import ConfigError, InstrumentError, LogFunction, log_warning
+from instrument.monitor.loader import LoaderGauge
 from instrument.trainer.recover import is_out_of_memory
 from instrument.trees import fingerprint
 
@@ -220,6 +221,7 @@ class StreamLoader:
         endless: whether an iteration continues with the next epoch.
         finish: applied to each batch, such as a function that pins it; None for nothing.
         log: receives one line before many batches are skipped.
+        gauge: counts what a DataLoader does.
     """
 
     def __init__(
@@ -231,9 +233,10 @@ class StreamLoader:
         endless: bool = False,
         finish: Callable[[Any], Any] | None = None,
         log: LogFunction = log_warning,
+        gauge: LoaderGauge | None = None,
     ) -> None:
         self.source, self.seed, self.endless, self._log = source, seed, endless, log
-        self._finish = finish
+        self._finish, self._gauge = finish, gauge or LoaderGauge()
         self._length = stream_length(source)
         self._limit: int | None = None
         self.position = start or Position()
@@ -270,7 +273,7 @@ class StreamLoader:
         epoch, skip = start.epoch, start.batch
         while True:
             self._seed_epoch(epoch)
-            count, batches = 0, iter(self.source)
+            count, batches = 0, self._gauge.watched(self.source)
             if skip:
                 with random_state_kept():  # the batches that are dropped may be augmented at random
                     count = sum(1 for _batch in islice(batches, skip))

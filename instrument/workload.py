@@ -21,6 +21,7 @@ from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
 from instrument.memory import PinnedBudget
 from instrument.models import Transformer, check, tune
+from instrument.monitor.loader import LoaderGauge
 from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, load_reference, stream_length
 from instrument.pinned import PinnedCollator
 from instrument.trainer.hooks import Hooks
@@ -107,6 +108,7 @@ class Workload:
         start: Position | None = None,
         endless: bool | None = None,
         pinned: bool = False,
+        gauge: LoaderGauge | None = None,
     ) -> Loader | StreamLoader:
         """Return a loader of host batches.
 
@@ -120,6 +122,7 @@ class Workload:
             start: the first batch, such as `Position(*saved)` from a checkpoint.
             endless: whether an iteration continues with the next epoch; None to do so if the run is limited by steps.
             pinned: whether batches are in pinned memory, within `data.pinned_budget`. Kept batches are pinned once.
+            gauge: counts what a DataLoader does.
 
         Raises:
             ConfigError: the sizes or the position do not fit, there is not enough memory for preloading or pinning, or
@@ -130,12 +133,12 @@ class Workload:
         pinned = pinned and torch.cuda.is_available()
         data, seed = config.data, config.training.seed
         if is_map_style(self._data):
-            ranks = {"rank": rank, "world": world}
-            return map_style_loader(self._data, data, seed, **ranks, start=start, endless=endless, pinned=pinned)
+            about: dict[str, Any] = {"rank": rank, "world": world, "start": start, "endless": endless}
+            return map_style_loader(self._data, data, seed, **about, pinned=pinned, gauge=gauge)
         _check_divided(self._data, world)
         pins = pinned and not getattr(self._data, "pin_memory", False)
         finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
-        return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish)
+        return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish, gauge=gauge)
 
     def draws_random_numbers(self) -> bool:
         """Return whether the first sample draws from a global generator; False for data without an index."""

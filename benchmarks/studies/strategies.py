@@ -48,6 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "serial": {"strategy": "serial"},
     "pinned": {"strategy": "pinned"},
     "prefetch": {"strategy": "prefetch"},
+    "streams": {"strategy": "streams"},
     "staged": {"strategy": "staged"},
     "graph": {"strategy": "graph"},
     "prefetch, accumulation 4": {"strategy": "prefetch", "accumulation": 4},
@@ -58,7 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prompt vectorised": {"strategy": "prefetch", "model": f"{PROMPT}:vectorised"},
 }
 PROMPTS = ("prompt loop", "prompt vectorised")
-PLAIN = ("serial", "pinned", "prefetch", "staged", "graph")
+PLAIN = ("serial", "pinned", "prefetch", "streams", "staged", "graph")
 COMPARED = dict.fromkeys(("copy10", "copy30", "copy60"), PLAIN) | {
     "small": tuple(name for name in SETTINGS if name not in PROMPTS),
     "prompt": PROMPTS,

@@ -37,7 +37,8 @@ class Training:
 
     strategy: str = setting(
         "prefetch",
-        "how batches reach the GPU and how a step is computed; staged is experimental",
+        "how batches reach the GPU and how a step is computed; staged is experimental, and streams shows what a stream "
+        "for each phase gives",
         choices=tuple(STRATEGIES),
     )
     sync: str = setting(
@@ -176,7 +177,7 @@ class Data:
     prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the loader processes between epochs")
     preload: bool = setting(False, "generate all synthetic samples before the first step and keep them in memory")
-    depth: int = setting(1, "number of batches copied ahead (prefetch, staged, graph)", low=1)
+    depth: int = setting(1, "number of batches copied ahead (prefetch, streams, staged, graph)", low=1)
     pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
     pin_memory: bool | None = setting(
         None, "whether batches are in pinned memory; the strategy decides, and must agree"

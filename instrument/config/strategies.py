@@ -37,6 +37,7 @@ STRATEGIES: Mapping[str, Capabilities] = {
     "serial": Capabilities("base.Serial", blocks_host=True, sync_interval=1),
     "pinned": Capabilities("base.Pinned", pins="all"),
     "prefetch": Capabilities("base.Prefetch", pins="kept", copies_ahead=True),
+    "streams": Capabilities("four_streams.FourStreams", pins="kept", copies_ahead=True, several_processes=False),
     # A step of staged joins the thread that calls backward.
     "staged": Capabilities(
         "staged.Staged", pins="kept", copies_ahead=True, blocks_host=True, several_processes=False, splits_batches=False

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from instrument.monitor.metrics import StepFigures
+from instrument.monitor.loader import LoaderGauge
+from instrument.monitor.metrics import LoaderCounts, StepFigures
 from instrument.streams import Event
 
 PARTS = ("forward", "backward", "optimizer", "copy")
@@ -41,6 +42,7 @@ class _OpenStep:
     waited_ns: int = 0
     samples: int | None = None
     tokens: int | None = None
+    counts: LoaderCounts = field(default_factory=LoaderCounts)
 
 
 class StepMeter:
@@ -48,10 +50,11 @@ class StepMeter:
 
     Args:
         device: the device that runs the steps.
+        gauge: counts what the loader does; None for no figures of it.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
-        self._device = device
+    def __init__(self, device: torch.device | str, gauge: LoaderGauge | None = None) -> None:
+        self._device, self.gauge = device, gauge or LoaderGauge()
         self._free: list[Event] = []
         self._steps: deque[_OpenStep] = deque()
         self._early: list[_Pair] = []
@@ -59,7 +62,8 @@ class StepMeter:
 
     def begin(self, step: int) -> None:
         """Start a step on the current stream and end the previous one."""
-        self._steps.append(_OpenStep(step, self._event().record(), self._early, self._early_ns))
+        begun = self._event().record()
+        self._steps.append(_OpenStep(step, begun, self._early, self._early_ns, counts=self.gauge.counts))
         self._early, self._early_ns = [], 0
 
     @contextmanager
@@ -110,11 +114,11 @@ class StepMeter:
         while len(self._steps) > 1 and self._steps[1].begun.query() and _is_done(self._steps[0]):
             step = self._steps.popleft()
             if step.step != _AFTER_THE_LAST:
-                completed.append(self._figures(step, self._steps[0].begun))
+                completed.append(self._figures(step, self._steps[0]))
             self._free.append(step.begun)
         return completed
 
-    def _figures(self, step: _OpenStep, next_begun: Event) -> StepFigures:
+    def _figures(self, step: _OpenStep, following: _OpenStep) -> StepFigures:
         spent: dict[str, float] = {}
         for name, start, end, borrowed in step.pairs:
             spent[name] = spent.get(name, 0.0) + end.milliseconds_since(start)
@@ -127,9 +131,10 @@ class StepMeter:
             copy_ms=spent.get("copy"),
             data_load_ms=step.loaded_ns / 1e6,
             sync_ms=step.waited_ns / 1e6,
-            step_ms=next_begun.milliseconds_since(step.begun),
+            step_ms=following.begun.milliseconds_since(step.begun),
             samples=step.samples,
             tokens=step.tokens,
+            loader=following.counts.plus(step.counts, -1),
         )
 
     def _event(self) -> Event:

@@ -5,6 +5,8 @@
     perf/mfu                                           flops_per_s / peak FLOP/s of the GPU
     perf/forward_fraction ... sync_fraction            time of the phase / time of the steps; their sum exceeds 1 if
                                                        phases overlap
+    perf/loader_batches_per_s                          batches that the loader's workers can make
+    perf/loader_empty_fraction                         share of requests while no batch was ready
     perf/memory_allocated_bytes, memory_reserved_bytes, pinned_bytes, host_rss_bytes      last value
     perf/memory_peak_bytes                             largest value
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from statistics import median
 from typing import Protocol
 
@@ -24,6 +27,41 @@ Figures = dict[str, float | int | None]
 LOSS = "loss"
 PHASES = ("forward", "backward", "optimizer", "data_load", "copy", "sync")
 LAST_VALUES = ("memory_allocated_bytes", "memory_reserved_bytes", "pinned_bytes", "host_rss_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCounts:
+    """What a DataLoader did.
+
+    Attributes:
+        workers: its processes; 0 for the training process alone.
+        requests: how often the training requested a batch.
+        empty: requests while no batch was ready.
+        made: batches that were made.
+        busy_ns: time of all workers in making them.
+    """
+
+    workers: int = 0
+    requests: int = 0
+    empty: int = 0
+    made: int = 0
+    busy_ns: int = 0
+
+    def plus(self, other: LoaderCounts, sign: int = 1) -> LoaderCounts:
+        """Return the sum of both; with sign -1 what was counted after `other`."""
+        names = ("requests", "empty", "made", "busy_ns")
+        sums = (getattr(self, name) + sign * getattr(other, name) for name in names)
+        return LoaderCounts(max(self.workers, other.workers), *sums)
+
+    @property
+    def batches_per_s(self) -> float | None:
+        """The capacity: the batches a second that the workers make if none of them waits; None if it is not known."""
+        return max(self.workers, 1) * self.made / (self.busy_ns / 1e9) if self.busy_ns else None
+
+    @property
+    def empty_fraction(self) -> float | None:
+        """The share of requests while no batch was ready; None without requests."""
+        return self.empty / self.requests if self.requests else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +87,7 @@ class StepFigures:
         pinned_bytes: pinned host memory that torch's allocator holds.
         host_rss_bytes: physical memory of this process on the host.
         metrics: figures of the user's loss function.
+        loader: what the loader did during the step.
     """
 
     step: int
@@ -69,6 +108,7 @@ class StepFigures:
     pinned_bytes: int | None = None
     host_rss_bytes: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    loader: LoaderCounts = LoaderCounts()
 
 
 class Sink(Protocol):
@@ -84,6 +124,13 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Write buffered records and release all resources."""
+
+
+def loader_text(rate: Number | None, empty: Number | None) -> str:
+    """Return the figures of a loader in words; "" if one is not known."""
+    if rate is None or empty is None:
+        return ""
+    return f"can make {rate:.3g} batches/s; none was ready at {empty:.0%} of the requests"
 
 
 def figures(steps: Sequence[StepFigures], *, peak: float | None = None) -> Figures:
@@ -109,6 +156,8 @@ def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
     rate = values["flops_per_s"]
     values["mfu"] = None if rate is None or peak is None else rate / peak
     values |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
+    loader = reduce(LoaderCounts.plus, (step.loader for step in steps), LoaderCounts())
+    values |= {"loader_batches_per_s": loader.batches_per_s, "loader_empty_fraction": loader.empty_fraction}
     values |= {name: _last(_measured(steps, name)) for name in LAST_VALUES}
     return values | {"memory_peak_bytes": max(_measured(steps, "memory_peak_bytes"), default=None)}
 

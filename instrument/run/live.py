@@ -12,8 +12,9 @@ from time import perf_counter
 
 import torch
 
+from instrument.monitor.loader import LoaderGauge
 from instrument.monitor.meter import PARTS, StepMeter
-from instrument.monitor.metrics import StepFigures
+from instrument.monitor.metrics import LoaderCounts, StepFigures, loader_text
 from instrument.ranges import COPY, DATA_LOAD
 from instrument.trainer.capture import TorchCapture, is_profiled
 
@@ -31,6 +32,9 @@ class Live:
     Args:
         seconds: the time between two lines; None prints none.
         traces: whether to record a trace of the step after a slow one.
+
+    Attributes:
+        gauge: counts what the loader of the training does.
     """
 
     def __init__(self, seconds: float | None, *, traces: bool) -> None:
@@ -39,6 +43,7 @@ class Live:
         self._traces = MAX_TRACES if traces and not is_profiled() else 0
         if traces and is_profiled():
             _say("--capture-slow has no effect under nsys, which records every step")
+        self.gauge, self._loader = LoaderGauge(), LoaderCounts()
         self._on_gpu = False
         self._meter: StepMeter | None = None
         self._measures = False
@@ -66,7 +71,8 @@ class Live:
             return
         if self._meter is None:
             self._on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-            self._meter = StepMeter(f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu")
+            device = f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu"
+            self._meter = StepMeter(device, self.gauge)
         self._meter.begin(step)
         self._measures = True
         if self._capture is not None:
@@ -109,7 +115,7 @@ class Live:
         compute = sum(part or 0.0 for part in (figures.forward_ms, figures.backward_ms, figures.optimizer_ms))
         wait = max(0.0, step - data - compute)
         self._unprinted.append({"step": step, "data": data, "compute": compute, "wait": wait})
-        self._last = figures.step
+        self._last, self._loader = figures.step, self._loader.plus(figures.loader)
 
     def _print(self) -> None:
         """Print the means since the last line, and which of them has grown."""
@@ -119,6 +125,9 @@ class Live:
         now = {name: fmean(step[name] for step in self._unprinted) for name in self._unprinted[0]}
         parts = ", ".join(f"{name} {value:.1f}" for name, value in now.items() if name != "step")
         _say(f"step {self._last}: {now['step']:.1f} ms ({parts}), mean of {len(self._unprinted)}")
+        if text := loader_text(self._loader.batches_per_s, self._loader.empty_fraction):
+            _say(f"loader: {text}")
+        self._loader = LoaderCounts()
         for name, value in now.items():
             least = self._least.setdefault(name, value)
             if value > GROWN * least and value - least > NOTICED * self._least["step"]:

@@ -43,8 +43,8 @@ def patch_torch(steps: ProgramSteps, depth: int) -> None:
         steps: the iterations and phases.
         depth: the levels of modules below `forward` that get ranges; 0 for none.
     """
-    _patch(DataLoader, "__iter__", lambda _loader: steps.load(None))
-    _patch(_BaseDataLoaderIter, "__next__", lambda iterator: steps.load(iterator._dataset))
+    _patch(DataLoader, "__iter__", steps.open_loader)
+    _patch(_BaseDataLoaderIter, "__next__", steps.load)
     _patch(torch.autograd, "backward", steps.backward)
     _patch(torch.amp.GradScaler, "step", lambda _scaler, *args, **kwargs: steps.step(*args, **kwargs))
     patch_save(steps, torch, "save")

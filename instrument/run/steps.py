@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from instrument.monitor.loader import LoaderGauge
 from instrument.ranges import (
     BACKWARD,
     CHECKPOINT,
@@ -27,6 +28,7 @@ from instrument.ranges import (
     VALIDATE,
     annotate,
     iteration_name,
+    mark,
     phase,
 )
 
@@ -77,16 +79,39 @@ class CallRange:
         self._steps.phase = self._outer
 
 
-class LoadRange(CallRange):
-    """The context of a loader's work, on the data set `data`; None while the loader starts."""
+class OpenRange(CallRange):
+    """The context of a loader that starts, and of its workers, which count their batches."""
 
-    data: object = None
+    loader: object = None
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._opening = self._steps.gauge.opening(self.loader)
+        self._opening.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None = None, *_raised: object) -> None:
+        self._opening.__exit__(None, None, None)
+        self.loader = None
         super().__exit__()
-        if self.data is not None and self._steps.phase is None:
-            self._steps.fetched(id(self.data), exhausted=kind is not None)
-        self.data = None
+
+
+class LoadRange(CallRange):
+    """The context of a loader's work on its next batch."""
+
+    batches: Any = None
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._steps.gauge.begin(self.batches)
+
+    def __exit__(self, kind: type[BaseException] | None = None, *_raised: object) -> None:
+        data = id(self.batches._dataset)
+        if kind is None and data in self._steps.training_data:
+            self._steps.gauge.end(self.batches)
+        super().__exit__()
+        if self._steps.phase is None:
+            self._steps.fetched(data, exhausted=kind is not None)
+        self.batches = None
 
 
 class CollectiveRange(CallRange):
@@ -108,20 +133,28 @@ class ProgramSteps:
         self._stepped: set[int] = set()
         self._steps, self._is_done, self._trains = 0, False, False
         self._fetched: int | None = None  # the data set of the last batch
-        self._training_data: set[int] = set()
+        self.training_data: set[int] = set()
         self._learner: int | None = None  # the module whose forward began an iteration
         self._thread = threading.main_thread().ident
-        self._load = LoadRange(self, DATA_LOAD)
+        self.gauge = LoaderGauge() if live is None else live.gauge
+        self._open, self._load = OpenRange(self, DATA_LOAD), LoadRange(self, DATA_LOAD)
         names = (COPY, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, VALIDATE)
         self._copy, self._forward, self._backward, self._optimizer, self._checkpoint, self._validate = (
             CallRange(self, name) for name in names
         )
 
-    def load(self, data: object) -> CallRange | None:
-        """A loader starts (None), or fetches a batch of a data set."""
+    def open_loader(self, loader: object) -> CallRange | None:
+        """A loader starts."""
         if self.phase is not None or _current_thread() != self._thread:
             return None
-        self._load.data = data
+        self._open.loader = loader
+        return self._open
+
+    def load(self, batches: object) -> CallRange | None:
+        """A loader fetches its next batch; `batches` is its iterator."""
+        if self.phase is not None or _current_thread() != self._thread:
+            return None
+        self._load.batches = batches
         return self._load
 
     def copy(self) -> CallRange | None:
@@ -167,7 +200,7 @@ class ProgramSteps:
                 del self.optimizers[key]
         self._is_done = len(self._stepped) >= len(self.optimizers)
         if self._fetched is not None:
-            self._training_data.add(self._fetched)
+            self.training_data.add(self._fetched)
         return self._optimizer if self.phase is None else None
 
     def checkpoint(self, *_args: object, **_kwargs: object) -> CallRange | None:
@@ -189,7 +222,7 @@ class ProgramSteps:
             return
         self._fetched = data
         between = self._is_done or self._iteration is None
-        if between and data in self._training_data and _has_gradients():
+        if between and data in self.training_data and _has_gradients():
             self._begin()
 
     def pause(self) -> None:
@@ -213,6 +246,8 @@ class ProgramSteps:
         self._steps, self._is_done = 0, False
         self._iteration = annotate(iteration_name(self.number))
         self._iteration.__enter__()
+        for name in self.gauge.marks():
+            mark(name)
         if self.live is not None:
             self.live.begin(self.number)
 

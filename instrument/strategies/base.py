@@ -70,8 +70,7 @@ class Strategy:
             for batch, weight in zip(batches, weights, strict=True):
                 with self.reduced(len(losses) == len(batches) - 1):
                     losses.append(self._forward_backward(batch, weight))
-        with self.meter.part("optimizer"):
-            self.learner.update()
+        self._update()
         return mean(losses, weights)
 
     def close(self) -> None:
@@ -95,6 +94,10 @@ class Strategy:
         with self.meter.part("backward"):
             self.learner.backward(loss, weight)
         return loss.detach()
+
+    def _update(self) -> None:
+        with self.meter.part("optimizer"):
+            self.learner.update()
 
 
 class Serial(Strategy):
@@ -136,7 +139,7 @@ class Prefetch(Strategy):
             self._loader.close()
 
     def _copied_ahead(
-        self, loader: Iterable[Batch], depth: int, streams: Sequence[Stream] | None = None
+        self, loader: Iterable[Batch], depth: int, streams: Stream | Sequence[Stream] | None = None
     ) -> Iterator[Batch]:
         budget, on_copy = self.config.data.pinned_budget, self.meter.copied
         self._loader = PrefetchLoader(

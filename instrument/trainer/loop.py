@@ -139,6 +139,8 @@ class TrainingLoop:
                 with annotate(iteration_name(step)):
                     if self._flops_mark is not None:
                         mark(self._flops_mark)
+                    for name in self.strategy.meter.gauge.marks():
+                        mark(name)
                     self._run_step(step)
                 if self._vote(stopping.requested or self._must_fail()):
                     break

@@ -14,7 +14,7 @@ from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.distributed.world import World
 from instrument.memory import format_bytes
-from instrument.monitor.metrics import LOSS, PHASES, Figures
+from instrument.monitor.metrics import LOSS, PHASES, Figures, loader_text
 from instrument.monitor.progress import figures_text
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import missing_ranges_reason
@@ -93,7 +93,9 @@ def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
         arguments: the command line of the run, without the program.
     """
     lines = [_result(outcome)] if outcome.losses else []
-    for name, text in (("parts of a step", _fractions(outcome.figures)), ("memory", _memory(outcome.figures))):
+    figures = outcome.figures
+    loader = loader_text(figures.get("perf/loader_batches_per_s"), figures.get("perf/loader_empty_fraction"))
+    for name, text in (("parts of a step", _fractions(figures)), ("loader", loader), ("memory", _memory(figures))):
         if text:
             lines.append(f"{name}: {text}")
     if outcome.checkpoint is not None:

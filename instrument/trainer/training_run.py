@@ -25,6 +25,7 @@ from instrument.errors import ConfigError, InstrumentError, LogFunction
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.monitor.journal import Journal, StepEnricher
+from instrument.monitor.loader import LoaderGauge
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.peaks import peak_flops
 from instrument.own import StreamLoader, report_equal_batches
@@ -116,7 +117,8 @@ def inexact_resume_reason(workload: Workload) -> str | None:
     ahead = training.device != "cpu" and STRATEGIES[training.strategy].copies_ahead
     if not (data.workers or ahead) or not workload.draws_random_numbers():
         return None
-    where = f"in {data.workers} loader processes" if data.workers else "while the model draws them too"
+    processes = f"in {data.workers} loader process{'es' if data.workers > 1 else ''}"
+    where = processes if data.workers else "while the model draws them too"
     flags = "--workers 0 (num_workers=0 of a DataLoader)" + (" with --strategy pinned" if ahead else "")
     return f"samples draw random numbers {where}, so a resumed run gets other ones; {flags} resumes bit for bit"
 
@@ -130,6 +132,7 @@ class _TrainingRun:
         # The first optimizer imports this for seconds. Import it early, so that a capture does not show the GPU idle.
         import_module("torch._dynamo")
         self._shortest: int | None = None  # batches in an epoch of the rank that has fewest
+        self.gauge = LoaderGauge()
         self.loader = self._loader(Position())
         self._shortest = min_over_ranks(len(self.loader), world)
         self._shorten(self.loader)
@@ -141,7 +144,7 @@ class _TrainingRun:
         wrapped = wrap(model, config.distributed, world, device)
         self.learner = workload.learner(wrapped, config.training, self.steps, device)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
-            config, self.learner, StepMeter(device), self._micro_batches(), self._gradient_reduction
+            config, self.learner, StepMeter(device, self.gauge), self._micro_batches(), self._gradient_reduction
         )
 
     def run(self) -> Outcome:
@@ -233,7 +236,7 @@ class _TrainingRun:
     def _loader(self, start: Position) -> Loader | StreamLoader:
         pinned = uses_pinned_batches(self.config, self.device)
         loader = self.workload.build_loader(
-            rank=self.world.rank, world=self.world.size, start=start, endless=True, pinned=pinned
+            rank=self.world.rank, world=self.world.size, start=start, endless=True, pinned=pinned, gauge=self.gauge
         )
         self._shorten(loader)
         return loader

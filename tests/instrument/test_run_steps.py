@@ -322,6 +322,25 @@ def test_live_prints_the_parts_of_a_step_and_what_grows(patch: Patch, capsys: py
     first, *rest = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"instrument: step 4: [\d.]+ ms \(data [\d.]+, compute [\d.]+, wait [\d.]+\), mean of 5", first)
     assert any(line.startswith("instrument: warning: data takes ") for line in rest)
+    loader = r"instrument: loader: can make [\d.e+]+ batches/s; none was ready at 100% of the requests"
+    assert any(re.fullmatch(loader, line) for line in rest)
+
+
+def test_marks_state_what_the_loader_of_the_training_can_do(recorder: Recorder, patch: Patch) -> None:
+    steps = patch()
+    model, optimizer = model_and_optimizer()
+    training, other = (DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=2, num_workers=2) for _ in range(2))
+    for _epoch in range(3):
+        for (x,) in training:
+            loss_of(model, x).backward()
+            optimizer.step()
+        with torch.no_grad():
+            assert len(list(other)) == 4
+    steps.close()
+    assert steps.gauge.counts.workers == 2
+    assert steps.gauge.counts.requests == 3 * 4 - 1  # the data of the first batch is not known to be the training's
+    assert {name for name, *_ in recorder.marks} >= {"loader_workers: 2"}
+    assert training.worker_init_fn is None
 
 
 def test_slow_step_is_followed_by_a_trace(

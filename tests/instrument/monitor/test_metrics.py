@@ -55,6 +55,8 @@ def test_step_has_every_figure() -> None:
         "perf/data_load_fraction": 0.1,
         "perf/copy_fraction": 0.5,
         "perf/sync_fraction": 0.15,
+        "perf/loader_batches_per_s": None,
+        "perf/loader_empty_fraction": None,
         "perf/memory_allocated_bytes": 1 << 30,
         "perf/memory_peak_bytes": 2 << 30,
         "perf/memory_reserved_bytes": 3 << 30,

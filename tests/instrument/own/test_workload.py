@@ -55,7 +55,7 @@ def form(data: str, **training: Any) -> Config:
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [("Normed", "prefetch"), ("Normed", "staged"), ("Normed", "graph"), ("Recomputing", "prefetch"),
-     ("Recomputing", "staged")],
+     ("Recomputing", "staged"), ("Normed", "streams"), ("Recomputing", "streams")],
 )  # fmt: skip
 def test_strategies_treat_buffers_and_random_numbers_alike(model: str, strategy: str, device: str) -> None:
     serial, other = (config(model=model, strategy=name, device=device) for name in ("serial", strategy))

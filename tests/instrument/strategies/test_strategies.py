@@ -59,7 +59,7 @@ def test_every_strategy_equals_the_plain_loop(strategy: str, steps: int, device:
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("accumulation", [2, 3])
-@pytest.mark.parametrize("strategy", ["pinned", "prefetch", "staged"])
+@pytest.mark.parametrize("strategy", ["pinned", "prefetch", "streams", "staged"])
 def test_accumulation_adds_in_the_same_order(strategy: str, accumulation: int, device: str) -> None:
     several, plain = (config(name, accumulation=accumulation) for name in (strategy, "serial"))
     equal(trained(several, device, 5), trained(plain, device, 5))
@@ -67,7 +67,7 @@ def test_accumulation_adds_in_the_same_order(strategy: str, accumulation: int, d
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("strategy", ["prefetch", "staged", "graph"])
+@pytest.mark.parametrize("strategy", ["prefetch", "streams", "staged", "graph"])
 def test_precisions(strategy: str, precision: str) -> None:
     if strategy == "graph" and precision == "fp16":
         pytest.skip("is refused by the configuration")
