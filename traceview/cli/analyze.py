@@ -37,7 +37,6 @@ from traceview.cli.outputs import (
     print_out,
     progress,
     text_of,
-    write_output,
     write_results,
 )
 from traceview.errors import RequestError
@@ -126,8 +125,12 @@ def analyze(
         summary = (
             None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(options["top"]))
         )
-        text = write_results(page, partial(_to_html, capture, detail), json_path, partial(to_json, analysis), summary)
-    print_out("" if write_output(markdown, partial(with_checks, analysis.to_markdown, checks)) else text)
+        documents = (
+            (json_path, partial(to_json, analysis)),
+            (markdown, partial(with_checks, analysis.to_markdown, checks)),
+        )
+        text = write_results(page, partial(_to_html, capture, detail), documents, summary)
+    print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     exit_if_failed(checks, junit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +26,9 @@ from traceview.cli.options import (
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import check_outputs, print_out, progress, text_of, write_output
+from traceview.cli.outputs import check_outputs, print_out, progress, text_of, write_results
 from traceview.errors import RequestError
-from traceview.report.files import is_stdout, write_text
+from traceview.report.files import is_stdout
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
@@ -106,7 +105,8 @@ def compare(
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
     from traceview.cli.conditions import check_results, conditions_of
     from traceview.comparison import compare as run
-    from traceview.report.comparison import document, render
+    from traceview.report.comparison import document, render, to_json
+    from traceview.report.comparison.terminal import to_markdown
 
     chosen = conditions_of("compare", conditions)
     if is_stdout(html):
@@ -126,9 +126,12 @@ def compare(
         checks = check_results(chosen, partial(document, comparison))
     if fail_on_regression:
         checks = (*checks, _regression(comparison))
-    if html is not None:
-        write_text(html, render(comparison))
-    _write(comparison, json_path, markdown, checks, top, verbose, quiet)
+    documents = (
+        (json_path, partial(to_json, comparison)),
+        (markdown, partial(with_checks, partial(to_markdown, comparison, top=top), checks)),
+    )
+    summary = None if quiet else partial(text_of, "comparison.terminal", comparison, verbose, top=top)
+    print_out(write_results(html, partial(render, comparison), documents, summary))
     exit_if_failed(checks, junit)
 
 
@@ -149,24 +152,3 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     for report in reports:
         check_capture(report)
     check_outputs(reports, outputs)
-
-
-def _write(
-    comparison: Comparison,
-    json_path: Path | None,
-    markdown: Path | None,
-    checks: Sequence[CheckResult],
-    top: int,
-    verbose: bool,
-    quiet: bool,
-) -> None:
-    """Write the documents; print the summary unless a document goes to standard output."""
-    from traceview.report.comparison import to_json
-    from traceview.report.comparison.terminal import to_markdown
-
-    printed = [
-        write_output(json_path, partial(to_json, comparison)),
-        write_output(markdown, partial(with_checks, partial(to_markdown, comparison, top=top), checks)),
-    ]
-    if not quiet and not any(printed):
-        print_out(text_of("comparison.terminal", comparison, verbose, top=top))

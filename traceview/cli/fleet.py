@@ -33,7 +33,6 @@ from traceview.cli.outputs import (
     print_out,
     progress,
     text_of,
-    write_output,
     write_results,
 )
 from traceview.errors import RequestError
@@ -125,8 +124,12 @@ def fleet(
         checks = check_results(chosen, partial(document, result))
         step("write", 0.95)
         summary = None if quiet else partial(text_of, "fleet.terminal", result, verbose, top=top)
-        text = write_results(page, partial(render, result), json_path, partial(to_json, result), summary)
-    print_out("" if write_output(markdown, partial(with_checks, result.to_markdown, checks)) else text)
+        documents = (
+            (json_path, partial(to_json, result)),
+            (markdown, partial(with_checks, result.to_markdown, checks)),
+        )
+        text = write_results(page, partial(render, result), documents, summary)
+    print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     report_skipped(result)

@@ -108,21 +108,23 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
 def write_results(
     page: Path | None,
     to_html: Callable[[], str],
-    json_path: Path | None,
-    to_json: Callable[[], str],
+    documents: Sequence[tuple[Path | None, Callable[[], str]]],
     summary: Callable[[], str] | None,
 ) -> str:
-    """Create the page and the JSON, then write both. Return the text for standard output."""
+    """Make the page and the documents, then write them, each if its path is given.
+
+    Return the text for standard output: a document whose path says so, else the summary, if there is one.
+    """
     from traceview.model.units import plain
 
-    html = None if page is None else to_html()
-    json = "" if json_path is None else to_json()
-    if page is not None and html is not None:
-        write_text(page, html)
-    if is_stdout(json_path):
-        return json
-    if json_path is not None:
-        write_text(json_path, json)
+    html = "" if page is None else to_html()
+    texts = [(path, to_text()) for path, to_text in documents if path is not None]
+    for path, text in [*([] if page is None else [(page, html)]), *texts]:
+        if not is_stdout(path):
+            write_text(path, text)
+    for path, text in texts:
+        if is_stdout(path):
+            return text
     if summary is None:
         return ""
     return summary() if page is None else f"{summary()}\nPage: {plain(str(page), 4000)}\n"
