@@ -76,6 +76,8 @@ bench: $(VENV)/installed
 docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/column-reference > docs/columns.md
 	$(BIN)/python scripts/rule-reference > docs/rules.md
+	mkdir -p docs/schemas
+	$(BIN)/python scripts/json-schema docs/schemas
 	$(BIN)/python scripts/render-notebooks docs/notebooks
 	sed "s#](docs/#](#g" CHANGELOG.md > docs/changelog.md
 	$(BIN)/zensical build --strict

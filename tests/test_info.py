@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, shared
 from tests.cli.command import Command
 from traceview.report.screen import MAX_LINES, width
 
@@ -83,23 +81,6 @@ def test_health(traceview: Command, tmp_path: Path) -> None:
     whole = build_export(tmp_path / "whole.sqlite", api=calls[:1], kernels=[Kernel(10, 20)])
     text = " ".join(traceview("info", whole, "-v").out.partition("health")[2].split())
     assert "DOUBT" not in text and "ok 1 of 1 launches have their GPU work" in text
-
-
-def test_doctor_says_what_a_capture_lacks(traceview: Command, tmp_path: Path) -> None:
-    calls = [Call(100 * i, 100 * i + 9, correlation=i + 1) for i in range(4)]
-    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=[Kernel(10, 20), Kernel(50, 60, correlation=99)])
-    code, out, err = traceview("doctor", path)
-    assert (code, err) == (0, "") and all(width(line) <= 100 for line in out.splitlines())
-    text = " ".join(out.split())
-    assert "warning missing ranges: they mark phases and iterations." in text
-    assert "warning health 3 of 4 kernel launches of process 10 (75.0%) have no GPU work" in text
-    assert "ok        health          no CUDA call failed" in traceview("doctor", sample("dual.sqlite")).out
-    checks = json.loads(traceview("doctor", path, "--json", "-").out)
-    assert checks["can_record"] is None and len(checks["checks"]) == len(re.findall("^(?:ok|warning) ", out, re.M))
-    code, out, _ = traceview(
-        "doctor", build_export(path, kernels=[Kernel()], drop=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"])
-    )
-    assert code == 1 and "failed    health          no command can analyze this capture" in out
 
 
 def test_gpu_work_without_processes(traceview: Command, tmp_path: Path) -> None:

@@ -11,16 +11,14 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions, entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.captures import ROOT, sample
-from tests.cli.command import Command
 from tests.docs_examples import SECTIONS, examples
 from tests.pages import inputs_of
+from tests.schemas import SCHEMAS
 from traceview import plugin
-from traceview.cli.schemas import SCHEMAS
 from traceview.measure import MEASURES
 from traceview.model import plugins
 from traceview.model.analysis import Analysis
@@ -177,23 +175,6 @@ def test_search_agrees_with_importlib(folder: Path) -> None:
         assert {(plugin.name, plugin.target) for plugin in plugins.plugins(group)} == expected
         assert {plugin.package for plugin in plugins.plugins(group)} == {"faulty 1.0", "traceview_example 1.0"}
     assert {"faulty", "traceview_example"} <= {distribution.name for distribution in distributions()}
-
-
-def test_command_lists_and_explains(traceview: Command, folder: Path) -> None:
-    listed = traceview("help", "rules")
-    assert re.search(
-        r"^  event_polling +The program polls CUDA events\. \[traceview_example 1\.0\]$", listed.out, re.MULTILINE
-    )
-    assert re.search(r"^  short_kernels +Short kernels \[traceview_example 1\.0\]$", listed.out, re.MULTILINE)
-    assert "failed (AttributeError) and is left out" in listed.out
-    explained = traceview("help", "rules", "launch_bound", "event_polling")
-    assert explained.out.count("Remedy: ") == 2
-    rows: list[dict[str, Any]] = json.loads(traceview("help", "rules", "--json", "-").out)["rules"]
-    own = [row for row in rows if row["package"].startswith("traceview 0")]
-    assert [row["name"] for row in own if None in (row["symptom"], row["cause"], row["remedy"])] == []
-    assert rows[-len(own) :] == own
-    unknown = traceview("help", "rules", "nothing")
-    assert (unknown.code, unknown.err.count("\n")) == (2, 1) and "no rule is called 'nothing'" in unknown.err
 
 
 def test_declared_columns_of_the_example(folder: Path) -> None:

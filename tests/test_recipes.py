@@ -11,8 +11,8 @@ import click
 import pytest
 
 from tests.captures import ROOT, sample
+from tests.schemas import SCHEMAS
 from traceview.cli import COMMANDS, cli
-from traceview.cli.schemas import SCHEMAS
 from traceview.exporters.tables import FILES
 
 PAGE = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")

@@ -1,8 +1,10 @@
-"""`traceview help schema COMMAND` describes the JSON of each command exactly: outputs of samples, and changed ones."""
+"""The JSON Schemas describe the JSON of each command exactly: outputs of samples, and changed ones."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from tests.captures import SAMPLES
+from tests.captures import ROOT, SAMPLES
 from tests.cli.command import Command
+from tests.schemas import SCHEMAS
 from traceview.cli import COMMANDS, cli
-from traceview.cli.schemas import SCHEMAS
 
 CASES = {
     "analyze dual": ("analyze", "--no-html", "dual.sqlite"),
@@ -26,15 +28,10 @@ CASES = {
     "fleet": ("fleet", "--no-html", "--workers", "1", "ranks"),
     "fleet of one": ("fleet", "--no-html", "--workers", "1", "ddp2.sqlite"),
     "info": ("info", "dual.sqlite"),
-    "rules": ("help", "rules", "host_bound"),
     "export": ("export", "--format", "parquet", "-o", "OUT", "cudagraph.sqlite"),
     "redact": ("redact", "cudagraph.sqlite", "OUT"),
     "info torch": ("info", "torch_profiler/graph.json.gz"),
 }
-
-
-# Documents of options and topics, and commands without one.
-OTHERS, WITHOUT_DOCUMENT = {"rules"}, {"help", "mcp"}
 
 
 def document(traceview: Command, folder: Path, *words: str) -> Any:
@@ -62,19 +59,18 @@ def test_outputs_fit(traceview: Command, case: str, tmp_path: Path, monkeypatch:
 
 
 def test_every_command_has_a_document() -> None:
-    assert set(SCHEMAS) == {*COMMANDS, *OTHERS} - WITHOUT_DOCUMENT
+    assert set(SCHEMAS) == {*COMMANDS} - {"mcp"}
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         assert any("--json" in option.opts for option in command.params) == (name != "mcp"), name
 
 
-@pytest.mark.parametrize("command", SCHEMAS)
-def test_command_prints_the_schema(traceview: Command, command: str) -> None:
-    code, out, err = traceview("help", "schema", command)
-    assert (code, err) == (0, "") and json.loads(out) == json.loads(json.dumps(SCHEMAS[command]()))
-    program, name, *_ = json.loads(out)["title"].split()
-    assert program == "traceview" and name in COMMANDS  # not a command of an earlier version
+def test_script_writes_the_schemas(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "json-schema", tmp_path], check=True, timeout=300)
+    for name, schema in SCHEMAS.items():
+        written = json.loads((tmp_path / f"{name}.json").read_text())
+        assert written == json.loads(json.dumps(schema())) and written["title"] == f"traceview {name}"
 
 
 def test_columns_have_their_descriptions() -> None:

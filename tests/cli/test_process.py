@@ -55,8 +55,9 @@ def test_module_runs_the_command(report: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(traceview: Command, shell: str) -> None:
-    code, out, _ = traceview("help", "completion", shell)
+def test_completion(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TRACEVIEW_COMPLETE", f"{shell}_source")
+    code, out, _ = in_a_process(START)
     assert code == 0
     assert "_TRACEVIEW_COMPLETE" in out and f"{shell}_complete" in out
 

@@ -15,10 +15,10 @@ from jsonschema import Draft202012Validator
 from tests.captures import ROOT, sample
 from tests.cli.command import Command, Result
 from tests.profiling import ATTEMPTS
+from tests.schemas import SCHEMAS
 from traceview.captures import record as machine
 from traceview.captures import record as recording
 from traceview.captures.record import Recording
-from traceview.cli.schemas import SCHEMAS
 from traceview.errors import ReportError
 
 STEPS = """

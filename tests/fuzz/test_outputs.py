@@ -29,7 +29,6 @@ COMMANDS = (
     "info {r} --json {o}",
     "redact {r} {o}",
     "redact {r} copy.sqlite --json {o}",
-    "help rules --json {o}",
 )
 REPORTS = ("a.sqlite", "tables", "link.sqlite")
 DEFAULTS = {

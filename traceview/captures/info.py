@@ -9,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.captures.record import FAILED, OK, WARNING, Check
 from traceview.errors import DamagedExportError
 from traceview.measure.devices import count_unmatched
 from traceview.measure.nvtx import phase_names
@@ -194,16 +193,6 @@ def _options(
         memory=_has_rows(tables, raw.MEMORY),
         steps=any(name.startswith(PROFILER_STEP) for name, _ in ranges),
     )
-
-
-def capture_checks(contents: CaptureContents) -> Iterator[Check]:
-    """Yield what a capture lacks, with the option that records it, what is lost in it, and what is not."""
-    if contents.distributed:
-        yield Check("ranks", OK, _ranks(contents.distributed))
-    yield from (Check("missing", WARNING, line) for line in contents.missing)
-    for note in contents.health:
-        yield Check("health", FAILED if note.id == "unreadable" else WARNING, note.text)
-    yield from (Check("health", OK, check) for check in contents.passed)
 
 
 def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator[str]:

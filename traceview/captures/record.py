@@ -259,9 +259,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The result of every check, and whether none failed; None for checks of a capture."""
+    """The result of every check, and whether none failed."""
 
-    can_record: bool | None
+    can_record: bool
     checks: tuple[Check, ...]
 
 

@@ -26,7 +26,6 @@ COMMANDS = {
     "doctor": ("traceview.cli.record", "Check whether this machine can record."),
     "export": ("traceview.cli.export", "Convert a capture to Perfetto or Parquet."),
     "fleet": ("traceview.cli.fleet", "Compare the ranks of a run and find stragglers."),
-    "help": ("traceview.cli.help", "Explain rules and JSON; print shell completion."),
     "info": ("traceview.cli.info", "List what a capture contains and what is missing."),
     "mcp": ("traceview.cli.mcp", "Serve tools on captures to agents (MCP)."),
     "record": ("traceview.cli.record", "Run a program under nsys and analyze it."),
@@ -36,11 +35,11 @@ COMMANDS = {
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
     "Input": "/ others nsys unprofiled_ms max_decoded",
-    "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device whole "
-    "faster ranks gradients all_ranks / range_name flops_per_iteration cut min_change margin",
-    "Output": "form output names html html_path markdown json_path junit no_html opened replaces "
-    "skill plugin conditions fail_on_regression verbose quiet help help_all / top detail",
-    "Limits": "workers scheduler",
+    "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device "
+    "faster ranks gradients all_ranks / whole range_name flops_per_iteration cut min_change margin",
+    "Output": "form output names html html_path markdown json_path no_html opened replaces "
+    "skill plugin conditions fail_on_regression verbose quiet help help_all / junit top detail",
+    "Limits": "workers / scheduler",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
 
@@ -143,7 +142,12 @@ class _LazyCommands(click.Group):
             ) from None
 
 
-@click.group(cls=_LazyCommands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyCommands,
+    epilog="`traceview COMMAND --help` has examples and the options that most need, `--help-all` every option.",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="traceview")
 @click.pass_context
 def cli(context: click.Context) -> None:

@@ -113,11 +113,9 @@ OUTPUT = _Output(path_type=Path)
 CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
-_JSON_HELP = 'Write every figure as JSON to this file; "-" is standard output.'
+_JSON_HELP = 'Write every figure as JSON; "-" is standard output.'
 JSON = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)
-MARKDOWN = click.option(
-    "--markdown", type=OUTPUT, help='Write a Markdown summary for a pull request; "-" is standard output.'
-)
+MARKDOWN = click.option("--markdown", type=OUTPUT, help='Write Markdown for a pull request; "-" is standard output.')
 JUNIT = click.option("--junit", type=OUTPUT, help="Write the result of every --fail-if as JUnit's XML to this file.")
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
@@ -175,7 +173,7 @@ def _set_for_command(module: str, variable: str, context: click.Context, _option
         context.call_on_close(partial(chosen.reset, chosen.set(given)))
 
 
-_NSYS = click.option(
+NSYS = click.option(
     "--nsys",
     expose_value=False,
     callback=partial(_set_for_command, "traceview.read.nsys_rep", "CHOSEN"),
@@ -192,7 +190,7 @@ _MAX_DECODED = click.option(
 )
 
 
-reading_options = together(_NSYS, _MAX_DECODED)  # options of every command that reads a capture
+reading_options = together(NSYS, _MAX_DECODED)  # options of every command that reads a capture
 UNPROFILED = click.option(
     "--unprofiled-ms",
     type=parse_milliseconds,
@@ -210,10 +208,9 @@ _FROM = click.option(
     "--from",
     "start",
     metavar="TIME",
-    help="Start of the window: 120ms or 1.5s after the first GPU work, or a time on the capture's clock: whole ns, or "
-    "@8.25s.  [default: first GPU work]",
+    help="Start of the window: 120ms or 1.5s after the first GPU work; whole ns or @8.25s on the capture's clock.",
 )
-_TO = click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
+_TO = click.option("--to", "end", metavar="TIME", help="End of the window.")
 _RANGE = click.option(
     "--range",
     "range_name",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceview.cli import command
-from traceview.cli.options import CAPTURE, FILE, JSON, NO_HTML, OPEN, QUIET, reading_options
+from traceview.cli.options import FILE, JSON, NO_HTML, NSYS, OPEN, QUIET, reading_options
 from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_document
 from traceview.errors import RequestError, TraceviewError
 from traceview.model.units import plain
@@ -113,31 +113,27 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
 @command(
     "traceview doctor",
     "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
-    "traceview doctor report.sqlite",
 )
-@click.argument("report", type=CAPTURE, required=False)
 @JSON
-@reading_options
+@NSYS
 @QUIET
-def doctor(report: Path | None, json_path: Path | None, quiet: bool) -> None:
+def doctor(json_path: Path | None, quiet: bool) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 
-    With REPORT, say instead what that capture lacks, with the option that records it, and whether it can be trusted.
     Exit code 1 if a check failed.
     """
-    from traceview.captures.info import capture_checks, describe
     from traceview.captures.record import FAILED, Checks, checks
     from traceview.report.screen import wrap
 
-    check_outputs(() if report is None else (report,), (json_path,))
+    check_outputs((), (json_path,))
     done, columns = [], screen().columns
-    for check in checks() if report is None else capture_checks(describe(report)):
+    for check in checks():
         done.append(check)
         text = wrap(plain(check.text, 2000), f"{check.status:<10}{check.name:<16}", " " * 26, columns)
         remedy = wrap(check.remedy, " " * 26, " " * 26, columns) if check.remedy else []
         if not quiet and not is_stdout(json_path):
             print_out("\n".join([*text, *remedy, ""]))
-    none_failed = all(check.status != FAILED for check in done)
-    write_document(json_path, Checks(none_failed if report is None else None, tuple(done)))
-    if not none_failed:
+    can_record = all(check.status != FAILED for check in done)
+    write_document(json_path, Checks(can_record, tuple(done)))
+    if not can_record:
         sys.exit(1)

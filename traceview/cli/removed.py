@@ -19,10 +19,11 @@ UNPROFILED = "give `--unprofiled-ms` the time of an iteration without the profil
 COMMANDS = {
     "baseline": "keep the document of `traceview analyze --json`, and compare with it",
     "calibrate": UNPROFILED,
-    "completion": "`_TRACEVIEW_COMPLETE=bash_source traceview` prints the script (zsh_source, fish_source)",
+    "completion": "`_TRACEVIEW_COMPLETE=bash_source traceview` prints the script (docs/faq.md)",
+    "help": "`traceview --help` lists the commands, `traceview COMMAND --help-all` every option of one",
     "optimize": "`traceview compare BEFORE AFTER` after a change, and `traceview whatif BEFORE` before it",
-    "rules": "docs/analyze.md lists what traceview finds",
-    "schema": "docs/schema.md describes the JSON",
+    "rules": "the documentation has a page of rules, which `make docs` writes",
+    "schema": "the documentation has the JSON Schemas, which `scripts/json-schema` writes (docs/schema.md)",
     "serve": "`traceview export` writes every event for ui.perfetto.dev",
 }
 # Command and option -> what to use instead. "--format csv" is the value csv of --format, "REPORT" the argument of a
@@ -40,6 +41,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("doctor", "--calibrate"): UNPROFILED,
     ("analyze", "--memory"): WHOLE,
     ("fleet", "--memory"): WHOLE,
+    ("doctor", "REPORT"): "`traceview info REPORT` lists what a capture holds and lacks",
     ("export", "--format csv"): "`--format parquet` writes the tables, and polars a CSV from one (docs/export.md)",
     ("export", "--format speedscope"): STACKS,
     ("export", "--format collapsed"): STACKS,

@@ -68,7 +68,7 @@ class Finding:
     """A symptom, its cost, and what to change.
 
     Attributes:
-        id: The name of its kind (`traceview help rules`).
+        id: The name of its kind, an entry of traceview/rules/texts.
         severity: "high", "medium" or "low".
         title: The symptom in one sentence.
         evidence: Places in the capture that show it.

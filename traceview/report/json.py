@@ -1,6 +1,6 @@
 """JSON of every result: the shapes of documents, plain values of a result, and their text.
 
-The shape of a class names the keys of its objects once; traceview/cli/schemas.py makes the JSON Schema of the same
+The shape of a class names the keys of its objects once; scripts/json-schema makes the JSON Schema of the same
 shapes.
 """
 
