@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md work, and reach the reports. tests/engine/test_gate.py runs them in parts."""
+"""The examples of docs/extending.md work, and reach the reports."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from traceview.report.analysis import document, page, terminal
 EXAMPLE = ROOT / "docs" / "example_package"
 FAULTY = """
 from dataclasses import replace
-from traceview.plugin import CaptureMeasure, FindingDraft, IdleClaim, PartMeasure, Rule, Table, column
+from traceview.plugin import CaptureMeasure, FindingDraft, GapClaim, PartMeasure, Rule, Table, column
 from dataclasses import dataclass
 import numpy as np
 
@@ -37,35 +37,30 @@ import numpy as np
 class Row:
     ns: int = column("ns", "time", "A time.", merge="sum")
 
-def divide(facts, sums):
+def divide(capture, device):
     yield 1 // len(())
 
-def yield_text(facts, sums):
+def yield_text(capture, device):
     yield "text"
 
-def claim_unknown_group(facts, sums):
-    claims = (IdleClaim(("host",), "of another rule"),)
-    yield FindingDraft("x", facts.devices[0], claims)
+def claim_unknown_rows(capture, device):
+    yield FindingDraft("x", device, (GapClaim(("host",), np.array([1 << 40])),))
 
-def yield_without_entry(facts, sums):
-    yield FindingDraft("launch_bound", facts.devices[0], ())
+def yield_without_entry(capture, device):
+    yield FindingDraft("launch_bound", device, ())
 
-def misspell_value(facts, sums):
-    yield FindingDraft("x", facts.devices[0], (), {"cuont": 1})
+def misspell_value(capture, device):
+    yield FindingDraft("x", device, (), {"cuont": 1})
 
-def yield_text_as_table(facts, sums):
-    yield FindingDraft("x", facts.devices[0], ())
-
-def collect_number(part, device):
-    return 1
+def yield_text_as_table(capture, device):
+    yield FindingDraft("x", device, ())
 
 divides = Rule("divides", divide)
 yields_text = Rule("yields_text", yield_text)
-claims_unknown_group = Rule("claims_unknown_group", claim_unknown_group, entries={"x": {"title": "x", "advice": "x"}})
+claims_unknown_rows = Rule("claims_unknown_rows", claim_unknown_rows, entries={"x": {"title": "x", "advice": "x"}})
 has_no_entry = Rule("has_no_entry", yield_without_entry)
 misspells = Rule("misspells", misspell_value, entries={"x": {"title": "{count} for {cost}", "advice": "x"}})
 has_no_table = Rule("has_no_table", yield_text_as_table, entries={"x": {"title": "x", "cuda": "x"}})
-collects_number = Rule("collects_number", yield_text, collect_number)
 plain_function = divide
 
 FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda given: given.nothing)
@@ -75,9 +70,8 @@ TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
 FAULTY_RULES = (
     "divides",
     "yields_text",
-    "claims_unknown_group",
+    "claims_unknown_rows",
     "has_no_entry",
-    "collects_number",
     "plain_function",
     "has_no_table",
     "misspells",
@@ -149,11 +143,10 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
         "the rule `divides` of the package faulty 1.0 failed (ZeroDivisionError in faulty.py, line "
         in notes["package_divides"]
     )
-    assert "claims the group 'of another rule', which collect does not return" in notes["package_claims_unknown_group"]
+    assert "failed (IndexError" in notes["package_claims_unknown_rows"]
     assert "the finding 'launch_bound' has no entry" in notes["package_has_no_entry"]
     assert "the entry of the finding 'x' lacks count" in notes["package_misspells"]
     assert "failed (AttributeError" in notes["package_has_no_table"]
-    assert "collect returns no Collected" in notes["package_collects_number"]
     assert "names no traceview.plugin.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
     assert "another name than 'copies'" in notes["package_taken"]
@@ -192,7 +185,7 @@ def test_interface_is_what_packages_use() -> None:
     sections = "".join(code for section in SECTIONS[:2] for code in examples(section))
     for text in (sections, FAULTY, (EXAMPLE / "traceview_example.py").read_text()):
         assert set(IMPORTED.findall(text)) == {"traceview.plugin"}
-    assert plugin.API_VERSION == 1
+    assert plugin.API_VERSION == 2
     assert all(hasattr(plugin, name) for name in plugin.__all__)
 
 

@@ -17,42 +17,23 @@ from traceview.measure.base import (
 )
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, column, derived
-from traceview.model.sums import Counts, KeyedSums
 from traceview.model.trace import Note, Trace, Window
 from traceview.model.units import duration, quantity, share, size
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import (
-    STEADY,
-    Collected,
-    ComputeClaim,
-    ExposedClaim,
-    GapGroup,
-    IdleClaim,
-    KernelGroup,
-    TimeGroup,
-)
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import GapClaim, KernelClaim, TimeClaim
 
-API_VERSION = 1
+API_VERSION = 2
 __all__ = [
     "API_VERSION",
-    "STEADY",
-    "CaptureFacts",
     "CaptureInput",
     "CaptureMeasure",
-    "CapturePart",
-    "Collected",
-    "ComputeClaim",
-    "Counts",
-    "DeviceFacts",
     "DeviceInput",
     "DeviceMeasure",
-    "DevicePart",
-    "ExposedClaim",
     "FindingDraft",
-    "GapGroup",
-    "IdleClaim",
-    "KernelGroup",
-    "KeyedSums",
+    "GapClaim",
+    "GpuWork",
+    "KernelClaim",
+    "MeasuredCapture",
     "NotMeasured",
     "Note",
     "PartContext",
@@ -60,7 +41,7 @@ __all__ = [
     "PartMeasure",
     "Rule",
     "Table",
-    "TimeGroup",
+    "TimeClaim",
     "Trace",
     "Window",
     "column",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import polars as pl
 
 from traceview.plugin import (
-    CaptureFacts,
-    CapturePart,
-    Collected,
-    DevicePart,
     FindingDraft,
-    IdleClaim,
+    GapClaim,
+    GpuWork,
+    MeasuredCapture,
     PartInput,
     PartMeasure,
     Rule,
@@ -25,20 +22,7 @@ from traceview.plugin import (
 MAX_LENGTH = 5_000  # ns; the kernels of the table are shorter
 
 
-class Polling(NamedTuple):
-    """The number of calls of cudaEventQuery while findings cover a GPU."""
-
-    queries: int
-
-
-def collect_polling(part: CapturePart, device: DevicePart) -> Collected[Polling]:
-    """Count the calls in one part of a capture; the counts of all parts add up."""
-    name = pl.col("name").cast(pl.String)
-    queries = part.calls_for(device).filter(name.str.starts_with("cudaEventQuery"))
-    return Collected(Polling(len(queries)))
-
-
-def decide_polling(facts: CaptureFacts, sums: Mapping[int, Polling]) -> Iterator[FindingDraft]:
+def find_polling(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     """The program polls CUDA events.
 
     Symptom: the GPU is idle inside CUDA calls of a program that calls cudaEventQuery.
@@ -47,10 +31,10 @@ def decide_polling(facts: CaptureFacts, sums: Mapping[int, Polling]) -> Iterator
 
     Claims the idle time in CUDA calls (cause `api`).
     """
-    for device in facts.devices:
-        queries = sums[device.row].queries
-        if queries:
-            yield FindingDraft("event_polling", device, (IdleClaim(("api",)),), {"queries": f"{queries:,}"})
+    name = pl.col("name").cast(pl.String)
+    queries = capture.calls_for(device).filter(name.str.starts_with("cudaEventQuery"))
+    if len(queries):
+        yield FindingDraft("event_polling", device, (GapClaim(("api",)),), {"queries": f"{len(queries):,}"})
 
 
 TEXTS = {
@@ -63,7 +47,7 @@ TEXTS = {
     "cuda": {"fix": "Wait with cudaEventSynchronize instead of polling.", "code": "cudaEventSynchronize(event);"},
     "pytorch": {"fix": "Wait with `event.synchronize()` instead of polling.", "code": "event.synchronize()"},
 }
-event_polling = Rule("event_polling", decide_polling, collect_polling, {"event_polling": TEXTS})
+event_polling = Rule("event_polling", find_polling, {"event_polling": TEXTS})
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 
-from traceview.engine.findings import find, rows_for_rules
+from traceview.engine.findings import capture_for_rules, find
 from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
-from traceview.pricing.base import CapturePart, Rule
+from traceview.pricing.base import MeasuredCapture
+from traceview.pricing.packages import AnyRule
 from traceview.pricing.texts import PLACEHOLDER
 
 TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
@@ -23,7 +23,7 @@ MS = 1_000_000
 US = 1_000
 
 
-def findings(trace: Trace, *rules: Rule[Any], whole: bool = False) -> tuple[Finding, ...]:
+def findings(trace: Trace, *rules: AnyRule, whole: bool = False) -> tuple[Finding, ...]:
     """Return the findings of these rules alone; their texts have no placeholder without a value."""
     found = _find(trace, rules, whole)[0]
     texts = [
@@ -33,24 +33,18 @@ def findings(trace: Trace, *rules: Rule[Any], whole: bool = False) -> tuple[Find
     return found
 
 
-def notes(trace: Trace, *rules: Rule[Any]) -> tuple[Note, ...]:
+def notes(trace: Trace, *rules: AnyRule) -> tuple[Note, ...]:
     """Return the notes of these rules alone."""
     return _find(trace, rules, False)[1]
 
 
-def _find(trace: Trace, rules: Sequence[Rule[Any]], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+def _find(trace: Trace, rules: Sequence[AnyRule], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     return find(TraceWork.from_trace(trace), analyze(trace, whole=whole), rules=rules)
 
 
-def rows_of(analysis: Analysis) -> CapturePart:
+def rows_of(analysis: Analysis) -> MeasuredCapture:
     """Return the rows that rules read of a capture."""
-    return rows_for_rules(TraceWork.from_trace(analysis.trace), analysis)
-
-
-def sums_of(trace: Trace, rule: Rule[Any]) -> dict[int, Any]:
-    """Return the sums that `decide` reads, by device."""
-    rows = rows_of(analyze(trace))
-    return {device.row: rule.collect(rows, device).sums for device in rows.devices}
+    return capture_for_rules(TraceWork.from_trace(analysis.trace), analysis)
 
 
 def in_training(trace: Trace) -> Trace:

@@ -15,12 +15,12 @@ from traceview.measure.host import HostIdle
 from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.measure.shared_work import measuring_threads
-from traceview.model.analysis import Analysis, DeviceFigures, DeviceUse, NotMeasured
+from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Finding
-from traceview.model.trace import EVERYTHING, Note, Trace
+from traceview.model.trace import Note, Trace
 from traceview.pricing.accounts import end_of_work, exposed_work, open_ledger, steady_use
-from traceview.pricing.base import CaptureFacts, CapturePart, Covered, DeviceFacts, DevicePart, FindingDraft
-from traceview.pricing.claims import STEADY, Collected, Group, resolve
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, OldRule
+from traceview.pricing.claims import resolve
 from traceview.pricing.describe import (
     Details,
     GrantSums,
@@ -37,7 +37,7 @@ from traceview.pricing.describe import (
     with_stall,
 )
 from traceview.pricing.ledger import Claim, Grant, Ledger
-from traceview.pricing.packages import AnyRule, Failure, PackageRule, UnfitRuleError, guarded
+from traceview.pricing.packages import AnyRule, Failure, PackageRule, guarded
 from traceview.pricing.places import largest_places
 from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import FindingTexts
@@ -45,41 +45,32 @@ from traceview.rules import all_rules
 
 Findings: TypeAlias = tuple[tuple[Finding, ...], tuple[Note, ...]]
 Rules: TypeAlias = Sequence[AnyRule]
+Notes: TypeAlias = list[tuple[int, Note]]  # with the number of the rule
 
 
-def covered_times(analysis: Analysis) -> Covered:
-    """Return what findings of an analysis cover: the steady parts of devices, or their windows."""
-    times = {use.device: (use.window, use.steady.window) for use in analysis.devices}
-    iterations = analysis.iterations
-    counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
-    return Covered.from_times(times, counted, analysis.run, whole=analysis.whole)
-
-
-def rows_for_rules(work: TraceWork, analysis: Analysis) -> CapturePart:
-    """Return the rows of a capture that rules read."""
-    covered, trace = covered_times(analysis), work.trace
+def capture_for_rules(work: TraceWork, analysis: Analysis) -> MeasuredCapture:
+    """Return an analysis and its events as rules see them."""
     activities = {each.device: each for each in work.activities}
-    return CapturePart(
-        trace=trace,
-        host=analysis.host,
-        devices=tuple(
-            _device_rows(trace, use, activities[use.device].clip(covered.covered[use.device]), analysis.part(use))
-            for use in analysis.devices
-            if use.device in covered.covered
-        ),
-        covered=covered,
-        annotating=annotating_threads(trace),
-        nesting=cache(partial(_build_nesting, trace)),
+    devices = (_gpu_work(analysis, use, activities[use.device]) for use in analysis.devices)
+    return MeasuredCapture(
+        analysis=analysis,
+        devices=tuple(device for device in devices if device.window.length),
+        annotating=annotating_threads(work.trace),
+        nesting=cache(partial(_build_nesting, work.trace)),
     )
 
 
-def _device_rows(trace: Trace, use: DeviceUse, work: Activity, part: DeviceFigures) -> DevicePart:
+def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
+    """Return a GPU in the time that findings cover; `whole` is its work in its window."""
+    trace, part = analysis.trace, analysis.part(use)
+    work = whole.clip(part.window)
     frame, steady, row = part.gaps.frame, use.steady.window, trace.devices.row(use.device, named=True)
     start = frame["start"].to_numpy()
-    return DevicePart(
+    return GpuWork(
         row=use.device,
         id=row["id"],
         process_ids=tuple(row["processes"]),
+        use=use if analysis.whole else steady_use(trace, use, work),
         window=work.window,
         gaps=part.gaps,
         activity=work,
@@ -103,20 +94,6 @@ def _build_nesting(trace: Trace) -> Nesting:
     return Nesting.build(start, end, thread, np.array(edges, np.int64))
 
 
-def facts_of(analysis: Analysis, rows: CapturePart) -> CaptureFacts:
-    """Return the figures that decide, with those of devices in the time that findings cover."""
-    uses = {use.device: use for use in analysis.devices}
-    covered = (
-        uses[device.row] if analysis.whole else steady_use(rows.trace, uses[device.row], device.activity)
-        for device in rows.devices
-    )
-    window, start = rows.trace.window or EVERYTHING, rows.trace.operations["start"].to_numpy()
-    first, stop = np.searchsorted(start, (window.start, window.end)).tolist()
-    sizes = {"operations": stop - first, "calls": len(rows.trace.api)}
-    devices = tuple(DeviceFacts(use, use.steady.window) for use in covered)
-    return CaptureFacts(analysis, devices, rows.covered.counted, sizes)
-
-
 def find(
     work: TraceWork, analysis: Analysis, priced: Callable[[], Analysis] | None = None, rules: Rules = ()
 ) -> Findings:
@@ -125,76 +102,26 @@ def find(
     `priced` returns the analysis with the profiler's part of idle time, which prices need and claims do not. `rules`
     are all rules by default.
     """
-    rows, rules = rows_for_rules(work, analysis), rules or all_rules()
-    facts = facts_of(analysis, rows)
-    drafts, notes = _draft(rows, facts, rules)
-    ledgers = {device.row: _open(device, covers_run=analysis.covers_run) for device in rows.devices}
-    claims = _resolve(rows, rules, drafts, ledgers, notes)
+    capture, rules = capture_for_rules(work, analysis), rules or all_rules()
+    ledgers = {device.row: _open(device, covers_run=analysis.covers_run) for device in capture.devices}
+    drafts, notes = _draft(capture, rules, ledgers)
     if priced is not None:
-        facts = facts_of(priced(), rows)
-    granted = list(_grant_in_order(rows, facts, rules, claims, ledgers, notes))
+        analysis = priced()
+    granted = list(_grant_in_order(capture, analysis, rules, drafts, ledgers, notes))
     in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
-    doubts = [note for note in (*facts.analysis.notes, *in_order) if note.affects]
-    findings = [_described(rows, facts, each, doubts, work.host_idle) for each in granted]
+    doubts = [note for note in (*analysis.notes, *in_order) if note.affects]
+    findings = [_described(analysis, each, doubts, work.host_idle) for each in granted]
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
-    return tuple(with_stall(finding, facts.analysis.iterations) for finding in joined), in_order
+    return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
 
 
-class RuleDraft(NamedTuple):
-    """A draft, the number of its rule, and the groups that its claims name."""
-
-    rule: int
-    draft: FindingDraft
-    groups: Mapping[str, Group]
-
-
-Notes: TypeAlias = list[tuple[int, Note]]  # with the number of the rule
-
-
-def _draft(rows: CapturePart, facts: CaptureFacts, rules: Rules) -> tuple[list[RuleDraft], Notes]:
-    """Run all rules. Return the drafts in the order in which they claim, and notes."""
-    jobs = [(rule, device) for rule in rules for device in rows.devices]
-
-    def collect(job: tuple[AnyRule, DevicePart]) -> Collected[Any] | Failure:
-        rule, device = job
-        return guarded(rule, partial(rule.collect, rows, device))
-
-    with measuring_threads(len(rows.trace.operations)) as pool:
-        results = iter(list(pool.map(collect, jobs)))
-    drafts, notes = list[RuleDraft](), Notes()
-    for number, rule in enumerate(rules):
-        collected = {device.row: next(results) for device in rows.devices}
-        failure = next((each for each in collected.values() if isinstance(each, Failure)), None)
-        if failure is None:
-            known = {row: each for row, each in collected.items() if not isinstance(each, Failure)}
-            result = guarded(rule, partial(_decide, rule, facts, known))
-            if not isinstance(result, Failure):
-                notes += [(number, draft) for draft in result if isinstance(draft, Note)]
-                findings = [draft for draft in result if isinstance(draft, FindingDraft)]
-                drafts += [RuleDraft(number, draft, known[draft.device.row].groups) for draft in findings]
-                continue
-            failure = result
-        notes.append((number, failure.note))
-    return drafts, notes
-
-
-def _decide(rule: AnyRule, facts: CaptureFacts, collected: Mapping[int, Collected[Any]]) -> list[FindingDraft | Note]:
-    """Return what a rule drafts. Raises UnfitRuleError for a claim on a group that it did not collect."""
-    drafts = list(rule.decide(facts, {row: each.sums for row, each in collected.items()}))
-    groups = {STEADY, None}.union(*(each.groups for each in collected.values()))
-    named = {claim.group for draft in drafts if isinstance(draft, FindingDraft) for claim in draft.claims}
-    if unknown := sorted(str(name) for name in named - groups):
-        raise UnfitRuleError(f"it claims the group {unknown[0]!r}, which collect does not return")
-    return drafts
-
-
-def _open(device: DevicePart, *, covers_run: bool) -> Ledger:
+def _open(device: GpuWork, *, covers_run: bool) -> Ledger:
     """Open the accounts of a device."""
     exposed = exposed_work(device.activity, device.copies)
     return open_ledger(device, exposed, None if covers_run else end_of_work(device, exposed))
 
 
-class ResolvedDraft(NamedTuple):
+class RuleDraft(NamedTuple):
     """A draft with its claims on the ledger of its device, and the number of its rule."""
 
     rule: int
@@ -202,28 +129,57 @@ class ResolvedDraft(NamedTuple):
     claims: tuple[Claim, ...]
 
 
-def _resolve(
-    rows: CapturePart, rules: Rules, drafts: Sequence[RuleDraft], ledgers: Mapping[int, Ledger], notes: Notes
-) -> list[ResolvedDraft]:
-    """Return the drafts with their claims. A rule whose claims do not fit becomes a note."""
-    steady = {device.row: device.steady_gaps for device in rows.devices}
-    resolved, failed = list[ResolvedDraft](), set[int]()
+def _draft(capture: MeasuredCapture, rules: Rules, ledgers: Mapping[int, Ledger]) -> tuple[list[RuleDraft], Notes]:
+    """Run all rules. Return the drafts in the order in which they claim, and notes."""
 
-    def claims_of(each: RuleDraft) -> tuple[Claim, ...]:
-        device = each.draft.device.row
-        claims = tuple(resolve(claim, each.groups, steady[device]) for claim in each.draft.claims)
-        if isinstance(rules[each.rule], PackageRule):
-            ledgers[device].grant(claims)  # raises an error if rows do not exist
-        return claims
+    def run(rule: AnyRule) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note] | Failure:
+        return guarded(rule, partial(_drafts_of_rule, capture, rule, ledgers))
 
-    for each in drafts:
-        claims = guarded(rules[each.rule], partial(claims_of, each))
-        if isinstance(claims, Failure):
-            notes.append((each.rule, claims.note))
-            failed.add(each.rule)
+    with measuring_threads(len(capture.trace.operations)) as pool:
+        results = list(pool.map(run, rules))
+    drafts, notes = list[RuleDraft](), Notes()
+    for number, result in enumerate(results):
+        if isinstance(result, Failure):
+            notes.append((number, result.note))
+            continue
+        for each in result:
+            if isinstance(each, Note):
+                notes.append((number, each))
+            else:
+                drafts.append(RuleDraft(number, *each))
+    return drafts, notes
+
+
+def _drafts_of_rule(
+    capture: MeasuredCapture, rule: AnyRule, ledgers: Mapping[int, Ledger]
+) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note]:
+    """Return what a rule drafts. Claims of a package's rule on rows that do not exist raise an error."""
+    if isinstance(rule, OldRule):
+        return _drafts_of_old_rule(capture, rule)
+    drafts = list[tuple[FindingDraft, tuple[Claim, ...]] | Note]()
+    for device in capture.devices:
+        for draft in rule.find(capture, device):
+            if isinstance(draft, Note):
+                drafts.append(draft)
+                continue
+            if isinstance(rule, PackageRule):
+                ledgers[device.row].grant(draft.claims)  # type: ignore[arg-type]
+            drafts.append((draft, draft.claims))  # type: ignore[arg-type]
+    return drafts
+
+
+def _drafts_of_old_rule(
+    capture: MeasuredCapture, rule: OldRule[Any]
+) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note]:
+    collected = {device.row: rule.collect(capture, device) for device in capture.devices}
+    drafts = list[tuple[FindingDraft, tuple[Claim, ...]] | Note]()
+    for draft in rule.decide(capture, {row: each.sums for row, each in collected.items()}):
+        if isinstance(draft, Note):
+            drafts.append(draft)
         else:
-            resolved.append(ResolvedDraft(each.rule, each.draft, claims))
-    return [each for each in resolved if each.rule not in failed]
+            groups, steady = collected[draft.device.row].groups, draft.device.steady_gaps
+            drafts.append((draft, tuple(resolve(claim, groups, steady) for claim in draft.claims)))  # type: ignore[arg-type]
+    return drafts
 
 
 class GrantedDraft(NamedTuple):
@@ -236,26 +192,26 @@ class GrantedDraft(NamedTuple):
 
 
 def _grant_in_order(
-    rows: CapturePart,
-    facts: CaptureFacts,
+    capture: MeasuredCapture,
+    analysis: Analysis,
     rules: Rules,
-    drafts: Sequence[ResolvedDraft],
+    drafts: Sequence[RuleDraft],
     ledgers: Mapping[int, Ledger],
     notes: Notes,
 ) -> Iterator[GrantedDraft]:
     """Yield the drafts that cost enough and apply to the program; only these are granted what they claim."""
-    devices = {device.row: device for device in rows.devices}
-    uses = {device.row: device.use for device in facts.devices}
+    uses = {use.device: use for use in analysis.devices}
     for rule, draft, claims in drafts:
-        ledger, device = ledgers[draft.device.row], devices[draft.device.row]
+        device = draft.device
+        ledger = ledgers[device.row]
         grant = ledger.grant(claims, draft.at_most)
         inside = grant.total_inside(device.steady_gaps, device.steady)
         sums = GrantSums(grant.total, grant.gaps, inside, grant.causes)
-        price = Price.from_sums(facts.analysis, uses[device.row], draft, sums)
+        price = Price.from_sums(analysis, uses[device.row], draft, sums)
         enough = price.is_enough_for(draft)
         if not enough and not draft.note_without_cost:
             continue
-        texts = texts_of_draft(rules[rule], draft, rows.trace, price)
+        texts = texts_of_draft(rules[rule], draft, capture.trace, price)
         if texts is not None and enough:
             ledger.deduct(grant)
             yield GrantedDraft(draft, grant, price, texts)
@@ -264,20 +220,19 @@ def _grant_in_order(
 
 
 def _described(
-    rows: CapturePart, facts: CaptureFacts, granted: GrantedDraft, doubts: Sequence[Note], host_idle: HostIdle | None
+    analysis: Analysis, granted: GrantedDraft, doubts: Sequence[Note], host_idle: HostIdle | None
 ) -> PricedFinding:
     """Return a finding with its places, what the host did there, and what makes it unsure."""
     draft, grant, price, texts = granted
-    device = next(each for each in rows.devices if each.row == draft.device.row)
-    places = () if draft.evidence else largest_places(rows.trace, device, grant, texts["place"])
-    details = Details(places, _idle_host(host_idle, device, draft, grant), len(grant.computing) > 0)
-    finding = replace(describe(facts, draft, texts, price, details), unsure_because=stated_doubt(draft, doubts))
+    places = () if draft.evidence else largest_places(analysis.trace, draft.device, grant, texts["place"])
+    details = Details(places, _idle_host(host_idle, draft, grant), len(grant.computing) > 0)
+    finding = replace(describe(analysis, draft, texts, price, details), unsure_because=stated_doubt(draft, doubts))
     return PricedFinding(finding, texts["title"], draft.same_everywhere)
 
 
-def _idle_host(host_idle: HostIdle | None, device: DevicePart, draft: FindingDraft, grant: Grant) -> IdleHost | None:
+def _idle_host(host_idle: HostIdle | None, draft: FindingDraft, grant: Grant) -> IdleHost | None:
     if host_idle is None or not grant.idle.any() or not ask_for_host(draft.claims):
         return None
-    gaps, looked = granted_gaps(device, grant)
+    gaps, looked = granted_gaps(draft.device, grant)
     lines = host_idle.lines_of_sums(host_idle.line_sums([gaps]))
     return IdleHost(int(grant.idle.sum()), looked, lines, partial(host_idle.states, gaps))

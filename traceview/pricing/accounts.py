@@ -18,7 +18,7 @@ from traceview.measure.overlap import Copies
 from traceview.measure.streams import stream_figures
 from traceview.model.analysis import DeviceUse
 from traceview.model.trace import CLASSES, Trace
-from traceview.pricing.base import DevicePart
+from traceview.pricing.base import GpuWork
 from traceview.pricing.ledger import Ledger
 
 COMMUNICATION = "communication"
@@ -67,13 +67,13 @@ class EndOfWork(NamedTuple):
     idle: int
 
 
-def open_ledger(device: DevicePart, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
+def open_ledger(device: GpuWork, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
     """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
     ends = until or (None, None)
     return Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
 
 
-def end_of_work(device: DevicePart, exposed: Mapping[str, Intervals]) -> EndOfWork | None:
+def end_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> EndOfWork | None:
     """Return until when time of a device counts as lost; None if it runs neither kernels nor copies that nothing hides.
 
     Migrations of managed memory and memsets are not the program's work. Work counts until the last kernel; if such

@@ -1,7 +1,6 @@
-"""Input and output of a rule: CaptureFacts, FindingDraft and the thresholds of severities.
+"""Input and output of a rule: a capture, a GPU of it, FindingDraft, and the thresholds of severities.
 
-A rule is a pure function that reads CaptureFacts and yields one FindingDraft for each finding, or a Note for what
-costs nothing.
+A rule is a pure function that yields one FindingDraft for each finding, or a Note for what costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -20,13 +19,14 @@ from traceview.intervals import Intervals, Rows, Times, index_ranges, sorted_uni
 from traceview.measure.activity import Activity
 from traceview.measure.nvtx import Nesting
 from traceview.measure.overlap import Copies
-from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse
+from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
 from traceview.model.program import Program
-from traceview.model.trace import Note, Trace, Window
+from traceview.model.trace import EVERYTHING, Note, Trace, Window
 from traceview.normalise.codes import categories
-from traceview.pricing.claims import Claim, Collected, Sums
-from traceview.pricing.ledger import sum_columns
+from traceview.pricing.claims import Claim as GroupClaim
+from traceview.pricing.claims import Collected, Sums
+from traceview.pricing.ledger import Claim, sum_columns
 from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import Entry
 
@@ -35,18 +35,28 @@ NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
-class DevicePart:
-    """The rows of a device in the part of its window that findings cover.
+class GpuWork:
+    """A GPU in the time that findings cover: the steady part of its window, or the whole window if Analysis.whole.
 
-    `row` is that of Trace.devices. `window` is this time: the steady part, or the whole window of the device if
-    Analysis.whole. `activity`, `copies` and `gaps` are limited to it. `steady` is the steady part, or
-    the whole window without iterations, and `steady_gaps` are the gaps that begin in it. The gap arrays are columns of
-    Gaps.frame, with -1 for null.
+    Attributes:
+        row: The row of Trace.devices.
+        id: Its name in reports, as "GPU 0".
+        process_ids: The processes that use it.
+        use: Its figures in this time.
+        window: This time.
+        steady: The steady part, or the whole window without iterations.
+        gaps: The idle gaps in this time, with their causes.
+        activity: The operations in this time.
+        copies: The copies among them.
+        gap_start, gap_end, gap_operation, gap_thread: Columns of Gaps.frame, with -1 for null.
+        steady_gaps: The gaps that begin in the steady part.
+        collect_kernels: Returns the compute kernels among rows of Trace.operations.
     """
 
     row: int
     id: str
     process_ids: tuple[int, ...]
+    use: DeviceUse
     window: Window
     gaps: Gaps
     activity: Activity
@@ -94,7 +104,7 @@ class DevicePart:
         return int(self.activity.nonempty_start[place]) >= self.window.end
 
     def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
-        """Return the ns of these causes in each of the gaps; None if no gap of the part has one of them."""
+        """Return the ns of these causes in each of the gaps; None if no gap has one of them."""
         frame, sums = self.gaps.frame, self.gaps.causes
         columns = [frame[cause][gaps].to_numpy() for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
@@ -104,69 +114,66 @@ class DevicePart:
         return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
-class Covered(NamedTuple):
-    """The times of a capture, and what findings cover of it, as each part knows them.
+@dataclass(frozen=True)
+class MeasuredCapture:
+    """A capture as rules see it.
 
-    `windows` are those of the devices, `covered` and `steady` what findings cover of them and their steady parts, by
-    row of Trace.devices; a device without time that findings cover is only in `windows`. `counted` is the number of
-    counted iterations, None if there are none. `whole` is Analysis.whole, `covers_run` Analysis.covers_run, and `run`
-    Analysis.run.
+    Attributes:
+        analysis: The figures of the capture, without findings and without the time without the profiler.
+        devices: The GPUs that work in the time that findings cover.
+        annotating: For each row of Trace.threads the thread that annotates for its process, or -1.
+        nesting: Builds the index of Trace.ranges at its first call.
     """
 
-    windows: Mapping[int, Window]
-    covered: Mapping[int, Window]
-    steady: Mapping[int, Window]
-    counted: int | None
-    whole: bool
-    covers_run: bool
-    run: Window
-
-    @classmethod
-    def from_times(
-        cls,
-        devices: Mapping[int, tuple[Window, Window]],
-        counted: int | None,
-        run: Window,
-        *,
-        whole: bool,
-    ) -> Covered:
-        """Return what findings cover; `devices` have their window and their steady part."""
-        covered = {row: window if whole else steady for row, (window, steady) in devices.items()}
-        return cls(
-            {row: window for row, (window, _) in devices.items()},
-            {row: window for row, window in covered.items() if window.length},
-            {row: steady for row, (_, steady) in devices.items()},
-            counted or None,
-            whole,
-            whole or counted is None,
-            run,
-        )
-
-
-class CapturePart(NamedTuple):
-    """The rows of one part of a capture, for Rule.collect. It has no figures of the whole capture, only its times.
-
-    `trace` has operations and calls around the part, `host` the blocking calls of the part. `covered` is what findings
-    cover. `annotating` holds for each row of Trace.threads the thread that annotates for its process, or -1. `nesting`
-    builds the index of Trace.ranges at its first call.
-    """
-
-    trace: Trace
-    host: HostUse
-    devices: tuple[DevicePart, ...]
-    covered: Covered
+    analysis: Analysis
+    devices: tuple[GpuWork, ...]
     annotating: Times
     nesting: Callable[[], Nesting]
 
-    def calls_for(self, device: DevicePart) -> pl.DataFrame:
-        """Return the rows of Trace.api that begin in the part, while findings cover the device."""
-        window = device.window
-        return self.trace.own_calls.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
+    @property
+    def trace(self) -> Trace:
+        """The events."""
+        return self.analysis.trace
+
+    @property
+    def host(self) -> HostUse:
+        """The blocking calls."""
+        return self.analysis.host
 
     @property
     def program(self) -> Program:
         """The kind of the program."""
-        return self.trace.program
+        return self.analysis.program
+
+    @property
+    def counted(self) -> int | None:
+        """The number of counted iterations, None if there are none."""
+        iterations = self.analysis.iterations
+        return None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped or None
+
+    @property
+    def operation_count(self) -> int:
+        """The number of operations that start in the window of the trace."""
+        window, start = self.trace.window or EVERYTHING, self.trace.operations["start"].to_numpy()
+        first, stop = np.searchsorted(start, (window.start, window.end)).tolist()
+        return int(stop - first)
+
+    def thread_name(self, thread: int) -> str:
+        """Return the name of a row of Trace.threads, or its id if it has none."""
+        name, number = self.trace.threads.select("name", "tid").row(thread)
+        return name or str(number)
+
+    def per_iteration(self, count: int) -> str:
+        """Return " (one per iteration)" or " (21 per iteration)"; "" if `count` is less than one per iteration."""
+        if not self.counted or count < self.counted:
+            return ""
+        each = f"{count / self.counted:.0f}"
+        return f" ({'one' if each == '1' else each} per iteration)"
+
+    def calls_for(self, device: GpuWork) -> pl.DataFrame:
+        """Return the rows of Trace.api that begin in the time in which findings cover the device."""
+        window = device.window
+        return self.trace.own_calls.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
         """Return the innermost range (row of Trace.ranges) open on each thread at each moment, or -1.
@@ -225,52 +232,6 @@ def fold_numbers(name: str) -> str:
     return NUMBER.sub("#", name)
 
 
-class DeviceFacts(NamedTuple):
-    """The figures of a device in the whole capture, in the part of its window that findings cover.
-
-    This is the steady part, or the whole window if Analysis.whole. `steady` is the steady part, or the whole window
-    without iterations.
-    """
-
-    use: DeviceUse
-    steady: Window
-
-    @property
-    def row(self) -> int:
-        """The row of Trace.devices."""
-        return self.use.device
-
-
-class CaptureFacts(NamedTuple):
-    """The figures of a whole capture, for Rule.decide.
-
-    `counted` is the number of counted iterations, None if there are none. `sizes` are the numbers of operations and
-    calls of the capture. The trace of `analysis` has its small tables alone.
-    """
-
-    analysis: Analysis
-    devices: tuple[DeviceFacts, ...]
-    counted: int | None
-    sizes: Mapping[str, int]
-
-    @property
-    def program(self) -> Program:
-        """The kind of the program."""
-        return self.analysis.program
-
-    def thread_name(self, thread: int) -> str:
-        """Return the name of a row of Trace.threads, or its id if it has none."""
-        name, number = self.analysis.trace.threads.select("name", "tid").row(thread)
-        return name or str(number)
-
-    def per_iteration(self, count: int) -> str:
-        """Return " (one per iteration)" or " (21 per iteration)"; "" if `count` is less than one per iteration."""
-        if not self.counted or count < self.counted:
-            return ""
-        each = f"{count / self.counted:.0f}"
-        return f" ({'one' if each == '1' else each} per iteration)"
-
-
 @dataclass(frozen=True, slots=True)
 class FindingDraft:
     """A finding before it is priced. Its texts are the entry with its id (pricing/texts.py).
@@ -294,8 +255,8 @@ class FindingDraft:
     """
 
     id: str
-    device: DeviceFacts
-    claims: tuple[Claim, ...]
+    device: GpuWork
+    claims: tuple[Claim | GroupClaim, ...]
     values: Mapping[str, object] = field(default_factory=dict)
     case: str = ""
     key: str = ""
@@ -310,24 +271,42 @@ class FindingDraft:
     once: bool = False
 
 
-def collect_nothing(_part: CapturePart, _device: DevicePart) -> Collected[Any]:
+@dataclass(frozen=True)
+class Rule:
+    """What explains lost time. The docstring of the module of `find` states symptom, cause, remedy and claims.
+
+    Attributes:
+        name: The name of its module.
+        find: Yields the drafts of a GPU, with claims on its ledger (pricing/ledger.py), or notes.
+        entries: The texts of its findings by id (pricing/texts.py), if they are not files of traceview.
+        place: Traceview's own rules claim time in this order.
+    """
+
+    name: str
+    find: Callable[[MeasuredCapture, GpuWork], Iterator[FindingDraft | Note]]
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    place: int = 0
+
+
+# Until every rule has `find`:
+CapturePart: TypeAlias = MeasuredCapture
+CaptureFacts: TypeAlias = MeasuredCapture
+DevicePart: TypeAlias = GpuWork
+DeviceFacts: TypeAlias = GpuWork
+
+
+def collect_nothing(_part: MeasuredCapture, _device: GpuWork) -> Collected[Any]:
     """Collect nothing: the figures of the capture decide."""
     return Collected(())
 
 
 @dataclass(frozen=True)
-class Rule(Generic[Sums]):
-    """What explains lost time. The docstring of the module of `decide` states symptom, cause, remedy and claims.
-
-    `collect` runs in each part of a capture, for each device, and returns sums and groups. `decide` runs once, with the
-    merged sums by device (row of Trace.devices), and yields findings whose claims name these groups. `entries` has the
-    texts of its findings by id (pricing/texts.py), if they are not files of traceview. Traceview's own rules claim time
-    in the order of `place`.
-    """
+class OldRule(Generic[Sums]):
+    """A rule with two functions."""
 
     name: str
-    decide: Callable[[CaptureFacts, Mapping[int, Sums]], Iterator[FindingDraft | Note]]
-    collect: Callable[[CapturePart, DevicePart], Collected[Sums]] = collect_nothing
+    decide: Callable[[MeasuredCapture, Mapping[int, Sums]], Iterator[FindingDraft | Note]]
+    collect: Callable[[MeasuredCapture, GpuWork], Collected[Sums]] = collect_nothing
     entries: Mapping[str, Entry] = field(default_factory=dict)
     place: int = 0
 

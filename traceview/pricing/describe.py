@@ -24,9 +24,10 @@ from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note, Trace
 from traceview.model.units import SIZES, TIMES, duration, plain, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MIN_SHARE, CaptureFacts, DevicePart, FindingDraft, severity_from_share
-from traceview.pricing.claims import Claim, ComputeClaim, IdleClaim
-from traceview.pricing.ledger import Grant
+from traceview.pricing.base import MIN_SHARE, FindingDraft, GpuWork, severity_from_share
+from traceview.pricing.claims import Claim as GroupClaim
+from traceview.pricing.claims import ComputeClaim, IdleClaim
+from traceview.pricing.ledger import Claim, GapClaim, Grant, KernelClaim
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 
@@ -76,24 +77,26 @@ class IdleHost(NamedTuple):
     states: Callable[[SourceLine | None], HostStates]
 
 
-def ask_for_host(claims: Sequence[Claim]) -> bool:
+def ask_for_host(claims: Sequence[Claim | GroupClaim]) -> bool:
     """Return whether a finding claims idle time that lines of the program can explain."""
     return not claimed_causes(claims) <= NOT_OF_THE_HOST
 
 
-def claimed_causes(claims: Sequence[Claim]) -> set[str]:
+def claimed_causes(claims: Sequence[Claim | GroupClaim]) -> set[str]:
     """Return the causes of idle time that a finding claims."""
-    return {cause for claim in claims if isinstance(claim, IdleClaim) for cause in claim.causes}
+    return {cause for claim in claims if isinstance(claim, (GapClaim, IdleClaim)) for cause in claim.causes}
 
 
-def granted_gaps(device: DevicePart, grant: Grant) -> tuple[pl.DataFrame, int]:
+def granted_gaps(device: GpuWork, grant: Grant) -> tuple[pl.DataFrame, int]:
     """Return the gaps of a grant to look at, rows of Gaps.frame, and the ns that are granted of them."""
     positions = _sample_gaps(grant.idle)
     rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
     return device.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
-def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:
+def name_place(
+    evidence: HostEvidence, claims: Sequence[Claim | GroupClaim], host: IdleHost | None, whole: str
+) -> FindingPlace:
     """Return where the host was in the idle time of a finding, if the capture shows it.
 
     `whole` is the word for the cost of the finding.
@@ -101,7 +104,7 @@ def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost |
     if host is None:
         return NOWHERE
     total, scale = host.looked_ns, host.idle_ns / host.looked_ns
-    first, causes = next(claim for claim in claims if isinstance(claim, IdleClaim)), claimed_causes(claims)
+    first, causes = next(claim for claim in claims if isinstance(claim, (GapClaim, IdleClaim))), claimed_causes(claims)
     share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
     line = max(filter(_names_who, host.lines), key=share, default=None)
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
@@ -234,9 +237,9 @@ class Price(NamedTuple):
     @classmethod
     def from_sums(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, granted: GrantSums) -> Price:
         """Price the grant of a draft on a device with these figures."""
-        whole = _priced_time(analysis, use, draft)
-        total, profiler = granted.total + draft.outside_ns, _profiler_part(use.gaps, granted)
-        left = whole - sum((use.gaps.profiler or {}).values())
+        whole, gaps = _priced_time(analysis, use, draft), analysis.part(use).gaps
+        total, profiler = granted.total + draft.outside_ns, _profiler_part(gaps, granted)
+        left = whole - sum((gaps.profiler or {}).values())
         return cls(
             total=total,
             gaps=granted.gaps,
@@ -271,11 +274,11 @@ class Details(NamedTuple):
     computes: bool
 
 
-def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
+def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
     """Return the finding of a draft that costs enough."""
     # The part is one of the cost. A title without it has another figure, which can be less.
     whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
-    place = name_place(facts.analysis.trace.evidence, draft.claims, details.host, whole)
+    place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
@@ -288,9 +291,9 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
         code=texts.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
-        cost_per_iteration_ns=_cost_per_iteration(facts, price),
+        cost_per_iteration_ns=_cost_per_iteration(analysis, price),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
-        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(facts, price),
+        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(analysis, price),
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
@@ -301,17 +304,17 @@ def describe(facts: CaptureFacts, draft: FindingDraft, texts: FindingTexts, pric
     )
 
 
-def _cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
+def _cost_per_iteration(analysis: Analysis, price: Price) -> int | None:
     """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost."""
-    iterations = facts.analysis.iterations
-    if isinstance(iterations, NotMeasured) or not facts.counted or not price.steady:
+    iterations = analysis.iterations
+    if isinstance(iterations, NotMeasured) or not iterations.counted or not price.steady:
         return None
-    return min(price.steady // facts.counted, iterations.time_ns)
+    return min(price.steady // iterations.counted, iterations.time_ns)
 
 
-def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: Price) -> int | None:
+def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price) -> int | None:
     """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
-    iterations, each = facts.analysis.iterations, _cost_per_iteration(facts, price)
+    iterations, each = analysis.iterations, _cost_per_iteration(analysis, price)
     if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:
         return None
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
@@ -367,9 +370,9 @@ def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
     words = {draft.id, "findings"}
     for claim in draft.claims:
-        if isinstance(claim, IdleClaim):
+        if isinstance(claim, (GapClaim, IdleClaim)):
             words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
-        elif isinstance(claim, ComputeClaim):
+        elif isinstance(claim, (KernelClaim, ComputeClaim)):
             words.add("compute")
         else:
             words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from traceview.model.plugins import RULE_GROUP, Plugin, is_fault, plugins
 from traceview.model.program import Program
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
-from traceview.pricing.claims import Collected
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, OldRule, Rule
 from traceview.pricing.texts import PRICED, Entry, read_entry, texts_for
 
 Result = TypeVar("Result")
@@ -25,7 +24,7 @@ class PackageRule(NamedTuple):
     plugin: Plugin
 
     @property
-    def rule(self) -> Rule[Any]:
+    def rule(self) -> Rule:
         """The rule. Raises UnfitRuleError if the entry point names something else."""
         rule = self.plugin.load()
         if not isinstance(rule, Rule):
@@ -34,24 +33,17 @@ class PackageRule(NamedTuple):
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """The texts of the rule's findings; empty also if it cannot be loaded, which `collect` reports."""
+        """The texts of the rule's findings; empty also if it cannot be loaded, which `find` reports."""
         loaded = guarded(self, lambda: self.rule)
         return {} if isinstance(loaded, Failure) else loaded.entries
 
-    def collect(self, part: CapturePart, device: DevicePart) -> Collected[Any]:
-        """Return what the rule collects. Raises UnfitRuleError if that is something else."""
-        collected = self.rule.collect(part, device)
-        if not isinstance(collected, Collected) or not isinstance(collected.sums, tuple):
-            raise UnfitRuleError("collect returns no Collected with a NamedTuple of sums")
-        return collected
-
-    def decide(self, facts: CaptureFacts, sums: Mapping[int, Any]) -> Iterator[FindingDraft | Note]:
+    def find(self, capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
         """Yield what the rule yields. Raises UnfitRuleError if that is neither a draft with an entry nor a note."""
-        for draft in self.rule.decide(facts, sums):
+        for draft in self.rule.find(capture, device):
             if not isinstance(draft, (FindingDraft, Note)):
-                raise UnfitRuleError("decide yields neither a FindingDraft nor a Note")
+                raise UnfitRuleError("find yields neither a FindingDraft nor a Note")
             if isinstance(draft, FindingDraft):
-                _check_texts(self.rule.entries, draft, facts.program)
+                _check_texts(self.rule.entries, draft, capture.program)
             yield draft
 
     def failure(self, error: BaseException) -> Failure:
@@ -69,7 +61,7 @@ class Failure(NamedTuple):
     note: Note
 
 
-AnyRule = Rule[Any] | PackageRule
+AnyRule = Rule | OldRule[Any] | PackageRule
 
 
 def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft, program: Program) -> None:

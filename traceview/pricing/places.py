@@ -9,13 +9,13 @@ from traceview.measure.activity import COMPUTE
 from traceview.model.findings import Place
 from traceview.model.trace import Trace
 from traceview.model.units import duration
-from traceview.pricing.base import DevicePart
+from traceview.pricing.base import GpuWork
 from traceview.pricing.ledger import Grant
 
 MAX_PLACES = 5
 
 
-def largest_places(trace: Trace, device: DevicePart, grant: Grant, label: str) -> tuple[Place, ...]:
+def largest_places(trace: Trace, device: GpuWork, grant: Grant, label: str) -> tuple[Place, ...]:
     """Return the MAX_PLACES places with the most granted time, largest first; equal ones in the order of time.
 
     `label` is what happened there.
@@ -29,7 +29,7 @@ def largest_places(trace: Trace, device: DevicePart, grant: Grant, label: str) -
     return tuple(sorted(places, key=lambda place: (-(place.cost_ns or 0), place.start_ns))[:MAX_PLACES])
 
 
-def _idle_place(trace: Trace, device: DevicePart, row: int, cost: int, label: str) -> Place:
+def _idle_place(trace: Trace, device: GpuWork, row: int, cost: int, label: str) -> Place:
     operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
     start, end = int(device.gap_start[row]), int(device.gap_end[row])
     share = "" if cost >= end - start else f", of which {duration(cost)}"
@@ -45,7 +45,7 @@ def _idle_place(trace: Trace, device: DevicePart, row: int, cost: int, label: st
     )
 
 
-def _compute_place(trace: Trace, device: DevicePart, position: int, cost: int, label: str) -> Place:
+def _compute_place(trace: Trace, device: GpuWork, position: int, cost: int, label: str) -> Place:
     work = device.activity
     operation = trace.operations.row(int(work.rows[position]), named=True)
     start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
@@ -60,7 +60,7 @@ def _compute_place(trace: Trace, device: DevicePart, position: int, cost: int, l
     )
 
 
-def _exposed_place(trace: Trace, device: DevicePart, start: int, end: int, label: str) -> Place:
+def _exposed_place(trace: Trace, device: GpuWork, start: int, end: int, label: str) -> Place:
     work = device.activity
     begun = int(np.searchsorted(work.start, start, side="right"))
     running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))

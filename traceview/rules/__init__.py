@@ -7,19 +7,23 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from traceview.pricing.base import Rule
+from traceview.pricing.base import OldRule, Rule
 from traceview.pricing.packages import AnyRule, rules_of_packages
 
 
 @cache
-def own_rules() -> tuple[Rule[Any], ...]:
+def own_rules() -> tuple[Rule | OldRule[Any], ...]:
     """Return the rules of this package, in the order in which they claim time.
 
     The most specific cause claims first: later rules cannot claim the time it is granted.
     """
     names = [module.name for module in iter_modules(__path__)]
     members = [getattr(import_module(f"{__name__}.{name}"), name, None) for name in names]
-    return tuple(sorted((rule for rule in members if isinstance(rule, Rule)), key=lambda rule: (rule.place, rule.name)))
+    return tuple(
+        sorted(
+            (rule for rule in members if isinstance(rule, (Rule, OldRule))), key=lambda rule: (rule.place, rule.name)
+        )
+    )
 
 
 def all_rules() -> tuple[AnyRule, ...]:

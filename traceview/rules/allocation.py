@@ -19,7 +19,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.model.units import quantity, verb
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
@@ -90,4 +90,4 @@ def _frequent_names(counts: dict[str, int]) -> str:
     return join_words([f"{counts[name]} {name}" for name in names])
 
 
-allocation = Rule("allocation", _decide, _collect, place=100)
+allocation = OldRule("allocation", _decide, _collect, place=100)

@@ -25,7 +25,7 @@ from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.model.analysis import DeviceUse
 from traceview.model.units import duration, quantity
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 from traceview.rules.exposed_communication import waits_for_stages
@@ -137,4 +137,4 @@ def _draft(device: DeviceFacts, late: DeviceUse, count: int, wait_ns: int, case:
     return FindingDraft("communication_wait", device, (ExposedClaim((COMMUNICATION,), "waits"),), values, case)
 
 
-communication_wait = Rule("communication_wait", _decide, _collect, place=140)
+communication_wait = OldRule("communication_wait", _decide, _collect, place=140)

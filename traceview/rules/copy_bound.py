@@ -24,7 +24,7 @@ from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
 from traceview.model.units import duration, rate, size
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.pageable_copies import pageable, pinned_remainder
@@ -43,7 +43,7 @@ class _CopyBoundSums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_CopyBoundSums]:
     trace = part.trace
-    if not _may_repeat(part.program, part.covered.counted):
+    if not _may_repeat(part.program, part.counted):
         return Collected(_CopyBoundSums(Counts.from_values(np.zeros(0, np.int64))))
     to_gpu = device.column(trace, "kind") == ALL_KINDS.index("h2d")
     return Collected(_CopyBoundSums(Counts.from_values(device.column(trace, "bytes")[to_gpu])))
@@ -107,4 +107,4 @@ def _repeated_copies(facts: CaptureFacts, to_gpu: Counts) -> str:
     )
 
 
-copy_bound = Rule("copy_bound", _decide, _collect, place=80)
+copy_bound = OldRule("copy_bound", _decide, _collect, place=80)

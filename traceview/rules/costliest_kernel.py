@@ -24,7 +24,7 @@ from traceview.model.analysis import DeviceUse
 from traceview.model.rows import KernelUse
 from traceview.model.trace import SOURCES
 from traceview.model.units import duration, operations, quantity, share
-from traceview.pricing.base import HIGH_SHARE, CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import HIGH_SHARE, CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.rules.shared_gpu import metric_sentence
 
@@ -254,4 +254,4 @@ def ncu_filter(row: KernelUse) -> str:
     return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
 
 
-costliest_kernel = Rule("costliest_kernel", _decide, _collect, place=250)
+costliest_kernel = OldRule("costliest_kernel", _decide, _collect, place=250)

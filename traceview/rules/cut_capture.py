@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
-from traceview.pricing.base import CaptureFacts, Rule
+from traceview.pricing.base import CaptureFacts, OldRule
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
@@ -19,7 +19,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
     unmatched = facts.analysis.unmatched
     count = unmatched.kernels + unmatched.copies + unmatched.memsets + unmatched.graphs
     open_ranges = int(facts.analysis.trace.ranges["open"].sum())
-    total = facts.sizes["operations"]
+    total = facts.operation_count
     if count == 0 and open_ranges == 0:
         return
     parts = [f"{quantity(count, 'GPU operation')} ({share(count, total)}) without a launch"] if count else []
@@ -33,4 +33,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
     )
 
 
-cut_capture = Rule("cut_capture", _decide, place=20)
+cut_capture = OldRule("cut_capture", _decide, place=20)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from traceview.model.analysis import NotMeasured
 from traceview.model.units import duration, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MEDIUM_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule
+from traceview.pricing.base import MEDIUM_SHARE, CaptureFacts, DeviceFacts, FindingDraft, OldRule
 from traceview.pricing.claims import ExposedClaim
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
@@ -63,4 +63,4 @@ def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
     return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)
 
 
-exposed_communication = Rule("exposed_communication", _decide, place=160)
+exposed_communication = OldRule("exposed_communication", _decide, place=160)

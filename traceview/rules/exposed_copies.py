@@ -26,7 +26,7 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.sums import Counts, KeyedSums
 from traceview.model.units import duration, quantity, rate, share, size
 from traceview.pricing.accounts import MEMSET, copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ExposedClaim
 from traceview.rules.pageable_copies import HOST_KINDS
 
@@ -117,4 +117,4 @@ def _in_kernel_gaps(copies: CopyOverlap, short: pl.DataFrame) -> dict[str, str]:
     return {"short": duration(ns), "pieces": f"{count:,}", "typical": duration(int(pieces.median))}
 
 
-exposed_copies = Rule("exposed_copies", _decide, _collect, place=170)
+exposed_copies = OldRule("exposed_copies", _decide, _collect, place=170)

@@ -31,7 +31,15 @@ from traceview.model.names import loading_words
 from traceview.model.stacks import OP
 from traceview.model.sums import Counts
 from traceview.model.trace import Trace, names_load_data, names_match
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    OldRule,
+    fold_numbers,
+)
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.rules.launch_bound import MAX_SHORT_GAP
 
@@ -269,4 +277,4 @@ def _range_claims(names: frozenset[str]) -> tuple[IdleClaim, ...]:
     return tuple(IdleClaim(("host",), _group(place), names) for place in range(-1, MAX_NAMES))
 
 
-host_bound = Rule("host_bound", _decide, _collect, place=190)
+host_bound = OldRule("host_bound", _decide, _collect, place=190)

@@ -31,7 +31,7 @@ from traceview.model.rows import StreamUse
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, OldRule
 from traceview.pricing.claims import Collected, GapGroup, Group, IdleClaim
 from traceview.pricing.texts import join_words
 
@@ -243,4 +243,4 @@ def _longest_pauses(device: DeviceFacts, sums: _IdleStreamSums, use: StreamUse) 
     )
 
 
-idle_stream = Rule("idle_stream", _decide, _collect, place=70)
+idle_stream = OldRule("idle_stream", _decide, _collect, place=70)

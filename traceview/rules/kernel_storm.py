@@ -28,7 +28,7 @@ from traceview.measure.storms import MIN_STORM, storms, tiny_operations
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.model.units import duration, quantity
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 
@@ -159,4 +159,4 @@ def _draft(device: DeviceFacts, sums: _KernelStormSums, name: str) -> FindingDra
     )
 
 
-kernel_storm = Rule("kernel_storm", _decide, _collect, place=120)
+kernel_storm = OldRule("kernel_storm", _decide, _collect, place=120)

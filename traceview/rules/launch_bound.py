@@ -27,7 +27,7 @@ from traceview.intervals import Rows, Times
 from traceview.model.findings import Place
 from traceview.model.sums import Counts, KeyedSums
 from traceview.model.units import duration, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
 MAX_SHORT_GAP = 100_000  # ns
@@ -131,4 +131,4 @@ def _longest_stretches(device: DeviceFacts, dense: pl.DataFrame) -> tuple[Place,
     return tuple(places)
 
 
-launch_bound = Rule("launch_bound", _decide, _collect, place=130)
+launch_bound = OldRule("launch_bound", _decide, _collect, place=130)

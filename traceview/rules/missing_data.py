@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 
 from traceview.model.program import capture_advice
 from traceview.model.trace import Note
-from traceview.pricing.base import CaptureFacts, Rule
+from traceview.pricing.base import CaptureFacts, OldRule
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
     """Yield a note for each kind of missing data."""
     trace = facts.analysis.trace
     how_to = capture_advice(trace.info.profiler)
-    if not facts.sizes["operations"]:
+    if not facts.operation_count:
         lost = any(note.id == "lost_launches" for note in trace.info.health)
         why = "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "
         why += "machine with such a GPU, "
@@ -29,7 +29,7 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
             f"{f'Capture it again, with {how_to.newer}, ' if lost else why}with `{how_to.gpu}`.",
             affects=("devices", "findings"),
         )
-    elif not facts.sizes["calls"]:
+    elif not len(facts.analysis.trace.api):
         yield Note(
             "no_cuda_calls",
             "The capture has no CUDA API calls: idle time has the cause `unknown`, and synchronizations are not "
@@ -38,4 +38,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
         )
 
 
-missing_data = Rule("missing_data", _decide, place=10)
+missing_data = OldRule("missing_data", _decide, place=10)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Note
 from traceview.model.units import duration, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
 MIN_OUTSIDE = 0.01  # share of the run; a shorter time outside the steady part is not worth a note
@@ -32,7 +32,7 @@ class _OutsideIterationsSums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_OutsideIterationsSums]:
     """Group the gaps outside the steady part, where findings cover the whole window."""
-    if not part.covered.whole:
+    if not part.analysis.whole:
         return Collected(_OutsideIterationsSums({}, {}))
     gaps = (slice(0, device.steady_gaps.start), slice(device.steady_gaps.stop, len(device.gap_start)))
     sums = [{cause: int(device.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES} for rows in gaps]
@@ -74,4 +74,4 @@ def _draft(device: DeviceFacts, sums: Mapping[str, int], name: str) -> FindingDr
     return FindingDraft(name, device, (IdleClaim(CAUSES, name),), {"causes": parts or "for unknown causes"})
 
 
-outside_iterations = Rule("outside_iterations", _decide, _collect, place=180)
+outside_iterations = OldRule("outside_iterations", _decide, _collect, place=180)

@@ -27,7 +27,7 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.model.units import duration, quantity, rate, share, size, verb
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, OldRule
 from traceview.pricing.claims import Collected, ExposedClaim, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, restart_gaps
@@ -167,4 +167,4 @@ def _apparent_cause(facts: CaptureFacts, blocked: int) -> str:
     return f"{call.api} looks like the cause, but blocks the host for only {total}. "
 
 
-pageable_copies = Rule("pageable_copies", _decide, _collect, place=90)
+pageable_copies = OldRule("pageable_copies", _decide, _collect, place=90)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from traceview.model.program import capture_advice
 from traceview.model.trace import Note
 from traceview.model.units import duration, share
-from traceview.pricing.base import MIN_SHARE, CaptureFacts, Rule
+from traceview.pricing.base import MIN_SHARE, CaptureFacts, OldRule
 
 
 def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
@@ -31,4 +31,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Not
             )
 
 
-profiler_overhead = Rule("profiler_overhead", _decide, place=50)
+profiler_overhead = OldRule("profiler_overhead", _decide, place=50)

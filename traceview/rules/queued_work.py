@@ -25,7 +25,7 @@ from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.model.units import duration, quantity, share
 from traceview.normalise.codes import categories
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.rules.shared_gpu import is_shared
 
@@ -138,4 +138,4 @@ def _late_case(device: DeviceFacts, sums: _QueuedWorkSums) -> tuple[str, dict[st
     return ("in_call", {"call": call, "part": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
 
 
-queued_work = Rule("queued_work", _decide, _collect, place=210)
+queued_work = OldRule("queued_work", _decide, _collect, place=210)

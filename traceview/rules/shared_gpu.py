@@ -15,7 +15,7 @@ from traceview.model.analysis import DeviceFigures
 from traceview.model.sizes import MetricMeans
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
-from traceview.pricing.base import CaptureFacts, Rule
+from traceview.pricing.base import CaptureFacts, OldRule
 
 MIN_ACTIVE = 0.2  # share of the SMs' cycles in idle samples
 MIN_SAMPLES = 20
@@ -62,4 +62,4 @@ def metric_sentence(use: DeviceFigures) -> str:
     return f" Measured by GPU metrics while it computes: {', '.join(known)} of the time." if known else ""
 
 
-shared_gpu = Rule("shared_gpu", _decide, place=30)
+shared_gpu = OldRule("shared_gpu", _decide, place=30)

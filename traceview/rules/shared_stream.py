@@ -24,7 +24,7 @@ from traceview.model.sums import KeyedSums
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.model.units import duration, quantity, size, verb
 from traceview.pricing.accounts import copy_key
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ExposedClaim, TimeGroup
 from traceview.pricing.texts import join_words
 
@@ -113,4 +113,4 @@ def _draft(
     )
 
 
-shared_stream = Rule("shared_stream", _decide, _collect, place=150)
+shared_stream = OldRule("shared_stream", _decide, _collect, place=150)

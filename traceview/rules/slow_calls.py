@@ -20,7 +20,7 @@ from traceview.intervals import EMPTY, largest_positions
 from traceview.model.sums import KeyedSums
 from traceview.model.trace import Trace
 from traceview.model.units import duration
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import STEADY, Collected, IdleClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.synchronize import calls_of_device, total_cost
@@ -84,4 +84,4 @@ def _launches_after_longest(waits: pl.DataFrame) -> str:
     return f" (up to {duration(longest['ns'][0])} before {join_words(names)})" if names else ""
 
 
-slow_calls = Rule("slow_calls", _decide, _collect, place=200)
+slow_calls = OldRule("slow_calls", _decide, _collect, place=200)

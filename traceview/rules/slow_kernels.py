@@ -19,7 +19,7 @@ import numpy as np
 
 from traceview.model.program import Program
 from traceview.model.units import duration
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.speedups import FINDABLE, Speedup
 from traceview.pricing.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
@@ -119,4 +119,4 @@ def _case(speedup: Speedup, sums: SpeedupSums) -> str:
     return speedup.name if speedup.name in ("fp16", "bf16") else ""
 
 
-slow_kernels = Rule("slow_kernels", _decide, _collect, place=230)
+slow_kernels = OldRule("slow_kernels", _decide, _collect, place=230)

@@ -23,7 +23,7 @@ from traceview.intervals import Times
 from traceview.measure.kernels.families import MATRIX
 from traceview.model.sums import KeyedSums
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
 from traceview.pricing.speedups.steps import KernelSequence
 
@@ -110,4 +110,4 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, kind: str, grids: pl.DataFr
     return FindingDraft(kind, device, (ComputeClaim(kind),), values, "library" if library else "")
 
 
-small_grids = Rule("small_grids", _decide, _collect, place=240)
+small_grids = OldRule("small_grids", _decide, _collect, place=240)

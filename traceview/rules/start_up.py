@@ -39,7 +39,15 @@ from traceview.model.findings import Place
 from traceview.model.sums import KeyedSums, sum_mappings
 from traceview.model.trace import EVERYTHING, Window, names_load_data, names_match
 from traceview.model.units import duration, plain
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule, fold_numbers
+from traceview.pricing.base import (
+    CaptureFacts,
+    CapturePart,
+    DeviceFacts,
+    DevicePart,
+    FindingDraft,
+    OldRule,
+    fold_numbers,
+)
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 from traceview.pricing.ledger import sum_columns
 from traceview.pricing.texts import join_words
@@ -101,8 +109,11 @@ class _StartUpSums(NamedTuple):
 
 def _collect(part: CapturePart, device: DevicePart) -> Collected[_StartUpSums]:
     """Sum the calls before and after the work, and label long gaps with the call that takes most of each."""
-    run, processes = part.covered.run, part.trace.devices["processes"]
-    windows = [(processes[row].to_list(), window) for row, window in part.covered.windows.items()]
+    run, processes = part.analysis.run, part.trace.devices["processes"]
+    windows = [
+        (processes[row].to_list(), window)
+        for row, window in ((use.device, use.window) for use in part.analysis.devices)
+    ]
     work = _work_time(windows, device.process_ids)
     calls = calls_of_processes(part.trace, pl.Series(device.process_ids, dtype=pl.Int32))
     own = with_shapes(part.trace, calls)
@@ -351,4 +362,4 @@ def _end(facts: CaptureFacts, device: DeviceFacts, after: Mapping[str, int], las
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
-start_up = Rule("start_up", _decide, _collect, place=60)
+start_up = OldRule("start_up", _decide, _collect, place=60)

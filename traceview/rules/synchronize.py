@@ -19,7 +19,7 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.units import duration, quantity
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
 from traceview.pricing.texts import join_words
 
@@ -110,4 +110,4 @@ def restart_gaps(device: DevicePart, calls: pl.DataFrame) -> GapGroup:
     return GapGroup(rows, limits=np.minimum(limits, MAX_RESTART))
 
 
-synchronize = Rule("synchronize", _decide, _collect, place=110)
+synchronize = OldRule("synchronize", _decide, _collect, place=110)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from traceview.model.trace import KINDS
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
@@ -46,4 +46,4 @@ def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Fin
         yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
 
 
-unknown_launch = Rule("unknown_launch", _decide, _collect, place=220)
+unknown_launch = OldRule("unknown_launch", _decide, _collect, place=220)

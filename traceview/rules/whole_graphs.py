@@ -22,7 +22,7 @@ from traceview.model.analysis import CAUSES
 from traceview.model.trace import SOURCES, Note, Trace
 from traceview.model.units import duration, quantity, share
 from traceview.normalise.lost_events import graphs_without_work
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Rule
+from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
 from traceview.pricing.claims import Collected, GapGroup, IdleClaim
 
 GRAPH = SOURCES.index("graph")
@@ -90,4 +90,4 @@ def _note(device: DeviceFacts, count: int, inside: int) -> Note:
     )
 
 
-whole_graphs = Rule("whole_graphs", _decide, _collect, place=40)
+whole_graphs = OldRule("whole_graphs", _decide, _collect, place=40)
