@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from traceview.model.stacks import HostPlace
 
-SEVERITIES = ("high", "medium", "low")
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
 

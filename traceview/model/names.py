@@ -73,11 +73,6 @@ SEARCHED_AT_ONCE = 1 << 16  # bytes of names between two looks at the clock
 REASON = re.compile(r"^error: (.*)$", re.MULTILINE)
 
 
-def check_pattern(pattern: str, where: str) -> None:
-    """Check that a regular expression can be searched. Raises RequestError, which begins with `where`."""
-    _search(pl.Series([""]), pattern, where)
-
-
 def names_with_match(names: pl.Series, pattern: str, where: str) -> pl.Series:
     """Return the distinct names that contain a match of a regular expression.
 
