@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
 from tests.pages import inputs_of
-from traceview.measure.charts import LENGTH_EDGES, copy_groups, copy_totals, stream_pairs, streams_at_once
+from traceview.measure.charts import LENGTH_EDGES, copy_groups, streams_at_once
 from traceview.model.analysis import Analysis, Iteration
 from traceview.model.charts import Charts, CopyGroup, iteration_bars
 from traceview.model.trace import CopyKind, Memory, Trace, Window
@@ -59,7 +59,7 @@ def test_streams_at_once_counts_shared_nanoseconds(
 def test_limit_keeps_the_busiest_streams() -> None:
     trace = made_trace([(0, 10 * (stream + 1), "compute", stream, None) for stream in range(6)])
     [device] = analyze(trace).devices
-    found = streams_at_once(device, stream_pairs(trace, device.device, device.window), limit=3)
+    found = streams_at_once(trace, device, limit=3)
     assert found.streams == (5, 4, 3) and found.left_out == 3
     assert found.together_ns == ((60, 50, 40), (50, 50, 40), (40, 40, 40))
 
@@ -117,8 +117,7 @@ def trace_of_copies(copies: list[tuple[int, int, int, str, str]]) -> Trace:
 def test_copy_groups_have_every_copy(copies: list[tuple[int, int, int, str, str]], most: int) -> None:
     analysis = analyze(trace := trace_of_copies(copies))
     [device] = analysis.devices
-    totals, left_out = copy_totals(trace, device.device, most)
-    groups = copy_groups(totals, most)
+    groups, left_out = copy_groups(trace, device.device, most)
     fit = [one for one in copies if one[1] and one[2]]
     assert left_out == len(copies) - len(fit)
     assert len(groups) == len(fit) or most < len(fit)

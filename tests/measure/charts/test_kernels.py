@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from traceview.measure.charts.kernels import (
     IN_BOTH,
     IN_STEADY,
     IN_WINDOW,
-    KernelTotals,
+    KernelSums,
     kernel_groupings,
-    merge_kernels,
     sum_kernels,
+    with_at_most,
 )
 from traceview.measure.kernels.families import kernel_kind
 from traceview.measure.nvtx import project_operations
@@ -37,9 +36,9 @@ from traceview.model.trace import SHAPES, Window
 KERNELS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=40)
 
 
-def totals_of(kernels: list[tuple[int, int, int]], first: int = 0) -> KernelTotals:
-    """Return the totals of kernels (group, length, part); one starts every 50 ns."""
-    start = np.arange(first, first + len(kernels)) * 50
+def sums_of(kernels: list[tuple[int, int, int]]) -> KernelSums:
+    """Return the sums of kernels (group, length, part); one starts every 50 ns."""
+    start = np.arange(len(kernels)) * 50
     group, length, part = (np.array(column, np.int64) for column in zip(*kernels, strict=True))
     sums = pl.DataFrame(
         {
@@ -54,17 +53,16 @@ def totals_of(kernels: list[tuple[int, int, int]], first: int = 0) -> KernelTota
             "stream": pl.Series(group, dtype=pl.Int16),
         }
     )
+    of_length = sums.group_by("shape", "place", "part", "ns", maintain_order=True)
+    first = pl.col("start", "end", "stream").first()
+    sums = of_length.agg(pl.col("count", "total_ns").sum(), first).select(sums.columns)
     shapes = pl.DataFrame({name: [f"kernel {at}" if name == "name" else None for at in range(6)] for name in SHAPES})
     places = pl.DataFrame({name: [None] for name in PLACE}, schema=dict.fromkeys(PLACE, pl.String))
-    return KernelTotals(sums, shapes.cast(dict(SHAPES)), places)
+    return KernelSums(sums, shapes.cast(dict(SHAPES)), places)
 
 
-@given(KERNELS, st.integers(1, 7), st.lists(st.integers(0, 40)), st.booleans())
-def test_groups_of_slices_match_a_plain_loop(
-    kernels: list[tuple[int, int, int]], limit: int, cuts: list[int], steady: bool
-) -> None:
-    edges = sorted({0, len(kernels), *(cut for cut in cuts if cut < len(kernels))})
-    totals = merge_kernels([totals_of(kernels[low:high], low) for low, high in pairwise(edges)])
+@given(KERNELS, st.integers(1, 7), st.booleans())
+def test_groups_match_a_plain_loop(kernels: list[tuple[int, int, int]], limit: int, steady: bool) -> None:
     members: dict[int, list[int]] = defaultdict(list)
     for row, (group, _, part) in enumerate(kernels):
         if part != (IN_WINDOW if steady else IN_STEADY):
@@ -75,7 +73,7 @@ def test_groups_of_slices_match_a_plain_loop(
     expected += [(f"({len(order) - limit} others)", rest)] if rest else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_charts, "MAX_GROUPS", limit)
-        groupings = {grouping.by: grouping.groups for grouping in kernel_groupings(totals, steady=steady)}
+        groupings = {grouping.by: grouping.groups for grouping in kernel_groupings(sums_of(kernels), steady=steady)}
     assert set(groupings) == ({"shape", "kernel", "family"} if members else set())
     groups = groupings.get("kernel", ())
     assert [(group.name, group.count, group.total_ns) for group in groups] == [
@@ -91,14 +89,12 @@ def test_groups_of_slices_match_a_plain_loop(
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 40))
 def test_rounded_lengths_keep_sums_longest_and_first(lengths: list[int], limit: int) -> None:
-    both = [(length % 2, length, IN_BOTH) for length in lengths]
-    half = len(both) // 2
-    parts = [totals_of(part, first) for part, first in ((both[:half], 0), (both[half:], half)) if part]
-    exact, rounded = merge_kernels(parts), merge_kernels([merge_kernels([part], limit) for part in parts], limit)
+    exact = sums_of([(length % 2, length, IN_BOTH) for length in lengths])
+    rounded = exact._replace(sums=with_at_most(exact.sums, limit))
     # A shape has rows for its first kernel, and for at most 9 digits at 9 powers of ten.
     assert len(rounded.sums) <= max(limit, 2 * (1 + 90)) and len(rounded.sums) <= len(exact.sums)
     for group, other in zip(
-        *(kernel_groupings(totals, steady=True)[0].groups for totals in (exact, rounded)), strict=True
+        *(kernel_groupings(kernels, steady=True)[0].groups for kernels in (exact, rounded)), strict=True
     ):
         assert (group.count, group.total_ns, group.first) == (other.count, other.total_ns, other.first)
         assert group.longest.end - group.longest.start == other.longest.end - other.longest.start

@@ -8,7 +8,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.measure.charts import trees
-from traceview.measure.charts.trees import place_trees, tree_totals
+from traceview.measure.charts.trees import place_trees
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import locate_operations
 from traceview.model.trace import Window
@@ -20,7 +20,7 @@ def test_ranges_have_the_kernels_launched_inside_them(monkeypatch: pytest.Monkey
     work = trace.operations.with_row_index("index").filter(trace.operations["class"] == "compute")
     located = locate_operations(trace, project_operations(trace))
     window = Window(int(work["start"][0]), int(work["end"].max()))  # type: ignore[arg-type]
-    _, tree = place_trees(tree_totals(trace, 0, window, located))
+    _, tree = place_trees(trace, 0, window, located)
     # The backward pass runs on a thread without ranges, so it gets the ranges of the annotating thread.
     api, ranges = trace.api, trace.ranges.sort("start", "end", descending=[False, True])
     total: Counter[tuple[str, ...]] = Counter()
@@ -41,5 +41,5 @@ def test_ranges_have_the_kernels_launched_inside_them(monkeypatch: pytest.Monkey
         path: (total[path], own[path]) for path in total
     }
     monkeypatch.setattr(trees, "MAX_NODES", 2)
-    _, cut = place_trees(tree_totals(trace, 0, window, located))
+    _, cut = place_trees(trace, 0, window, located)
     assert [(node.name, node.own_ns) for node in cut] == [(node.name, node.own_ns) for node in tree[:2]]

@@ -1,7 +1,6 @@
 """Groups of a device's kernels with the longest, the median and the first of each, for the page's table of kernels.
 
-The kernels of each launch shape, place and length are one row of a small frame. These rows add up over the parts of a
-capture, and all figures follow from them.
+The kernels of each launch shape, place and length are one row of a small frame, and all figures follow from it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from traceview.model.charts import KernelGrouping, KernelInstance, LaunchShape, 
 from traceview.model.trace import SHAPES, Trace
 
 MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group
-MAX_SUMS = 200_000  # rows of KernelTotals.sums; lengths are rounded where there are more
-MAX_SUMS_OF_PARTS, MIN_SUMS = 4_000_000, 10_000  # rows in all parts together, and in one where there are many
+MAX_SUMS = 200_000  # rows of KernelSums.sums; lengths are rounded where there are more
 DIGITS = (3, 2, 1)  # digits of a rounded length; the first that gives at most MAX_SUMS rows is used
 # A kernel counts in the window of its device, in the steady part, or in both. One that crosses the border of the steady
 # part counts twice, with its length inside the window and with its length inside the steady part.
@@ -30,8 +28,8 @@ IN_WINDOW, IN_BOTH, IN_STEADY = range(3)
 KEYS = ("shape", "place", "part")
 
 
-class KernelTotals(NamedTuple):
-    """The kernels of a device in a capture or in a part of it.
+class KernelSums(NamedTuple):
+    """The kernels of a device.
 
     `sums` has a row for each launch shape, place, part (IN_WINDOW, ...) and length in ns: shape (row of `shapes`),
     place (row of `places`), part, ns, count, total_ns, and start, end and stream of the first of these kernels. If
@@ -44,8 +42,8 @@ class KernelTotals(NamedTuple):
     places: pl.DataFrame
 
 
-def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MAX_SUMS) -> KernelTotals:
-    """Return the kernels inside the window of a device, which may be that of a part."""
+def sum_kernels(trace: Trace, device: DeviceUse, places: Places) -> KernelSums:
+    """Return the kernels inside the window of a device."""
     operations, window, steady = trace.operations, device.window, device.steady.window
     is_kernel = operations["source"].to_physical().to_numpy() == KERNEL
     on_device = operations["device"].to_numpy() == device.device
@@ -92,34 +90,11 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places, limit: int = MA
         pl.Series("end", end[first]),
         pl.Series("stream", operations["stream"].to_numpy()[rows[first]]),
     )
-    return _used_rows(KernelTotals(_with_at_most(sums, limit), trace.shapes, distinct))
+    return KernelSums(with_at_most(sums, MAX_SUMS), trace.shapes, distinct)
 
 
-def sums_of_part(part_count: int) -> int:
-    """Return the limit of rows in a part. One process keeps the rows of all `parts`; a row takes about 50 bytes."""
-    return min(MAX_SUMS, max(MAX_SUMS_OF_PARTS // part_count, MIN_SUMS))
-
-
-def merge_kernels(parts: Sequence[KernelTotals], limit: int = MAX_SUMS) -> KernelTotals:
-    """Return the totals of a capture from those of its parts, in the order of time."""
-    shapes, shape = distinct_rows([part.shapes for part in parts])
-    places, place = distinct_rows([part.places for part in parts])
-    numbered = (
-        part.sums.with_columns(
-            pl.Series("shape", of_shape[part.sums["shape"].to_numpy()], pl.Int32),
-            pl.Series("place", of_place[part.sums["place"].to_numpy()], pl.Int32),
-        )
-        for part, of_shape, of_place in zip(parts, shape, place, strict=True)
-    )
-    sums = pl.concat(numbered)
-    merged = sums.group_by(*KEYS, "ns", maintain_order=True).agg(
-        pl.col("count", "total_ns").sum(), pl.col("start", "end", "stream").first()
-    )
-    return KernelTotals(_with_at_most(merged.select(sums.columns), limit), shapes, places)
-
-
-def _with_at_most(sums: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Return KernelTotals.sums with at most `limit` rows, if rounded lengths allow it."""
+def with_at_most(sums: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """Return KernelSums.sums with at most `limit` rows, if rounded lengths allow it."""
     is_first = pl.struct(KEYS).is_first_distinct()
     for digits in DIGITS:
         if len(sums) <= limit:
@@ -131,29 +106,20 @@ def _with_at_most(sums: pl.DataFrame, limit: int) -> pl.DataFrame:
     return sums
 
 
-def _used_rows(totals: KernelTotals) -> KernelTotals:
-    """Return the totals without shapes and places that no kernel has."""
-    sums, frames = totals.sums, {"shape": totals.shapes, "place": totals.places}
-    for name, frame in frames.items():
-        used, number = np.unique(sums[name].to_numpy(), return_inverse=True)
-        sums, frames[name] = sums.with_columns(pl.Series(name, number, pl.Int32)), frame[used]
-    return KernelTotals(sums, *frames.values())
-
-
-def kernel_groupings(totals: KernelTotals, *, steady: bool) -> tuple[KernelGrouping, ...]:
+def kernel_groupings(device: KernelSums, *, steady: bool) -> tuple[KernelGrouping, ...]:
     """Return the kernels of the window of a device, or of its steady part, by launch shape, name, family and place.
 
     The groups by launch shape are in the order of the table of kernels. A place that no kernel has is left out.
     """
-    kernels = totals.sums.with_row_index("row").filter(pl.col("part") != (IN_WINDOW if steady else IN_STEADY))
+    kernels = device.sums.with_row_index("row").filter(pl.col("part") != (IN_WINDOW if steady else IN_STEADY))
     kernels = kernels.sort("ns", "row")
     shape, place = (kernels[name].to_numpy() for name in ("shape", "place"))
     shape_groups = [
-        KernelGrouping(name, _groups(kernels, codes[shape], texts)) for name, codes, texts in _by_shape(totals.shapes)
+        KernelGrouping(name, _groups(kernels, codes[shape], texts)) for name, codes, texts in _by_shape(device.shapes)
     ]
     place_groups = [
         KernelGrouping(name, _groups(kernels, codes[place], texts))
-        for name, codes, texts in _by_place(totals.places)
+        for name, codes, texts in _by_place(device.places)
         if codes[place].any()
     ]
     return (*shape_groups, *place_groups) if len(kernels) else ()
@@ -196,7 +162,7 @@ INSTANCE = ("start", "end", "stream")
 def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> tuple[SimilarKernels, ...]:
     """Return one group for each code, the costliest first, and one for all codes beyond MAX_GROUPS.
 
-    `kernels` has rows of KernelTotals.sums with `row`, their order in time; it is sorted by ns and row.
+    `kernels` has rows of KernelSums.sums with `row`, their order in time; it is sorted by ns and row.
     """
     coded = kernels.with_columns(pl.Series("code", code))
     costliest = coded.group_by("code").agg(pl.col("total_ns").sum()).sort("total_ns", "code", descending=[True, False])
@@ -217,24 +183,23 @@ def _groups(kernels: pl.DataFrame, code: Times, texts: Sequence[str | None]) -> 
 MAX_LAUNCH_SHAPES = 5000  # those with the most kernels
 
 
-def launch_shapes(totals: Sequence[KernelTotals], shapes: pl.DataFrame) -> tuple[LaunchShape, ...]:
+def launch_shapes(devices: Sequence[KernelSums], shapes: pl.DataFrame) -> tuple[LaunchShape, ...]:
     """Return the shapes of all devices' kernels with their number and median length, those with most kernels first.
 
-    LaunchShape.shape is the row of `shapes`, those of the timeline.
+    LaunchShape.shape is the row of `shapes`.
     """
-    if not totals:
+    if not devices:
         return ()
-    kernels = merge_kernels(totals, len(totals) * MAX_SUMS)
     before, count = pl.col("count").cum_sum(), pl.col("count").sum()
     shorter, longer = (pl.col("ns").get((before > (count - odd) // 2).arg_max()) for odd in (1, 0))
     uses = (
-        kernels.sums.filter(pl.col("part") != IN_STEADY)
+        pl.concat([device.sums for device in devices])
+        .filter(pl.col("part") != IN_STEADY)
         .sort("ns")
         .group_by("shape")
         .agg(pl.col("count", "total_ns").sum(), ((shorter + longer) // 2).alias("median_ns"))
     )
-    uses = pl.concat([kernels.shapes[uses["shape"].to_numpy()], uses.drop("shape")], how="horizontal")
-    uses = uses.join(shapes.with_row_index("shape"), on=list(SHAPES), nulls_equal=True)
+    uses = pl.concat([shapes[uses["shape"].to_numpy()], uses], how="horizontal")
     uses = uses.sort("count", *SHAPES, descending=[True, *[False] * len(SHAPES)]).head(MAX_LAUNCH_SHAPES)
     return tuple(
         LaunchShape(

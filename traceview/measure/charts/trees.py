@@ -23,20 +23,19 @@ MAX_NODES = 400  # the costliest nodes of a tree
 MAX_DEPTH = 16
 
 
-def tree_totals(trace: Trace, device: int, window: Window, places: Places) -> pl.DataFrame:
-    """Return place_totals of a part of a device's window with the ranges of each place; empty without work."""
-    work = device_activity(replace(trace, window=None), device)
-    return pl.DataFrame() if work is None else place_totals(PartInput(trace, work.clip(window), places), "ranges")
+def place_trees(
+    trace: Trace, device: int, window: Window, places: Places
+) -> tuple[tuple[PlaceNode, ...], tuple[RangeNode, ...]]:
+    """Return the kernel time of a device inside `window` by module, op and kernel, and by range.
 
-
-def place_trees(totals: pl.DataFrame) -> tuple[tuple[PlaceNode, ...], tuple[RangeNode, ...]]:
-    """Return the kernel time of a part of a device's window by module, op and kernel, and by range.
-
-    `totals` add up to those of tree_totals. Parents stand before children. A node can have more time than its children
-    together: the trees are bounded by MAX_NODES and MAX_DEPTH, and a range has time of its own, outside any inner
-    range.
+    Parents stand before children. A node can have more time than its children together: the trees are bounded by
+    MAX_NODES and MAX_DEPTH, and a range has time of its own, outside any inner range.
     """
-    return ((), ()) if totals.is_empty() else (_place_tree(totals), _range_tree(totals))
+    work = device_activity(replace(trace, window=None), device)
+    if work is None:
+        return (), ()
+    totals = place_totals(PartInput(trace, work.clip(window), places), "ranges")
+    return _place_tree(totals), _range_tree(totals)
 
 
 def _range_tree(totals: pl.DataFrame) -> tuple[RangeNode, ...]:
