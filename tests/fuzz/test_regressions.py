@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +22,6 @@ from traceview.comparison import compare
 from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
-from traceview.read.parquet import suppressed_stderr
 from traceview.replay.prediction import predict
 from traceview.report.analysis import document
 from traceview.report.analysis.page import render
@@ -100,17 +98,6 @@ def test_extreme_times_do_not_overflow(report: Path, far: int) -> None:
     )
     assert list(broken(document(analyze(report)))) == []
     assert judged(report, "analyze", "--no-html") == (0, [])
-
-
-def test_polars_panic_output_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
-    """A damaged parquet file printed a Rust backtrace before the error line."""
-    with pytest.raises(ValueError), suppressed_stderr():
-        os.write(2, b"thread 'async-executor-0' panicked at ...\n")
-        raise ValueError
-    assert capfd.readouterr().err == ""
-    with suppressed_stderr():
-        os.write(2, b"a warning\n")
-    assert capfd.readouterr().err == "a warning\n"
 
 
 @pytest.mark.parametrize("command", ["analyze", "info", "redact"])
