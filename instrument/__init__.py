@@ -7,7 +7,6 @@
     Stream, Streams, Event        named CUDA streams and events, which also work without a GPU
     record_stream                 makes tensors of one stream safe to use on another
     PrefetchLoader                copies batch N+1 to the GPU while batch N computes
-    PinnedCollator, PinnedBudget  a collate_fn that makes batches in pinned memory, within a budget
     SyncPolicy, AsyncMetrics      when the host waits for the GPU; reading losses without blocking
     StepMeter                     times of steps and their parts by CUDA events
     CaptureRange                  the steps that nsys records
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
     from instrument.config.sections import Capture, Checkpoint, Data, Distributed, Model, Monitor, Training
     from instrument.devices import usable_device
     from instrument.diagnosis.own import diagnose
-    from instrument.memory import PinnedBudget
     from instrument.modules import annotate_module
     from instrument.monitor.meter import StepMeter
-    from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
     from instrument.streams import Event, Stream, Streams, record_stream
     from instrument.sync import AsyncMetrics, SyncPolicy
@@ -55,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncMetrics", "Capture", "CaptureRange", "Checkpoint", "Checkpoints", "Config", "ConfigError", "Data",
     "Distributed", "Event", "Hooks", "InstrumentError", "Interrupts", "MicroBatches", "Model", "Monitor",
-    "PinnedBudget", "PinnedCollator", "PrefetchLoader", "StepMeter", "Stream", "Streams", "SyncPolicy", "Training",
+    "PrefetchLoader", "StepMeter", "Stream", "Streams", "SyncPolicy", "Training",
     "annotate", "annotate_collections", "annotate_module", "diagnose", "mark", "phase", "record_stream",
     "retry_loader", "train", "usable_device",
 ]  # fmt: skip
@@ -67,10 +64,8 @@ _NAMES = {
     "config.sections": "Capture Checkpoint Data Distributed Model Monitor Training",
     "devices": "usable_device",
     "diagnosis.own": "diagnose",
-    "memory": "PinnedBudget",
     "modules": "annotate_module",
     "monitor.meter": "StepMeter",
-    "pinned": "PinnedCollator",
     "prefetch": "PrefetchLoader",
     "streams": "Event Stream Streams record_stream",
     "sync": "AsyncMetrics SyncPolicy",

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from instrument.config.sections import Data, Model
 from instrument.errors import ConfigError
-from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
+from instrument.memory import available_bytes, format_bytes, pinned_bytes
 from instrument.monitor.loader import LoaderGauge
-from instrument.pinned import PinnedCollator
+from instrument.pinned import pin
 from instrument.trees import nbytes, tensors
 
 
@@ -101,8 +101,7 @@ class LoaderBatches:
     Args:
         samples: the data set.
         data: workers, prefetch_factor, persistent_workers and pinned_budget.
-        pinned: whether batches are in pinned memory. Without workers they are collated there; with workers the
-            DataLoader's thread pins them.
+        pinned: whether batches are in pinned memory.
         seed: seed of the workers. torch's global generator is not used.
         gauge: counts what the loader does.
 
@@ -116,7 +115,6 @@ class LoaderBatches:
         if pinned and data.workers:
             ahead = data.workers * (data.prefetch_factor or PREFETCH_FACTOR)
             _check_pinned(samples, ahead, data, f"workers: {ahead} batches loaded ahead", "use fewer workers")
-        collates_pinned = pinned and not data.workers
         self._gauge = gauge or LoaderGauge()
         self._indices = _CurrentIndices()
         self._loader = DataLoader(
@@ -125,8 +123,7 @@ class LoaderBatches:
             num_workers=data.workers,
             prefetch_factor=data.prefetch_factor,
             persistent_workers=data.persistent_workers,
-            collate_fn=PinnedCollator(PinnedBudget(data.pinned_budget)) if collates_pinned else None,
-            pin_memory=pinned and not collates_pinned,
+            pin_memory=pinned,
             generator=torch.Generator().manual_seed(seed % (1 << 64)),
         )
 
@@ -168,7 +165,7 @@ class KeptBatches:
             _check_pinned(samples, count, data, f"{_keep_setting(data)}: {count} batches", "keep fewer samples")
         made = LoaderBatches(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
         if pinned:
-            made = map(PinnedCollator(PinnedBudget(data.pinned_budget)).pin, made)
+            made = map(pin, made)
         self._batches = list(made)
         self._stride = order.batch * order.world
 

@@ -1,94 +1,13 @@
-"""Host memory: how much is available, and a budget for pinned memory."""
+"""Host memory: how much is available, and how much a process uses."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
 from pathlib import Path
-
-from instrument.errors import ConfigError, InstrumentError
 
 _PAGE = 4096
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-class PinnedBudget:
-    """A limit on the bytes of pinned memory in use. Can be shared between threads.
-
-    Pinned memory cannot be swapped out, so a program that pins without a limit can run the machine out of memory.
-
-        budget = PinnedBudget(2 << 30)
-        budget.take(size)  # raises InstrumentError above 2 GiB
-        budget.give(size)
-
-    Args:
-        limit_bytes: the limit in bytes.
-
-    Raises:
-        ConfigError: `limit_bytes` is not positive.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        if limit_bytes <= 0:
-            raise ConfigError(f"invalid pinned budget of {limit_bytes} bytes: use at least the size of one batch")
-        self.limit_bytes = limit_bytes
-        self._used = self._peak = 0
-        self._returned: deque[int] = deque()
-        self._lock = threading.Lock()
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes in use now."""
-        with self._lock:
-            return self._settle()
-
-    def try_take(self, size: int) -> bool:
-        """Count `size` bytes as used and return True; return False, without counting them, if that exceeds the limit.
-
-        Raises:
-            InstrumentError: the limit allows it, but the machine does not have that much memory left.
-        """
-        with self._lock:
-            used = self._settle() + size
-            if used > self.limit_bytes:
-                return False
-            if used > self._peak:  # torch keeps returned memory, so use up to the peak needs no new memory
-                self._check_machine(used - self._peak)
-                self._peak = used
-            self._used = used
-            return True
-
-    def take(self, size: int) -> None:
-        """Count `size` bytes as used.
-
-        Raises:
-            InstrumentError: that exceeds the limit, or the machine does not have that much memory left.
-        """
-        if not self.try_take(size):
-            raise InstrumentError(
-                f"pinned memory: {format_bytes(size)} more exceed the budget of {format_bytes(self.limit_bytes)}, of "
-                f"which {format_bytes(self.used_bytes)} are in use: raise the budget, or use a smaller batch or depth"
-            )
-
-    def give(self, size: int) -> None:
-        """Count `size` bytes as returned."""
-        # Takes no lock: the garbage collector can call this while this thread holds the lock.
-        self._returned.append(size)
-
-    def _settle(self) -> int:
-        while self._returned:
-            self._used -= self._returned.popleft()
-        return self._used
-
-    def _check_machine(self, size: int) -> None:
-        available = available_bytes()
-        if available is not None and size > available:
-            raise InstrumentError(
-                f"pinned memory: {format_bytes(size)} more fit into the budget of {format_bytes(self.limit_bytes)}, "
-                f"but the machine has only {format_bytes(available)} left: use a smaller batch or depth"
-            )
 
 
 def pinned_bytes(size: int) -> int:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +24,14 @@ from instrument.background import Background, BackgroundThread
 from instrument.checkpoint.states import random_state_kept
 from instrument.devices import current_device, usable_device
 from instrument.errors import ConfigError, InstrumentError
-from instrument.memory import PinnedBudget
-from instrument.pinned import PinnedRing
+from instrument.memory import format_bytes
+from instrument.pinned import bytes_to_pin, pin
 from instrument.ranges import COPY, DATA_LOAD, annotate, phase
 from instrument.streams import Event, Stream, record_stream
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
 
 State = Callable[[], Any]
+_POLL_SECONDS = 0.0005
 
 
 def loader_state(loader: Any) -> State | None:
@@ -104,15 +107,24 @@ class Copier:
         loader: the loader whose position is recorded.
         device: the target device.
         streams: the copy streams, used in turn.
-        ring: the pinned buffers.
+        slots: how many batches can be in pinned memory.
+        budget_bytes: how many bytes of it.
         timing: whether the events of a copy measure time.
     """
 
     def __init__(
-        self, loader: Any, device: torch.device, streams: Sequence[Stream], ring: PinnedRing, *, timing: bool
+        self,
+        loader: Any,
+        device: torch.device,
+        streams: Sequence[Stream],
+        slots: int,
+        budget_bytes: int,
+        *,
+        timing: bool,
     ) -> None:
         self._loader, self.device, self._streams = loader, device, cycle(streams)
-        self._ring, self._timing = ring, timing
+        self._slots, self._budget, self._timing = slots, budget_bytes, timing
+        self._copying: deque[tuple[int, Any, Event]] = deque()  # the memory stays while it is read
         self._caller = Stream.current(device)
 
     def load(self, source: Iterator[Any]) -> HostBatch:
@@ -122,18 +134,32 @@ class Copier:
             return HostBatch(batch, LoaderPosition.current(self._loader))
 
     def copy(self, batch: HostBatch) -> CopiedBatch:
-        """Pin a batch and issue its copy; the ring reuses its memory once the copy is done."""
+        """Pin a batch and issue its copy, once earlier ones have left room for it."""
         with current_device(self.device):
             with annotate("pin"):
-                lease = self._ring.pin(batch.tree)
-            try:
-                with phase(COPY):
-                    copied = self._issue_copy(lease.tree, batch.position)
-            except BaseException:
-                self._ring.release(lease)
-                raise
-            self._ring.release(lease, copied.ready)
+                size = bytes_to_pin(batch.tree)
+                self._wait_for_room(size)
+                pinned = pin(batch.tree)
+            with phase(COPY):
+                copied = self._issue_copy(pinned, batch.position)
+            self._copying.append((size, pinned, copied.ready))
             return copied
+
+    def _wait_for_room(self, size: int) -> None:
+        """Wait until a batch of `size` bytes fits. Polling costs less than a call that a capture shows as a wait."""
+        if size > self._budget:
+            raise InstrumentError(
+                f"pinned memory: one batch takes {format_bytes(size)}, more than the budget of "
+                f"{format_bytes(self._budget)}: raise the budget, or use a smaller batch"
+            )
+        while self._copying:
+            is_full = len(self._copying) == self._slots or sum(row[0] for row in self._copying) + size > self._budget
+            if self._copying[0][2].query():
+                self._copying.popleft()
+            elif is_full:
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
 
     def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
         """Copy `leaf` to the device on the current stream, into `target` if it is given."""
@@ -220,8 +246,7 @@ class PrefetchLoader:
         device: the device that batches are copied to.
         depth: how many copied batches can wait for the consumer, at least 1. More than 1 only helps if loading times
             vary.
-        budget_bytes: the limit of pinned memory, in bytes. Up to depth + 2 batches are in pinned memory, those of all
-            iterations together.
+        budget_bytes: the limit of pinned memory, in bytes. Each iteration has up to depth + 2 batches there.
         stream: the copy stream, or several that are used in turn; None for a new one.
         on_copy: called for each batch when it is returned, with the events before and after its copy and the copied
             bytes. The events have timing, but may not be done. Not called without a GPU.
@@ -243,11 +268,13 @@ class PrefetchLoader:
     ) -> None:
         if depth < 1:
             raise ConfigError(f"invalid depth {depth}: use 1 or more, or do not prefetch")
+        if budget_bytes <= 0:
+            raise ConfigError(f"invalid budget of {budget_bytes} bytes: use at least the size of one batch")
         self.loader, self.depth, self.on_copy = loader, depth, on_copy
         self.device = _with_index(usable_device(device))
         self.streams = (stream,) if isinstance(stream, Stream) else tuple(stream or ())
         self.streams = self.streams or (Stream.create("copy", self.device),)
-        self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
+        self.budget_bytes = budget_bytes
         self._open: weakref.WeakSet[_PrefetchIterator | _DirectIterator] = weakref.WeakSet()
         self._readers: weakref.WeakSet[BackgroundThread[Any, Any]] = weakref.WeakSet()
         self._position: Any = None
@@ -264,7 +291,9 @@ class PrefetchLoader:
         if self.device.type != "cuda":
             return _DirectIterator(self)
         timing = self.on_copy is not None
-        return _PrefetchIterator(self, Copier(self.loader, self.device, self.streams, self.ring, timing=timing))
+        slots = self.depth + 2
+        copier = Copier(self.loader, self.device, self.streams, slots, self.budget_bytes, timing=timing)
+        return _PrefetchIterator(self, copier)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # raises TypeError for an iterable without a length

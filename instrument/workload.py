@@ -19,11 +19,10 @@ from instrument.config.sections import Precision, Training
 from instrument.config.settings import is_reference
 from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
-from instrument.memory import PinnedBudget
 from instrument.models import Transformer, check, tune
 from instrument.monitor.loader import LoaderGauge
 from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, load_reference, stream_length
-from instrument.pinned import PinnedCollator
+from instrument.pinned import pin
 from instrument.trainer.hooks import Hooks
 from instrument.trainer.learner import ComputeLoss, CountTerms, Learner, call_model
 from instrument.trainer.optimizer import MakeOptimizer
@@ -137,7 +136,7 @@ class Workload:
             return map_style_loader(self._data, data, seed, **about, pinned=pinned, gauge=gauge)
         _check_divided(self._data, world)
         pins = pinned and not getattr(self._data, "pin_memory", False)
-        finish = PinnedCollator(PinnedBudget(data.pinned_budget)).pin if pins else None
+        finish = pin if pins else None
         return StreamLoader(self._data, seed=seed, start=start, endless=endless, finish=finish, gauge=gauge)
 
     def draws_random_numbers(self) -> bool:

@@ -4,40 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from instrument import memory
-from instrument.errors import ConfigError, InstrumentError
-from instrument.memory import PinnedBudget, available_bytes, format_bytes
+from instrument.memory import available_bytes, format_bytes
 
 KIB = 1024
-
-
-def test_budget_limit() -> None:
-    budget = PinnedBudget(100)
-    budget.take(60)
-    assert not budget.try_take(41)
-    with pytest.raises(InstrumentError, match="41 bytes more exceed the budget of 100 bytes, of which 60 bytes"):
-        budget.take(41)
-    assert budget.used_bytes == 60
-    budget.give(60)
-    budget.take(100)
-    assert budget.used_bytes == 100
-
-
-def test_empty_budget() -> None:
-    with pytest.raises(ConfigError, match="invalid pinned budget of 0 bytes"):
-        PinnedBudget(0)
-
-
-def test_budget_beyond_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 50)
-    budget = PinnedBudget(100)
-    with pytest.raises(
-        InstrumentError, match="60 bytes more fit into the budget of 100 bytes, but the machine has only 50 bytes"
-    ):
-        budget.take(60)
-    assert budget.used_bytes == 0
 
 
 def test_available_bytes_of_machine_and_container(tmp_path: Path) -> None:

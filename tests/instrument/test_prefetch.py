@@ -4,7 +4,7 @@ import copy
 import gc
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,8 +17,6 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from instrument import prefetch, ranges  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.memory import PinnedBudget  # noqa: E402
-from instrument.pinned import PinnedRing  # noqa: E402
 from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
 from instrument.streams import Event, Streams  # noqa: E402
 from instrument.trees import map_tensors, tensors  # noqa: E402
@@ -33,6 +31,16 @@ class BadBatchError(Exception):
     pass
 
 
+def pinned_bytes_of_torch() -> int:
+    return int(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+
+
+@pytest.fixture(autouse=True)
+def copies_in_place_of_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(prefetch, "pin", lambda tree: map_tensors(tree, torch.Tensor.clone))
+
+
 class CopyingCopier(Copier):
     """Stands in for a GPU: it has its own copy of a batch after `copy_leaf`."""
 
@@ -42,7 +50,8 @@ class CopyingCopier(Copier):
 
 def copier_of(loader: PrefetchLoader, kind: type[Copier] = CopyingCopier) -> Copier:
     timing = loader.on_copy is not None
-    return kind(loader.loader, loader.device, loader.streams, loader.ring, timing=timing)
+    slots = loader.depth + 2
+    return kind(loader.loader, loader.device, loader.streams, slots, loader.budget_bytes, timing=timing)
 
 
 def prefetched(loader: PrefetchLoader) -> Iterator[Any]:
@@ -50,10 +59,7 @@ def prefetched(loader: PrefetchLoader) -> Iterator[Any]:
 
 
 def in_host_memory(loader: Iterable[Any], depth: int = 1, **how: Any) -> PrefetchLoader:
-    """Return a loader whose ring needs no GPU."""
-    made = PrefetchLoader(loader, "cpu", depth=depth, **how)
-    made.ring = PinnedRing(depth + 2, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-    return made
+    return PrefetchLoader(loader, "cpu", depth=depth, **how)
 
 
 def ahead(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
@@ -131,7 +137,7 @@ def test_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) 
     assert threads() == []
 
 
-def test_many_live_iterations_share_the_ring() -> None:
+def test_many_iterations_live_together() -> None:
     made = in_host_memory([torch.tensor(number) for number in range(9)])
     live = [prefetched(made) for _ in range(6)]
     got: list[list[int]] = []
@@ -244,18 +250,40 @@ def test_batch_beyond_budget() -> None:
         next(prefetched(made))
 
 
-def test_buffers_are_reused_across_epochs() -> None:
-    sizes: list[int] = []
+class Later(Event):
+    """A copy that is done when the test says so."""
 
-    def allocate(size: int) -> torch.Tensor:
-        sizes.append(size)
-        return torch.empty(size, dtype=torch.uint8)
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.done = False
 
-    made = PrefetchLoader([torch.zeros(4096) for _ in range(20)], "cpu")
-    made.ring = PinnedRing(3, PinnedBudget(1 << 20), allocate=allocate)
-    for _epoch in range(3):
-        assert len(list(prefetched(made))) == 20
-    assert 1 <= len(sizes) <= 3
+    def query(self) -> bool:
+        return self.done
+
+
+@pytest.mark.parametrize(("budget", "room"), [(1 << 20, 3), (8192, 2)])
+def test_batches_wait_for_earlier_copies(budget: int, room: int) -> None:
+    copies: list[Later] = []
+
+    class Slow(CopyingCopier):
+        def _issue_copy(self, tree: Any, position: Any) -> Any:
+            copies.append(Later())
+            return replace(super()._issue_copy(tree, position), ready=copies[-1])
+
+    made = in_host_memory([])
+    made.budget_bytes = budget
+    copier = copier_of(made, Slow)
+    batch = prefetch.HostBatch(torch.zeros(1024), prefetch.LoaderPosition(None, None))
+    for _ in range(room):
+        copier.copy(batch)
+    thread = threading.Thread(target=copier.copy, args=(batch,), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    copies[0].done = True
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(copies) == room + 1
 
 
 def test_failed_copy_frees_buffers() -> None:
@@ -264,7 +292,6 @@ def test_failed_copy_frees_buffers() -> None:
             raise BadBatchError("out of memory")
 
     made = PrefetchLoader([torch.zeros(1024) for _ in range(9)], "cpu", budget_bytes=4096)
-    made.ring = PinnedRing(3, made.ring.budget, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
     batches = prefetch._PrefetchIterator(made, copier_of(made, Failing))
     for _again in range(9):
         with pytest.raises(BadBatchError, match="out of memory"):
@@ -292,7 +319,6 @@ def test_position_of_last_batch(threaded: bool, monkeypatch: pytest.MonkeyPatch)
     loader = Positioned()
     made = PrefetchLoader(loader, "cpu", depth=3)
     if threaded:
-        made.ring = PinnedRing(5, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
         monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
     assert made.position == 0
     batches = iter(made)
@@ -329,7 +355,6 @@ class Counting:
 def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> PrefetchLoader:
     made = PrefetchLoader(loader, "cpu", depth=2)
     if way is ahead:
-        made.ring = PinnedRing(4, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
         monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
     return made
 
@@ -525,11 +550,11 @@ class TestOnTheGpu:
         for _ in range(40):
             next(batches).sum()
         torch.cuda.synchronize()
-        pinned, segments = made.ring.budget.used_bytes, torch.cuda.memory_stats()["segment.all.allocated"]
+        segments, pinned = torch.cuda.memory_stats()["segment.all.allocated"], pinned_bytes_of_torch()
         with no_synchronization():
             for _ in range(30):
                 next(batches).sum()
-        assert made.ring.budget.used_bytes == pinned <= 4 * 256 * 256 * 4
+        assert pinned_bytes_of_torch() == pinned
         assert torch.cuda.memory_stats()["segment.all.allocated"] == segments
         made.close()
         assert threads() == []
